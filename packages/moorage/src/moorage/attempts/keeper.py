@@ -1,8 +1,8 @@
-"""Keeps the facts and logs of pods of runs and steps: objects and streams of the cluster in, rows and files out.
+"""Stores the facts and logs of pods of runs and steps: objects and streams of the cluster in, rows and files out.
 
-What to write is decided by `decide.runs.kept.plan`, what to read by `attempts.reading.plan_reads`; this carries
-both out. Nothing is remembered that the store and the folder do not hold: a keeper that was killed at any moment
-reads each log from a little before its newest kept line and drops what is kept already.
+`decide.runs.kept.plan` decides the writes, `attempts.reading.plan_reads` the reads; this executes
+both. It has no state outside the store and the folder: a keeper that was killed at any moment
+reads each log from a little before its newest stored line and drops lines that are stored already.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ YOUNG_SECONDS = 1.0  # before the log of a step is followed: one that ends soone
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What is kept, and how much is read at once. `total_bytes` 0: no limit."""
+    """Limits of the stored data, and of concurrent reads. `total_bytes` 0: no limit."""
 
     log_bytes: int = LOG_BYTES
     days: int = LOG_DAYS
@@ -106,10 +106,10 @@ class _Log(Struct, eq=False):
 
 
 class Keeper:
-    """Feeds a store and kept logs from informers that somebody else runs, and from the logs of pods.
+    """Feeds the store and the logs from informers that the caller runs, and from the logs of pods.
 
-    `api` None: logs cannot be read, and facts alone are kept. Of several servers on a database one runs it; the
-    others answer readers, and remember what is deleted for when they take over.
+    `api` None: logs cannot be read, and only facts are stored. Of several servers on a database one runs it; the
+    others answer readers, and remember deletions for when they take over.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Keeper:
         return sum(log.wanted().reading for log in self._logs.values())
 
     async def run(self) -> None:
-        """Keep until cancelled. What fails is tried again, and logged at its first failure."""
+        """Run until cancelled. A failed step is tried again, and logged at its first failure."""
         await wait_synced(self._jobs, self._pods, self._nodes)
         failing, self._running, self._next_look = False, True, -math.inf
         try:
@@ -166,7 +166,10 @@ class Keeper:
             await self.close()
 
     async def close(self) -> None:
-        """Stop reading, and write what is in memory. What cannot be written is read again by the next keeper."""
+        """Stop reading, and write the data in memory.
+
+        Data that cannot be written is read again by the next keeper.
+        """
         self._running = False
         tasks = [log.task for log in self._logs.values() if log.task is not None]
         for task in tasks:
@@ -190,7 +193,7 @@ class Keeper:
             await self.sweep()
 
     async def sweep(self) -> None:
-        """Drop what is older than it may be, and the oldest logs beyond the bound of all."""
+        """Delete expired records, and the oldest logs beyond the total bound."""
         older = self._clock.now() - timedelta(days=self._limits.days)
         await self._store.do(lambda store: store.forget(older))
         sizes = await asyncio.to_thread(self._folder.sizes)
@@ -205,7 +208,7 @@ class Keeper:
         self.kept_bytes = total
 
     def note_memory(self, used: Mapping[str, int]) -> None:
-        """Memory that kept pods use now, in bytes by their uid; the highest is kept."""
+        """Current memory use of recorded pods, in bytes by their uid; the highest is stored."""
         for pod in self._pods.all():
             uid = uid_of(pod)
             if is_kept(pod) and used.get(uid, 0) > self._sampled.get(uid, 0):
@@ -221,33 +224,33 @@ class Keeper:
         return await self._store.do(read)
 
     async def read_run(self, namespace: str, name: str) -> KeptRun:
-        """What is kept of the newest run of this name. Raises StorageError."""
+        """The record of the newest run of this name. Raises StorageError."""
         return await self._ask(lambda store: store.run(namespace, name))
 
     async def read_pods(self, jobs: Iterable[str]) -> tuple[KeptPod, ...]:
-        """What is kept of the pods of Jobs, by their uids. Raises StorageError."""
+        """The records of the pods of Jobs, by their uids. Raises StorageError."""
         uids = list(jobs)
         return await self._ask(lambda store: store.pods_of(uids))
 
     async def read_steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
-        """What is kept of the pods of the steps of the Workflow with this uid. Raises StorageError."""
+        """The records of the pods of the steps of the Workflow with this uid. Raises StorageError."""
         return await self._ask(lambda store: store.steps(namespace, workflow, uid, pod=pod))
 
     async def read_pod(self, uid: str) -> KeptPod | None:
-        """What is kept of the pod with this uid. Raises StorageError."""
+        """The record of the pod with this uid. Raises StorageError."""
         kept = await self._ask(lambda store: store.known((), (uid,)))
         return kept.pods[0] if kept.pods else None
 
     async def read_known(self, uids: Iterable[str]) -> dict[str, KeptPod]:
-        """What is kept of the pods with these uids, by uid. Raises StorageError."""
+        """The records of the pods with these uids, by uid. Raises StorageError."""
         wanted = list(uids)
         kept = await self._ask(lambda store: store.known((), wanted))
         return {pod.uid: pod for pod in kept.pods}
 
     async def read_log(self, uid: str, container: str = "") -> KeptLog:
-        """The kept end of a pod's log, what is in memory too. Raises StorageError.
+        """The stored end of a pod's log, including lines in memory. Raises StorageError.
 
-        `container`: one beside that whose log is the pod's.
+        `container`: another container than the one with the pod's log.
         """
         key = log_key(uid, container)
         if (kept := self._logs.get(key)) is not None:
@@ -256,7 +259,7 @@ class Keeper:
         return KeptLog(lines=end.data, cut=end.cut, most_bytes=self._folder.keep_bytes)
 
     async def erase(self, namespace: str, name: str, since: datetime | None = None) -> int:
-        """Erase all that is kept of the runs of this name, for good; how many pods' that was.
+        """Erase all records of the runs of this name, for good; return the number of their pods.
 
         Runs that were created before `since` stay.
         """
@@ -382,7 +385,7 @@ class Keeper:
                     kept.task.add_done_callback(partial(self._hear_read, kept))
 
     async def _read(self, kept: _Log, *, follow: bool) -> None:
-        """Read a log from where it is kept to its end, or as far as it goes now."""
+        """Read a log from its last stored line to its current end."""
         key, had_ended = kept.key, kept.ended
         try:
             await self._copy(kept, follow=follow, to_the_end=had_ended)
@@ -432,7 +435,7 @@ class Keeper:
             await self._flush(kept)
 
     async def _flush(self, kept: _Log) -> None:
-        """Write what is in memory of a log. Raises StorageError, and then it stays in memory."""
+        """Write the lines of a log in memory. Raises StorageError, and then they stay in memory."""
         # shielded: who is cancelled while a thread writes must not leave in memory what is on the disk
         await asyncio.shield(asyncio.ensure_future(self._write(kept)))
 
@@ -460,7 +463,7 @@ class Keeper:
     # -- changes
 
     def _hear_read(self, kept: _Log, _: asyncio.Task[None]) -> None:
-        """A log that goes on waits for the next turn: where most take turns, one of them is always read."""
+        """A growing log waits for the next turn: where most take turns, one of them is always read."""
         if kept.ended:
             self._changed.set()
 

@@ -1,9 +1,9 @@
 """The ends of pods' logs, a folder of files for each.
 
-A log is cut into segments of a quarter of what is kept. The newest is a plain file that grows; a full one is
-compressed. Four full segments and the newest hold at least what is to be kept; older ones are deleted. So a log
-takes a bounded number of bytes, nothing is ever rewritten, and a process killed at any moment leaves whole lines
-behind, and perhaps the beginning of one more, which the next append or read drops.
+A log is cut into segments of a quarter of its size limit. The newest is a plain file that grows; a full one is
+compressed. Four full segments and the newest hold at least the size limit; older ones are deleted. So a log
+takes a bounded number of bytes, nothing is ever rewritten, and a process killed at any moment leaves whole lines,
+and perhaps the beginning of one more, which the next append or read drops.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SEGMENT = re.compile(r"(\d{8})\.(log|z)")
 
 
 def log_key(uid: str, container: str = "") -> str:
-    """The key of a log by the uid of its pod. `container`: one beside that whose log is the pod's."""
+    """The key of a log by the uid of its pod. `container`: another container than the one with the pod's log."""
     return f"{uid}{_BESIDE}{container}" if container else uid
 
 
@@ -41,14 +41,14 @@ def pod_of(key: str) -> str:
 
 
 class LogEnd(Struct, frozen=True):
-    """The kept end of a log: whole lines. `cut`: there were lines before these."""
+    """The stored end of a log: whole lines. `cut`: earlier lines were deleted."""
 
     data: bytes = b""
     cut: bool = False
 
 
 class LogSize(Struct, frozen=True):
-    """What a log takes on the disk, and when it last grew, in seconds since 1970."""
+    """The size of a log on the disk, and when it last grew, in seconds since 1970."""
 
     key: str
     bytes: int
@@ -56,23 +56,23 @@ class LogSize(Struct, frozen=True):
 
 
 class Logs(Protocol):
-    """Where the ends of logs are kept. Safe for threads, as long as only one at a time appends to a log.
+    """A store of the ends of logs. Safe for threads, as long as only one at a time appends to a log.
 
-    `key`: as `log_key` makes it. Methods raise StorageError.
+    `key`: from `log_key`. Methods raise StorageError.
     """
 
     keep_bytes: int
 
     def append(self, key: str, data: bytes) -> None:
-        """Add whole lines to a log, and drop what is too much of it."""
+        """Add whole lines to a log, and delete its oldest lines beyond the limit."""
         ...
 
     def read(self, key: str) -> LogEnd:
-        """The kept end of a log; empty where nothing is kept."""
+        """The stored end of a log; empty if there is none."""
         ...
 
     def finish(self, key: str) -> None:
-        """Note that a log was read to its end: no more is to come."""
+        """Mark a log as read to its end."""
         ...
 
     def is_finished(self, key: str) -> bool: ...
@@ -98,7 +98,7 @@ class LogFolder:
         self._whole: set[str] = set()  # logs whose newest segment ends with a line's end
 
     def append(self, key: str, data: bytes) -> None:
-        """Add whole lines to a log, and drop what is too much of it."""
+        """Add whole lines to a log, and delete its oldest lines beyond the limit."""
         with _errors("write", self._path):
             folder = self._folder(key)
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ class LogFolder:
                 self._drop_oldest(folder)
 
     def read(self, key: str) -> LogEnd:
-        """The kept end of a log; empty where nothing is kept."""
+        """The stored end of a log; empty if there is none."""
         with _errors("read", self._path):
             folder = self._folder(key)
             segments = _segments(folder) if folder.is_dir() else []
@@ -129,7 +129,7 @@ class LogFolder:
         return end_of(b"".join(parts), cut=bool(segments) and segments[0][0] > 1, keep_bytes=self.keep_bytes)
 
     def finish(self, key: str) -> None:
-        """Note that a log was read to its end: no more is to come."""
+        """Mark a log as read to its end."""
         self._whole.discard(key)
         with _errors("write", self._path):
             folder = self._folder(key)
@@ -215,7 +215,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _drop_half_line(path: Path) -> None:
-    """Cut what a killed process left of a line that it had not written to its end."""
+    """Cut an incomplete last line that a killed process left."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -226,7 +226,7 @@ def _drop_half_line(path: Path) -> None:
 
 
 def _compress(path: Path) -> None:
-    """Safe to stop anywhere: the compressed file appears whole, and then the plain one goes."""
+    """Safe to stop anywhere: the compressed file appears whole, and then the plain one is deleted."""
     part = path.with_suffix(".part")
     with part.open("wb") as file:
         file.write(zlib.compress(path.read_bytes(), 6))

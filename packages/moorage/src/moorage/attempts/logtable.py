@@ -1,8 +1,9 @@
 """The ends of pods' logs in PostgreSQL, where every server on it reads them; see `attempts.logs` for the files.
 
-A log is a few rows of whole lines. The newest grows until it has JOIN_BYTES, then the next begins. A quarter of
-what is kept is packed into one row; beyond four of those the oldest goes. So a log takes a bounded number of rows,
-each of bounded size. Lines of a pod that is erased are dropped. A server whose term is over is refused.
+A log is a few rows of whole lines. The newest grows until it has JOIN_BYTES, then the next begins. A quarter
+of the size limit is packed into one row; beyond four of those the oldest is deleted. So a log takes a bounded
+number of rows, each of bounded size. Lines of an erased pod are dropped. A server with an expired term is
+refused.
 
 The column `pod_uid` has the key of a log, as `attempts.logs.log_key` makes it.
 """
@@ -35,9 +36,11 @@ ON CONFLICT (pod_uid) DO UPDATE SET finished = 1
 
 
 class LogTable:
-    """As `LogFolder`, beside the table of attempts, which is made first. Connects when it is first used.
+    """As `LogFolder`, in the database of the table of attempts, which is made first.
 
-    `term`: (task, term) under which this server writes; None: nobody else does.
+    Connects when it is first used.
+
+    `term`: (task, term) under which this server writes; None: it is the only writer.
     """
 
     def __init__(
@@ -104,7 +107,7 @@ class LogTable:
             self._database.close()
 
     def _may_write(self, key: str) -> bool:
-        """Whether the pod is kept. Raises StorageError where another server writes by now."""
+        """Whether the pod has a record. Raises StorageError when another server is the writer now."""
         if (term := self._term()) is not None:
             check(self._db, *term)
         return bool(self._db.rows(_KEPT + self._db.locking(" FOR SHARE"), pod_of(key)))

@@ -1,11 +1,12 @@
 """Which logs are read now, and which of their lines are new.
 
-A container's log ends with its pod, and a lost node gives nothing afterwards: logs are followed while they grow.
-Only so many streams are open at once. Beyond that most go on following, and a tenth reads the rest by turns.
+A container's log ends with its pod, and a lost node returns nothing afterwards: logs are followed while they
+grow. Only so many streams are open at once. Beyond that most continue to follow, and a tenth reads the rest
+by turns.
 
-After a break a log is read again from some time before its newest kept line, for clocks differ. A line that is
-kept already is dropped, once for each copy that is kept: times alone do not tell, for lines of two streams of a
-container may stand out of order, or bear the same time.
+After a break a log is read again from some time before its newest stored line, because clocks differ. A line
+that is stored already is dropped, once for each stored copy: times are not enough, because lines of two
+streams of a container may be out of order, or have the same time.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ class Stop(Struct, frozen=True):
 
 
 def plan_reads(logs: Iterable[Wanted], *, streams: int, now: float) -> tuple[Read | Stop, ...]:
-    """What to begin and to stop; never more than `streams` are read at once.
+    """The reads to begin and to stop; at most `streams` are open at once.
 
-    Those that end come first: they are gone soonest. Then those that were not read for longest.
+    Ended pods come first: they are deleted soonest. Then the logs that were not read for longest.
     """
     logs = list(logs)
     free = streams - sum(log.reading for log in logs)
@@ -81,9 +82,9 @@ def plan_reads(logs: Iterable[Wanted], *, streams: int, now: float) -> tuple[Rea
 
 
 class NewLines:
-    """Tells the new lines of a log that is read again.
+    """Finds the new lines of a log that is read again.
 
-    `kept`: its kept end, whole lines; `cut`: there were lines before these.
+    `kept`: its stored end, whole lines; `cut`: earlier lines were deleted.
     """
 
     def __init__(self, kept: bytes = b"", *, cut: bool = False) -> None:
@@ -101,7 +102,7 @@ class NewLines:
         return max(1, int((now - self.newest) / timedelta(seconds=1)) + 1 + int(OVERLAP.total_seconds()))
 
     def is_new(self, line: bytes) -> bool:
-        """Whether a line, with its end, is of the log and not kept yet."""
+        """Whether a line, with its end, is of the log and not stored yet."""
         if is_kubelets_notice(line):
             return False
         if self._kept and self._kept[line] > 0:
@@ -117,7 +118,7 @@ class NewLines:
 
 
 class Splitter:
-    """Whole lines from pieces that end anywhere. A line is bounded: what is beyond LINE_BYTES of it is dropped."""
+    """Whole lines from pieces that end anywhere. A line is bounded: its bytes beyond LINE_BYTES are dropped."""
 
     def __init__(self, line_bytes: int = LINE_BYTES) -> None:
         self._most = line_bytes

@@ -1,7 +1,7 @@
-"""Facts of attempts and their pods in SQL: `attempts.db` beside `usage.db`, or PostgreSQL.
+"""Facts of attempts and their pods in SQL: `attempts.db` next to `usage.db`, or PostgreSQL.
 
-Every row stands under the uid of its object, so a write that is done again changes nothing, and two servers on one
-PostgreSQL write the same. Of a run that was erased its Jobs' uids stay, so that nothing is kept of it again.
+Every row has the uid of its object as its key, so a repeated write changes nothing, and two servers on one
+PostgreSQL write the same. The uids of an erased run's Jobs stay, so that it is not recorded again.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class AttemptStore:
         self._db.close()
 
     def write(self, attempts: Sequence[KeptAttempt], pods: Sequence[KeptPod]) -> None:
-        """Add or replace, all or nothing. What belongs to an attempt that was erased is left out."""
+        """Add or replace, all or nothing. Records of an erased attempt are skipped."""
         if not attempts and not pods:
             return
         with self._db.transaction():
@@ -91,7 +91,7 @@ class AttemptStore:
         )
 
     def known(self, jobs: Iterable[str], pods: Iterable[str]) -> KeptRun:
-        """Those of these uids that are kept."""
+        """The records of these uids."""
         job_rows = self._db.by_keys(JOBS, [(uid,) for uid in sorted(set(jobs))])
         pod_rows = self._db.by_keys(PODS, [(uid,) for uid in sorted(set(pods))])
         return KeptRun(
@@ -113,7 +113,7 @@ class AttemptStore:
         return tuple(sorted(rows, key=lambda row: (_stamp(row.started or row.created), row.name)))
 
     def run(self, namespace: str, name: str) -> KeptRun:
-        """The newest run of this name, oldest attempt first; empty where nothing is kept."""
+        """The newest run of this name, oldest attempt first; empty if there is none."""
         jobs = self._jobs("WHERE namespace = ? AND run = ? AND forgotten = 0", namespace, name)
         if not jobs:
             return KeptRun()
@@ -132,9 +132,9 @@ class AttemptStore:
         return {uid for uid, erased in rows if erased}
 
     def erase(self, namespace: str, name: str, *, now: datetime, since: datetime | None = None) -> list[str]:
-        """Forget every run of this name, for good; the uids of its pods, whose logs are to go.
+        """Erase every run of this name, for good; return the uids of its pods, to delete their logs.
 
-        What was created before `since` stays.
+        Runs that were created before `since` stay.
         """
         return self._erase(namespace, name, now, since)
 
@@ -163,7 +163,7 @@ class AttemptStore:
         return [pod.uid for pod in pods]
 
     def forget(self, older: datetime) -> list[str]:
-        """Drop what was gone before a moment; the uids of its pods, whose logs are to go."""
+        """Delete records of pods deleted before a moment; return the uids of the pods, to delete their logs."""
         before = to_microseconds(older)
         with self._db.transaction():
             uids = [
@@ -192,7 +192,7 @@ def _job_row(job: KeptAttempt) -> Row:
 
 
 def _tombstone(uid: str, namespace: str, name: str, now: datetime) -> Row:
-    """So that nothing is kept again of the Workflow with this uid."""
+    """Prevents new records of the Workflow with this uid."""
     return (uid, uid, namespace, name, 0, "", None, to_microseconds(now), 1)
 
 

@@ -39,12 +39,12 @@ class Evaluation(Protocol):
     ) -> T:
         """Run a pure function of ours. `what` names the object in messages.
 
-        Raises what the function raises, and TooMuchWork past the limits of time and memory.
+        Raises the errors of the function, and TooMuchWork past the limits of time and memory.
         """
         ...
 
     async def think(self, tenant: str, what: str, function: Callable[..., T], /, *args: Any) -> T:
-        """Run a function on live state; what it has evaluated `elsewhere` is evaluated by another process."""
+        """Run a function on live state; its `elsewhere` calls are evaluated by another process."""
         ...
 
     def is_full(self, tenant: str) -> bool:

@@ -22,7 +22,7 @@ MEMORY_BYTES = 1024**3  # addresses of one process; a fresh one has some 200 MiB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A function of ours at the top of a module, and what it takes. `seconds`: of processor time."""
+    """A function of ours at the top of a module, and its arguments. `seconds`: of processor time."""
 
     module: str
     name: str
@@ -38,7 +38,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`error`: the class and the fields of what was raised. `is_last`: memory is used up, and the process ends."""
+    """`error`: the class and the fields of the raised error.
+
+    `is_last`: memory is used up, and the process ends.
+    """
 
     value: Any = None
     error: tuple[type[MoorageError], tuple[Any, ...], Mapping[str, Any]] | None = None

@@ -1,25 +1,26 @@
 """The extender's HTTP service, called by kube-scheduler.
 
-    POST /scheduler/TOKEN/filter       refuses nodes whose GPUs are too few or of another type, whoever holds them
+    POST /scheduler/TOKEN/filter       refuses nodes whose GPUs are too few or of another type, held or not
     POST /scheduler/TOKEN/prioritize   points per node, by the policy of the cache
     GET  /healthz                200 while the process runs
     GET  /readyz                 200 once the cache is whole, 503 before
     GET  /metrics                Prometheus
     GET  /asked                  of these, when a scheduler asked last, and how many requests were answered
 
-Without a token in the settings the verbs are at /scheduler/filter and /scheduler/prioritize, for anybody. What
-they do is counted, so whoever may call them can have nodes counted full that are not; a token keeps that to the
-scheduler (why it is in the path: `model.schedulerconfig.verbs_path`).
+Without a token in the settings the verbs are at /scheduler/filter and /scheduler/prioritize, for all clients.
+Their answers are counted, so a caller can make nodes count as full that are not; a token restricts that to
+the scheduler (why it is in the path: `model.schedulerconfig.verbs_path`).
 
-Field names on the wire are those of the Go types, which bear no JSON tags (`Pod`, `NodeNames`, `Host`, …);
+Field names on the wire are those of the Go types, which have no JSON tags (`Pod`, `NodeNames`, `Host`, …);
 requests are read without regard to case, so older schedulers' lower-case names do too.
 https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/kube-scheduler/extender/v1/types.go
 
-For a pod that asks for GPUs one node gets points that nothing outvotes (`decide.winner`), and is the whole answer:
-a list of every node's costs kube-scheduler more to read than it costs us to choose. The pod is counted there at
-once (`extender.ledger`), so that the next answer is right before the binding is seen. Not so when the pod has
-wishes that plugins of the scheduler judge (preferred affinity, spreading): the policy's points stand as they are,
-wishes may outvote them, and the best node is a guess, mended when the binding is seen.
+For a pod that asks for GPUs one node gets points that nothing outvotes (`decide.winner`), and is the whole
+answer: a list of every node's costs kube-scheduler more to read than it costs us to choose. The pod is
+counted there at once (`extender.ledger`), so that the next answer is right before the binding is seen. Not so
+when the pod has preferences that plugins of the scheduler judge (preferred affinity, spreading): the policy's
+points are unchanged, preferences may outvote them, and the best node is a guess, corrected when the binding
+is seen.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ def _shunned(arguments: Arguments, cache: ExtenderCache, failed: str | None) -> 
 
 
 def has_wishes(pod: Obj) -> bool:
-    """Whether the pod states what it would rather have, which the scheduler's own plugins judge."""
+    """Whether the pod states preferences, which the scheduler's own plugins judge."""
     spec = pod.get("spec") or {}
     affinity = spec.get("affinity") or {}
     return any(
@@ -275,7 +276,7 @@ class _Gpus(Collector):
 
 
 def make_metrics(cache: ExtenderCache) -> tuple[CollectorRegistry, Counter, Counter, Histogram, Gauge]:
-    """The registry, and what is counted by request: answered, refused or failed, seconds, and when."""
+    """The registry, and the metrics of requests: answered, refused or failed, seconds, and the time."""
     registry = CollectorRegistry()
     registry.register(_Gpus(cache))
     return (
@@ -335,7 +336,7 @@ async def scheduler_requests(registry: CollectorRegistry, _: Request) -> Respons
 
 
 def create_app(cache: ExtenderCache, *, token: str = "") -> Asgi:
-    """The service over one cache, which the caller runs. `token`: what a scheduler must send; empty: nothing."""
+    """The service over one cache, which the caller runs. `token`: required from a scheduler; "": none."""
     return _App(cache, token)
 
 

@@ -1,7 +1,7 @@
-"""What the extender knows: GPUs and CPU per node, total and held, kept current by informers.
+"""The extender's knowledge: GPUs and CPU per node, total and held, updated by informers.
 
-Counters are moved by each change, and points worked out anew only for nodes that changed (`extender.scoreboard`).
-What counts as held, and how a placement counts that is not seen yet: `extender.ledger`.
+Each change moves counters; points are computed only for nodes that changed (`extender.scoreboard`).
+`extender.ledger` decides which GPUs count as held, and how a placement counts before it is seen.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ExtenderCache:
         return self._totals.get(name)
 
     def kind(self, name: str) -> str:
-        """The type of the node's GPUs; "" when no label tells."""
+        """The type of the node's GPUs; "" without a label for it."""
         return self._types.get(name, "")
 
     def rooms(
@@ -125,7 +125,7 @@ class ExtenderCache:
         return reasons
 
     def nodes(self) -> list[tuple[GpuNode, str]]:
-        """Every node with GPUs, and the type of its GPUs ("unknown" when no label tells)."""
+        """Every node with GPUs, and the type of its GPUs ("unknown" without a label for it)."""
         return [
             (GpuNode(name=name, total=total, used=self.ledger.gpus(name)), self._types.get(name, "unknown"))
             for name, total in self._totals.items()
@@ -229,7 +229,7 @@ def _sight(pod: Obj) -> Sight:
 
 
 def version_of(obj: Obj) -> int:
-    """The resourceVersion as a number, to tell the newer of two; 0 when it is none.
+    """The resourceVersion as a number, to find the newer of two; 0 if invalid.
 
     https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
     """
@@ -237,8 +237,9 @@ def version_of(obj: Obj) -> int:
 
 
 def ask_of(pod: Obj) -> Ask:
-    """What a pod asks for. GPU types are those of its node selector, else those that every term of its required
-    node affinity names (operator In)."""
+    """The requests of a pod. GPU types are those of its node selector, else those that every term of its required
+    node affinity names (operator In).
+    """
     spec = pod.get("spec") or {}
     selector = spec.get("nodeSelector") or {}
     kinds = {selector[label] for label in GPU_TYPE_LABELS if label in selector}
@@ -279,7 +280,7 @@ def host_head(name: str) -> bytes:
 
 
 def _needed_of_node(node: Obj) -> Obj:
-    """Names, labels, soft taints and what it offers: nodes carry lists of images that are of no use here."""
+    """Names, labels, soft taints and resources: the lists of images on nodes are not needed here."""
     meta, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
     labels = labels_of(node)
     soft = [taint for taint in spec.get("taints") or () if taint.get("effect") == "PreferNoSchedule"]
@@ -295,7 +296,7 @@ def _needed_of_node(node: Obj) -> Obj:
 
 
 def _needed_of_pod(pod: Obj) -> Obj:
-    """What is read of a pod here; a fiftieth of it."""
+    """The fields of a pod that are read here; a fiftieth of it."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     kept: Obj = {
         "metadata": {

@@ -1,20 +1,20 @@
-"""What is held on each node: by pods seen there, and by pods assumed there and not seen yet.
+"""Held resources of each node: by pods seen there, and by pods assumed there and not seen yet.
 
-kube-scheduler asks about one pod at a time and binds it later, beside the next cycles: when it asks again, the pod
-before is on its way and our watch has not told. So the pod is assumed on the node that was recommended for it, and
-counted there until something newer is known:
+kube-scheduler asks about one pod at a time and binds it later, during the next cycles: when it asks again,
+the pod before is not bound yet and our watch has not reported it. So the pod is assumed on the node that was
+recommended for it, and counted there until something newer is known:
 
-| what comes | the assumption |
+| event | the assumption |
 |---|---|
-| the pod is seen bound | goes; counted as `right` or, bound elsewhere, `wrong` |
-| it is asked about again: the attempt before failed | goes (`again`) and a new one is made |
-| a status newer than the question: unschedulable, or nominated to a node | goes (`refused`) |
-| the pod is deleted, has finished, or another has its name | goes (`gone`) |
-| nothing for `ASSUME_SECONDS` | goes (`expired`) |
+| the pod is seen bound | ends; counted as `right` or, bound elsewhere, `wrong` |
+| it is asked about again: the attempt before failed | ends (`again`) and a new one is made |
+| a status newer than the question: unschedulable, or nominated to a node | ends (`refused`) |
+| the pod is deleted, has finished, or another has its name | ends (`gone`) |
+| nothing for `ASSUME_SECONDS` | ends (`expired`) |
 
 A pod is counted once: where it is bound, else where it is assumed, else where it is nominated
-(`status.nominatedNodeName`: the scheduler keeps or makes room for it there). Pure: time comes in, changed nodes go
-out.
+(`status.nominatedNodeName`: the scheduler keeps or makes room for it there). Pure: time comes in, changed nodes
+are returned.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Assumed(Struct, frozen=True):
 
 
 class Ledger:
-    """Counters of what is held, moved by events in any order.
+    """Counters of the held resources, moved by events in any order.
 
     Each method returns the nodes on which something changed.
     """
@@ -177,7 +177,7 @@ class Ledger:
 
 
 def _outcome(assumed: _Assumed, sight: Sight) -> str | None:
-    """What becomes of an assumption when the pod is seen so; None: it stays."""
+    """The outcome of an assumption when the pod is seen so; None: it stays."""
     if assumed.uid != sight.uid:
         return "gone" if sight.version > assumed.version else None  # an older pod of that name: told late
     if sight.bound:

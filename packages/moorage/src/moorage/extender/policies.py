@@ -1,6 +1,6 @@
-"""The packing policies there are, by name, with what they remember of pods and nodes.
+"""The packing policies by name, with their memory of pods and nodes.
 
-What a placement is worth is decided in `decide.packing`; here is the memory that such a decision is given.
+`decide.packing` decides the value of a placement; this module holds the memory for such a decision.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Policy(Protocol):
         ...
 
     def offer(self, node: str, rooms: Rooms | None) -> None:
-        """A node came or changed in size, with its rooms as when empty; None: it went."""
+        """A node was added or changed in size, with its rooms as when empty; None: it was deleted."""
         ...
 
     def hold(self, node: str, rooms: Rooms | None) -> None:
-        """A node has these rooms now; None: it went. Moves no version."""
+        """A node has these rooms now; None: it was deleted. Moves no version."""
         ...
 
 
@@ -73,7 +73,7 @@ class Plain(Struct, frozen=True):
 
 
 class RememberedMix:
-    """A mix and what it answered: the same few rooms are asked about again and again."""
+    """A mix and its past answers: the same few rooms are asked about again and again."""
 
     __slots__ = ("_answers", "_mix")
 
@@ -93,8 +93,9 @@ class RememberedMix:
 
 
 class Fragmentation:
-    """Points by the change in what is lost. The mix is learned from pods seen, from a neutral prior on: what was
-    seen is kept here, `decide.packing.fragmentation` decides by it."""
+    """Points by the change in lost capacity. The mix is learned from pods seen, from a neutral prior on: it is
+    stored here, `decide.packing.fragmentation` decides by it.
+    """
 
     name = "fragmentation"
 
@@ -192,7 +193,7 @@ class Fragmentation:
         return fragmentation.points(ask, rooms, self.mix)
 
     def devices_left(self, ask: Ask, name: str, room: Room) -> tuple[int, ...] | None:
-        """What is left of the devices once the ask takes the best of them; None: it does not fit."""
+        """The remaining devices once the request takes the best of them; None: it does not fit."""
         return fragmentation.devices_left(ask, name, room, self.mix(name))
 
 

@@ -1,6 +1,6 @@
-"""The extender's own handler, asked in process as kube-scheduler asks it: ExtenderArgs in, answer bytes out.
+"""The extender's own handler, called in process as kube-scheduler calls it: ExtenderArgs in, answer bytes out.
 
-`moor simulate --handler` answers from here. What the API server would tell the extender is told to its cache
+`moor simulate --handler` answers from here. Events of the API server are passed to its cache
 directly, so a replay needs no event loop: the handler waits for nothing.
 """
 

@@ -29,7 +29,7 @@ class _Table(Generic[T]):
 
 
 class Scoreboard(Generic[T]):
-    """`render` turns a node's name and points into what tables hold (JSON for the extender)."""
+    """`render` turns a node's name and points into the values of tables (JSON for the extender)."""
 
     def __init__(self, policy: Policy, render: Callable[[str, int], T]) -> None:
         self.policy = policy
@@ -40,7 +40,7 @@ class Scoreboard(Generic[T]):
         self._tables: OrderedDict[Ask, _Table[T]] = OrderedDict()
 
     def put(self, node: str, rooms: Rooms | None) -> None:
-        """The node has these rooms now; None: it went."""
+        """The node has these rooms now; None: it was deleted."""
         if rooms is None:
             if self._rooms.pop(node, None) is None:
                 return
@@ -59,7 +59,7 @@ class Scoreboard(Generic[T]):
         return self._rooms.get(node)
 
     def table(self, ask: Ask) -> Mapping[str, T]:
-        """What `render` made for each node, by name. Do not keep it: the next call changes it."""
+        """The values of `render` for each node, by name. Do not store it: the next call changes it."""
         table = self._tables.get(ask)
         if table is None:
             table = self._tables[ask] = _Table()

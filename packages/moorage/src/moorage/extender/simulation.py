@@ -1,11 +1,11 @@
-"""Replay of a trace of pods on a cluster, to compare packing policies by one's own load.
+"""Replay of a trace of pods on a cluster, to compare packing policies by your own load.
 
 Two runs for each policy and seed. *Fill*: pods arrive in random order and none leaves, as in Weng et al. (USENIX
 ATC 2023); it shows how full the cluster gets. *Churn*: Poisson arrivals drawn from the trace, exponential
-lifetimes; it shows what is refused day after day. They rank policies differently, so both are printed.
+lifetimes; it shows the refusals of a normal day. They rank policies differently, so both are printed.
 
 Points come from `Scoreboard`, the choice between equals from `winner`, both the extender's own, or all of it
-from the extender's handler (`Extender`), with the same outcome. Around it stands what kube-scheduler does: it
+from the extender's handler (`Extender`), with the same outcome. Around it is a model of kube-scheduler: it
 looks at a part of the nodes (`numFeasibleNodesToFind`), adds its own scores where they are on, and takes one of
 the best at random. A pod that finds no node is refused and does not wait.
 
@@ -14,8 +14,8 @@ Columns of a trace, further ones are ignored:
     nodes   sn, cpu_milli, memory_mib, gpu, model[, resource]
     pods    name, cpu_milli, memory_mib, num_gpu, gpu_milli[, gpu_spec: types joined by "|"][, resource]
 
-`resource` is what the devices are to Kubernetes, `nvidia.com/gpu` where it is empty: a MIG profile
-(`nvidia.com/mig-1g.10gb`) or a GPU shared in time (`nvidia.com/gpu.shared`) is a resource of its own. A node
+`resource` is the resource name of the devices, `nvidia.com/gpu` where it is empty: a MIG profile
+(`nvidia.com/mig-1g.10gb`) or a GPU shared in time (`nvidia.com/gpu.shared`) is a separate resource. A node
 offers one, a pod asks for one, and each device counts as one GPU.
 
 https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023
@@ -93,7 +93,7 @@ class Scheduler(Struct, frozen=True, kw_only=True):
 
 
 class Extender(Protocol):
-    """An extender that is told of pods and asked for scores, as the API server and kube-scheduler would."""
+    """An extender that gets events of pods and is asked for scores, as by the API server and kube-scheduler."""
 
     def created(self, uid: str, pod: TracePod) -> None: ...
 
@@ -155,8 +155,9 @@ def read_pods(rows: Iterable[Mapping[str, str | None]], *, whole: bool = False) 
 
 
 def pods_of(history: Iterable[Interval]) -> list[TracePod]:
-    """The pods of a cluster's own history, by name. It keeps no resource name and no types asked for: any GPU
-    will do."""
+    """The pods of a cluster's own history, by name. It stores no resource name and no requested types: any GPU
+    fits.
+    """
     trace_pods = [
         TracePod(
             f"{interval.namespace}/{interval.pod}/{interval.pod_uid}",
@@ -169,7 +170,7 @@ def pods_of(history: Iterable[Interval]) -> list[TracePod]:
 
 
 def node_of(node: NodeInfo, kind: str) -> TraceNode:
-    """A node of a cluster: all its GPUs, whatever they are."""
+    """A node of a cluster: all its GPUs, of all kinds."""
     gpus = sum(gpus_asked(node.allocatable).values())
     memory = node.allocatable.get("memory", 0) // MIB
     return TraceNode(node.name, node.allocatable.get("cpu", 0), memory, gpus, kind)
@@ -546,11 +547,11 @@ def _possible(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> list[Trac
 
 
 def bound(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> float:
-    """Share of all GPUs that any placement could reach at 100 % arrival, 0 to 1: not below what is possible.
+    """Share of all GPUs that any placement could reach at 100 % arrival, 0 to 1: not below the possible share.
 
-    From three losses that no placement avoids: demand that no node can ever take; demand beyond the GPUs of the
-    resource or of the types asked for (for each set of types together with the sets within it); and what is left
-    of a device by a share so large that no other fits beside it (placed or refused, whichever loses less).
+    From three losses that every placement has: demand that fits on no node; demand beyond the GPUs of the
+    resource or of the types asked for (for each set of types together with the sets within it); and the rest
+    of a device with a share so large that no other fits (placed or refused, the smaller loss).
     """
     demand = sum(pod.demand for pod in pods)
     capacity = sum(node.gpus for node in nodes) * WHOLE

@@ -1,4 +1,4 @@
-"""`python -m moorage.filler fill …`: what the containers of fill Jobs run.
+"""`python -m moorage.filler fill …`: the command of the containers of fill Jobs.
 
 Exit codes: 0 done; 3 failed for good; 1 failed for now; 2 wrong usage.
 """

@@ -1,7 +1,7 @@
 """Archives, unpacked within limits.
 
-Nothing that an archive says of itself is believed: bytes are counted as they come out. Links, devices, encrypted
-and doubled members are refused, and so is what grows as only a bomb does.
+Sizes in an archive's headers are not trusted: bytes are counted as they come out. Links, devices, encrypted
+and doubled members are refused, and so are members that grow as only a bomb does.
 """
 
 from __future__ import annotations

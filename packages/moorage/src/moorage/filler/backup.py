@@ -1,11 +1,11 @@
-"""Backups of a volume: one tar each, and beside it a note that is written last; without its note it is none.
+"""Backups of a volume: one tar each, with a note that is written last; a tar without a note is no backup.
 
     TARGET/NAME.tar     files, folders and links as they are on the volume
-    TARGET/NAME.json    what is in it: files, bytes, sha256 of the tar
+    TARGET/NAME.json    its content: files, bytes, sha256 of the tar
 
-A target is a folder (`folder:/path`, of a mounted volume) or a prefix of an object store. An interrupted backup
-leaves at most a tar without a note, which the next one removes. A restore unpacks beside what is on the volume,
-compares the checksum, and only then puts things in their places.
+A target is a folder (`folder:/path`, of a mounted volume) or a prefix of an object store. An interrupted
+backup leaves at most a tar without a note, which the next one removes. A restore unpacks to a separate folder
+of the volume, compares the checksum, and only then moves the files to their places.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._]{0,200}")
 
 
 class Target(Protocol):
-    """Where backups are kept. Raises FillError subclasses."""
+    """A store of backups. Raises FillError subclasses."""
 
     def writing(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
         """A new file, there under its name only when the block ended without an error."""
@@ -130,7 +130,7 @@ class ObjectTarget:
 
 
 class _Hashed:
-    """A stream that counts and hashes what goes through it."""
+    """A stream that counts and hashes its bytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -249,9 +249,12 @@ def notes_of(target: Target, series: str) -> dict[str, dict[str, Any]]:
 
 
 def restore(root: Path, target: Target, name: str, progress: Progress, *, force: bool = False) -> dict[str, Any]:
-    """Bring a backup onto the volume at `root`, which must be empty; with `force`, what it names is replaced.
+    """Restore a backup to the volume at `root`, which must be empty.
 
-    Nothing is in its place before all of it is unpacked and the checksum is right. Safe to kill and to repeat.
+    With `force`, its files replace existing ones.
+
+    Files are moved to their places only after all are unpacked and the checksum is right. Safe to kill and to
+    repeat.
     """
     checked_name(name)
     with target.reading(f"{name}.json") as file:
@@ -342,7 +345,7 @@ def _put_in_place(tree: Tree) -> None:
 
 
 def checked_name(name: str) -> str:
-    """Raises UnsafePath for what is no backup's name."""
+    """Raises UnsafePath for an invalid name of a backup."""
     if not _NAME.fullmatch(name) or ".." in name:
         raise UnsafePath(f"invalid name of a backup: {shown(name)}")
     return name

@@ -36,13 +36,13 @@ class FillError(MoorageError):
 
 
 class UnsafePath(FillError):
-    """A name that leads out of the folder it belongs in, or that no file can bear."""
+    """A name that leads out of its folder, or that a file cannot have."""
 
     reason = "UnsafePath"
 
 
 class SourceChanged(FillError):
-    """What is at the source is no longer what it was when the fill began."""
+    """The source has changed since the fill began."""
 
     reason = "SourceChanged"
 
@@ -99,7 +99,7 @@ class VolumeFailed(FillError):
 
 
 class Corrupt(FillError):
-    """What stands on the volume is not what was read, twice."""
+    """Files on the volume differ from the files that were read, twice."""
 
     reason = "Corrupt"
 

@@ -1,22 +1,23 @@
-"""Fill a folder once with what a source has, so that a kill at any moment costs only the files under way.
+"""Fill a folder once with the files of a source, so that a kill at any moment costs only the files under way.
 
 On the volume:
 
     data/                    the dataset; it appears whole, by one rename
-    .moorage/ready.json      written last: what stands in `data` and its checksum
+    .moorage/ready.json      written last: the content of `data` and its checksum
     .moorage/manifest.jsonl  each file: path, size, sha256, and its version at the source
-    .moorage/begun.json      what is being filled
-    .moorage/listing.jsonl   what the source had when the fill began
-    .moorage/journal.jsonl   files that are done
+    .moorage/begun.json      the fill in progress
+    .moorage/listing.jsonl   the listing of the source when the fill began
+    .moorage/journal.jsonl   finished files
     .moorage/parts/          files under way
     .moorage/filling/        files that are done, at their places
     .moorage/lock            held by the one filler at work
 
-A file is written under another name, brought to the disk, renamed, then noted. What the source has is read again
-at the end: a file of another version, one gone or come, ends the fill instead of being mixed in. Before the data
-gets its place every file is read back and hashed.
+A file is written under another name, brought to the disk, renamed, then noted. The source is listed again at
+the end: a file of another version, an added or a deleted one, ends the fill instead of being mixed in. Before
+the data gets its place every file is read back and hashed.
 
-The length has a reason: these are the steps of one state machine, and each relies on what the last left on disk.
+The length has a reason: these are the steps of one state machine, and each relies on the files that the last
+wrote.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ BACK = 1024 * 1024  # of a file under way, what was written last before a crash 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to fill, within which limits. Another `revision` is another fill: an older one's state is cleared."""
+    """The data to fill, with its limits. Another `revision` is another fill: an older one's state is cleared."""
 
     revision: str
     unpack: bool = False
@@ -105,7 +106,7 @@ class Journal:
         return done
 
     def begin(self, known: Iterable[Done]) -> None:
-        """Write anew what still holds."""
+        """Write the entries that are still valid to a new file."""
         self._tree.write_whole(JOURNAL, b"".join(map(_line, known)))
 
     def add(self, done: Done) -> None:
@@ -113,7 +114,7 @@ class Journal:
         self._wake.set()
 
     async def run(self) -> None:
-        """Write what is added, until `close`."""
+        """Write added entries, until `close`."""
         fd = await asyncio.to_thread(self._tree.reopen, JOURNAL)
         try:
             os.lseek(fd, 0, os.SEEK_END)
@@ -138,9 +139,9 @@ class Journal:
 
 
 async def fill(source: Source, root: Path, order: Order, progress: Progress) -> dict[str, Any]:
-    """Fill; return what stands there: files, bytes, sha256 over all, and the digest of the source's versions.
+    """Fill; return the files, bytes, sha256 over all, and the digest of the source's versions.
 
-    Safe to kill and to start again at any moment, and a fill that is done only tells its result. Raises FillError.
+    Safe to kill and to start again at any moment; a fill that is done only reports its result. Raises FillError.
     """
     tree = await asyncio.to_thread(Tree, root)
     try:
@@ -153,9 +154,9 @@ async def fill(source: Source, root: Path, order: Order, progress: Progress) -> 
 
 @contextlib.contextmanager
 def _alone(tree: Tree) -> Iterator[None]:
-    """One filler at a time: one that was given up on a node that is out of reach may still write.
+    """One filler at a time: a replaced one on an unreachable node may still write.
 
-    Raises VolumeFailed while another is at work. The lock goes with its process, however that ends.
+    Raises VolumeFailed while another is at work. The lock ends with its process, in every case.
     """
     tree.make_folder(STATE)
     if tree.stat(LOCK) is None:
@@ -224,7 +225,7 @@ class _Fill:
         )
 
     async def _list(self) -> list[Entry]:
-        """What the source had when the fill began. The first process asks it, and keeps the answer."""
+        """The listing of the source when the fill began. The first process asks for it, and stores the answer."""
         begun = _json(await asyncio.to_thread(self._tree.read_whole, BEGUN))
         if begun.get("revision") == self._order.revision:
             kept = await asyncio.to_thread(self._tree.read_whole, LISTING)
@@ -359,9 +360,9 @@ class _Fill:
         return running.hexdigest()
 
     def _open_part(self, entry: Entry, part: str) -> tuple[int, int, Any]:
-        """The part of an earlier process with what can be trusted of it, or a new one: descriptor, bytes, hash.
+        """The valid part of an earlier process, or a new one: descriptor, bytes, hash.
 
-        Beside a part stands the version that it is of. A source that tells no size or version starts anew.
+        The version of a part is stored next to it. A source without sizes or versions starts from the beginning.
         """
         running = hashlib.sha256()
         note = f"{part}.of"
@@ -396,7 +397,7 @@ class _Fill:
     # --- the end
 
     async def _verify(self, listing: list[Entry], done: dict[str, Done]) -> list[Done]:
-        """Read every file back; what is not as it was written is fetched again, once."""
+        """Read every file back; fetch changed ones again, once."""
         bad = await self._read_back(listing, done)
         if bad:
             for entry in bad:
@@ -467,7 +468,7 @@ class _Fill:
         return files
 
     async def _look_again(self, listing: list[Entry]) -> None:
-        """Whether the source is still what it was: nothing of two states may stand in one dataset."""
+        """Check that the source has not changed: a dataset must not mix two states of it."""
         now = {entry.path: entry for entry in await self._source.entries(most=self._order.most_files)}
         before = {entry.path: entry for entry in listing}
         changed = [path for path, entry in before.items() if path in now and _differs(entry, now[path])]
@@ -490,7 +491,10 @@ class _Fill:
         self._tree.write_whole(MANIFEST, b"".join(map(_line, files)))
 
     def _commit(self) -> dict[str, Any]:
-        """Put the data in its place, then say so. Either may be what an earlier process was killed before."""
+        """Move the data to its place, then write its note.
+
+        An earlier process may have done either before it was killed.
+        """
         files = list(read_lines(self._tree.read_whole(MANIFEST) or b""))
         listing = list(read_lines(self._tree.read_whole(LISTING) or b""))
         if self._tree.stat(FILLING) is not None:
@@ -514,7 +518,10 @@ class _Fill:
 
 
 def checksum(pairs: Iterable[tuple[str, str]]) -> str:
-    """SHA-256 over "digest  path" lines in the order of paths' bytes: what `sha256sum` prints, sorted by name."""
+    """SHA-256 over "digest  path" lines in the order of paths' bytes.
+
+    The output of `sha256sum`, sorted by name.
+    """
     total = hashlib.sha256()
     for path, digest in sorted(pairs, key=lambda pair: os.fsencode(pair[0])):
         total.update(digest.encode() + b"  " + os.fsencode(path) + b"\n")
@@ -539,7 +546,7 @@ def read_lines(text: bytes) -> Iterator[dict[str, Any]]:
 
 
 def _judge(entries: list[Entry], order: Order) -> None:
-    """What can be told before anything is fetched."""
+    """Check all that is known before the first download."""
     if not entries:
         raise SourceEmpty("the source has no file")
     if conflict := conflict_of([entry.path for entry in entries]):
@@ -600,7 +607,7 @@ def _json(text: bytes | None) -> dict[str, Any]:
 
 
 def _first(failures: BaseExceptionGroup[Any]) -> Exception:
-    """Of what the workers raised together, what says most: final errors first."""
+    """Of the errors that the workers raised together, the most useful: final errors first."""
     flat: list[Exception] = []
 
     def collect(group: BaseExceptionGroup[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Which names a file below a folder may bear."""
+"""The valid names of a file below a folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def checked(path: str) -> str:
     """The path, when it leads to a file strictly below the folder it is relative to.
 
     Raises UnsafePath for an empty or absolute one, for components that are empty, "." or "..", for NUL bytes, and
-    for names longer than a file system holds. All other characters may stand in a name.
+    for names longer than a file system holds. All other characters are allowed.
     """
     try:
         encoded = os.fsencode(path)

@@ -1,4 +1,4 @@
-"""How a process of this package tells how it stands: lines of JSON, the last of which holds."""
+"""The progress of a process of this package: lines of JSON on its output; the last one counts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where data comes from: HTTP servers, object stores, folders of volumes.
+"""The sources of data: HTTP servers, object stores, folders of volumes.
 
-A source lists what it has with a *version* of each file (ETag, generation, time of change), and reads a file from
-any offset. When a version is no longer the one listed, reading or the second listing says so.
+A source lists its files with a *version* of each (ETag, generation, time of change), and reads a file from
+any offset. When a version is no longer the one listed, reading or the second listing raises SourceChanged.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One file at the source. `size` None: it tells no size. `version` empty: it tells none."""
+    """One file at the source. `size` None: unknown. `version` "": unknown."""
 
     path: str
     size: int | None
@@ -63,7 +63,7 @@ class Source(Protocol):
         ...
 
     def read(self, entry: Entry, start: int = 0) -> AsyncIterator[bytes]:
-        """The file from byte `start`. Raises SourceChanged where it can be told that it is another by now."""
+        """The file from byte `start`. Raises SourceChanged if the file is known to have changed."""
         ...
 
     async def close(self) -> None: ...
@@ -103,7 +103,7 @@ class _Links(html.parser.HTMLParser):
 
 
 def links_of(page: str, url: str, base: str) -> Iterable[tuple[str, str]]:
-    """(path, address) of what a listing links to that is below `base`; a path that ends in "/" is a folder.
+    """(path, address) of the links of a listing below `base`; a path that ends in "/" is a folder.
 
     Links with a query (columns to sort by), to other hosts and upwards are no part of the listing. Raises
     UnsafePath for names that would lead out, such as "..%2f".
@@ -370,7 +370,7 @@ class ObjectSource:
 
 
 def object_version(info: Mapping[str, Any]) -> str:
-    """What tells one content of an object from another."""
+    """A text that differs between contents of an object."""
     for name in ("generation", "ETag", "etag", "md5Hash", "crc32c", "LastModified", "updated", "mtime"):
         if info.get(name):
             return f"{name} {info[name]}"

@@ -1,7 +1,7 @@
 """Files below one folder, reached without ever following a link.
 
-Every folder on the way is opened with O_NOFOLLOW from the one above it, so a link that somebody puts there, even
-while a copy runs, leads nowhere: the open fails.
+Every folder on the way is opened with O_NOFOLLOW from the one above it, so a link that another process puts there,
+even while a copy runs, leads nowhere: the open fails.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Tree:
             os.close(fd)
 
     def create(self, path: str, mode: int = 0o644) -> int:
-        """A new file, open for writing; what stood there under the name is removed; a link is not followed.
+        """A new file, open for writing; replaces a file of this name; a link is not followed.
 
         A folder of that name raises UnsafePath.
         """
@@ -107,7 +107,10 @@ class Tree:
             return os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
 
     def open(self, path: str) -> int:
-        """A regular file, open for reading. Raises FileNotFoundError; UnsafePath for a link or what is no file."""
+        """A regular file, open for reading.
+
+        Raises FileNotFoundError; UnsafePath for a link or any other kind of file.
+        """
         with failing(f"cannot read {shown(path)}", missing=True), self.parent(path) as (fd, name):
             try:
                 opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
@@ -121,7 +124,7 @@ class Tree:
         return opened
 
     def move(self, source: str, target: str) -> None:
-        """Give a file of this tree another name, in one step; what bore that name is replaced."""
+        """Rename a file of this tree, in one step; replaces a file of that name."""
         with (
             failing(f"cannot write {shown(target)}"),
             self.parent(source) as (here, name),
@@ -146,7 +149,7 @@ class Tree:
             os.fchmod(fd, mode)
 
     def stat(self, path: str) -> TreeEntry | None:
-        """What stands there, unfollowed; None: nothing."""
+        """The entry at this path, links unfollowed; None if it does not exist."""
         try:
             with self.parent(path) as (fd, name):
                 return _entry(path, os.stat(name, dir_fd=fd, follow_symlinks=False), fd, name)
@@ -160,10 +163,10 @@ class Tree:
                 _unlink(name, fd, path)
 
     def walk(self, below: str = "", leaves_out: LeavesOut = lambda _: False) -> Iterator[TreeEntry]:
-        """All that is below a folder, folders before what is in them, in the order of names; links unfollowed.
+        """All entries below a folder, folders before their content, sorted by name; links unfollowed.
 
-        `leaves_out`: whether a file, or a folder with all that is in it, is passed over.
-        Raises FileNotFoundError where there is no such folder, VolumeFailed for what cannot be read.
+        `leaves_out`: whether to skip a file, or a folder with all its content.
+        Raises FileNotFoundError for a missing folder, VolumeFailed for unreadable entries.
         """
         with failing(f"cannot read the folder {shown(below)}", missing=True), self.folder(below) as fd:
             names = sorted(name for name in os.listdir(fd) if below or name != LOST_AND_FOUND)

@@ -1,13 +1,13 @@
-"""Files over two streams of bytes: `send` at one end, `receive` at the other, each in a process of its own.
+"""Files over two streams of bytes: `send` at one end, `receive` at the other, each in a separate process.
 
     sender    {"files": [[path, size, mtime_ns], …], "single": bool}
     receiver  {"want": [index, …]}                 those it has not yet, by size and time
     sender    for each: {"path", "size", "mode", "mtime_ns"}, the bytes, the SHA-256 of them
     receiver  {"phase": "ready", "files", "bytes"}, or {"phase": "failed", "reason", "message"}
 
-A message is its length in four bytes, then JSON. Neither end believes the other: paths are checked, nothing is
-followed out of the folder, and a file gets its name when its checksum is right. What broke off goes on with the
-files that are missing.
+A message is its length in four bytes, then JSON. Neither end trusts the other: paths are checked, links out
+of the folder are not followed, and a file gets its name when its checksum is right. An interrupted transfer
+continues with the missing files.
 """
 
 from __future__ import annotations
@@ -42,9 +42,12 @@ def send(
     on_progress: OnProgress = lambda _files, _size: None,
     leaves_out: LeavesOut = lambda _: False,
 ) -> dict[str, Any]:
-    """Send a file, or all files below a folder ("": all of the tree); what the other end said last. Links are not
-    sent; their number is in `left_out`. `on_start` gets what is to be sent in all. `leaves_out`: what
-    of a folder is not sent; a single file is. Raises FillError."""
+    """Send a file, or all files below a folder ("": all of the tree).
+
+    Return the last message of the other end. Links are not sent; their number is in `left_out`. `on_start`
+    gets the totals to send. `leaves_out`: the files of a folder to skip; a single file is always sent. Raises
+    FillError.
+    """
     files, single, left_out = _files(tree, path, leaves_out)
     if not files and not single and not left_out and path and tree.stat(path) is None:
         _put(write, {"failed": f"{shown(path)} not found on the volume"})
@@ -113,8 +116,11 @@ def receive(
     on_start: OnProgress = lambda _files, _size: None,
     on_progress: OnProgress = lambda _files, _size: None,
 ) -> dict[str, Any]:
-    """Take what the other end sends into the folder `base` of the tree ("": its root); one file alone goes, with
-    `single`, into that folder under that name. Raises FillError, after telling the other end."""
+    """Receive files into the folder `base` of the tree ("": its root).
+
+    With `single`, one file into that folder under that name. Raises FillError, after reporting it to the
+    other end.
+    """
     try:
         return _receive(tree, base, read, write, single, on_start, on_progress)
     except FillError as error:

@@ -1,8 +1,8 @@
-"""Deliver notices: by webhook, by e-mail, to a command. When one is due is decided in `decide.notices`.
+"""Deliver notices: by webhook, by e-mail, to a command. `decide.notices` decides when one is due.
 
     deliveries = await send(notice, [parse_target("https://hooks.example.com/…")], outbound)
 
-Nothing here raises because a notice could not be delivered: each `Delivery` says what came of it, without secrets.
+A failed delivery raises no error here: each `Delivery` has its result, without secrets.
 """
 
 from moorage.model.targets import Command, Email, Target, Webhook, parse_target

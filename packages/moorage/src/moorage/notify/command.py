@@ -1,4 +1,7 @@
-"""Run a program with the notice on its stdin. Tried once: what a half-done command did cannot be known."""
+"""Run a program with the notice on its stdin.
+
+It is tried once: the effects of an interrupted command are unknown.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR")  # the rest of our env
 
 
 async def run(notice: Notice, target: Command, outbound: Outbound) -> None:
-    """The program, and what it started, is killed when its time is over. Raises NotDelivered."""
+    """The program and its child processes are killed when its time is over. Raises NotDelivered."""
     if not outbound.commands:
         raise NotDelivered("commands are not allowed here", again=False)
     environment = {name: os.environ[name] for name in KEPT if name in os.environ}

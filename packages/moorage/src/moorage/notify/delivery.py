@@ -1,4 +1,4 @@
-"""What came of a notice, or of one try."""
+"""The result of a notice, or of one try."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Delivery(Struct, frozen=True):
-    """What came of one target. `problem` is empty when it was delivered, and never holds a secret."""
+    """The result for one target. `problem` is "" when it was delivered, and never holds a secret."""
 
     target: str
     tries: int

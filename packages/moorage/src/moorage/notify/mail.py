@@ -24,7 +24,7 @@ SUBJECT_MAX = 200  # characters
 
 
 async def mail(notice: Notice, target: Email, outbound: Outbound) -> None:
-    """Raises NotDelivered. A try that is cancelled may still be carried out: smtplib has a thread of its own."""
+    """Raises NotDelivered. A cancelled try may still be carried out: smtplib has a separate thread."""
     server = outbound.mail
     if server is None:
         raise NotDelivered("no mail server is set; the administrator sets MOORAGE_SMTP_URL", again=False)

@@ -1,4 +1,4 @@
-"""What the administrator allows notices to reach. Values; nothing here opens a connection."""
+"""The addresses that the administrator allows for notices. Values; nothing here opens a connection."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class MailServer:
 
 
 class Outbound(Struct, frozen=True, kw_only=True):
-    """What the administrator allows. The default suits a server whose users write the targets: https, public.
+    """The targets that the administrator allows. The default, for targets written by users: https, public.
 
-    `commands` lets users run programs where this runs: only for a person's own machine.
+    `commands` lets users run programs on this machine: only for a user's own machine.
     """
 
     networks: tuple[Network, ...] = ()  # private ones that webhooks may reach
@@ -70,7 +70,7 @@ class Outbound(Struct, frozen=True, kw_only=True):
 
 
 def outbound_of(environment: Mapping[str, str]) -> Outbound:
-    """What `MOORAGE_NOTIFY_NETWORKS` and the mail server's settings allow. Raises UsageError."""
+    """The permissions of `MOORAGE_NOTIFY_NETWORKS` and the mail server's settings. Raises UsageError."""
     try:
         networks = tuple(ipaddress.ip_network(text) for text in NOTIFY_NETWORKS.read(environment))
     except ValueError as error:

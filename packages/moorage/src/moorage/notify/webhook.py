@@ -1,8 +1,8 @@
-"""Requests to an address that a user wrote, without letting it reach what the user could not.
+"""Requests to an address from a user, without access to addresses that the user could not reach.
 
-The name is resolved once, by us; every address must be allowed, and the connection goes to the addresses looked
-at, so a name that changes between look and use gains nothing. Redirects are not followed, proxies of the
-environment not used, and nothing of the answer but its status is told.
+The name is resolved once, by us; every address must be allowed, and the connection uses these
+addresses, so a name that changes between check and use gains nothing. Redirects are not followed, proxies of the
+environment not used, and only the status of the answer is reported.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ async def request(
 
 
 def slack_text(notice: Notice) -> str:
-    """The text with what Slack reads as markup escaped, and nobody called by it.
+    """The text with Slack's markup escaped, so that it mentions no users.
 
     https://api.slack.com/reference/surfaces/formatting#escaping
     """

@@ -1,7 +1,7 @@
 """The queue as one part of a process: many requests at once, one transaction at a time.
 
-Requests that come while a transaction runs wait and go together into the next (group commit): the disk is asked
-once for all, and nobody is answered before what they were told is on it. A request for items that finds none is
+Requests that come while a transaction runs wait and share the next (group commit): the disk syncs
+once for all, and answers are sent only after that. A request for items that finds none is
 held (`wait`) and tried again when there may be some; idle workers cost nothing in between.
 """
 
@@ -83,7 +83,7 @@ class Queue:
     # -- life --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """The first tick: leases are extended by the time in which nobody was there to hear their holders."""
+        """The first tick: leases are extended by the time in which the queue was down."""
         self._secret = await self._writer.do(Store.secret)
         await self._tick()
 
@@ -108,7 +108,7 @@ class Queue:
         self._reader.close()
 
     def end_waits(self) -> None:
-        """Answer those who wait for items; nobody waits from now on."""
+        """Answer all requests that wait for items; later requests do not wait."""
         self._ending = True
         for waiting in self._parked.values():
             for request in waiting.values():
@@ -151,7 +151,7 @@ class Queue:
         return f"{uid}.{self._sign(uid)}"
 
     async def map_of_token(self, token: str) -> int:
-        """The map that a worker's token is good for. Raises Unauthorized; NotFound when the map is gone."""
+        """The map of a worker's token. Raises Unauthorized; NotFound when the map was deleted."""
         known = self._tokens.get(token)
         if known is not None:
             return known
@@ -165,13 +165,13 @@ class Queue:
         return stored.map.id
 
     async def exchange(self, of: int, asked: Exchange) -> Reply:
-        """Take a worker's answers and give it what it may work on next. Raises NotFound when the map is gone."""
+        """Accept a worker's answers and return its next items. Raises NotFound when the map was deleted."""
         return await self._submit(Call(of, asked))
 
     async def wait_for_items(self, of: int, asked: Exchange, reply: Reply) -> Reply:
         """Hold a request that `exchange` answered so until there are items, `asked.wait` seconds at most.
 
-        May be cancelled at any moment: what was granted by then is found again by the same request number.
+        May be cancelled at any moment: the same request number finds the items granted by then.
         """
         deadline = self._clock.monotonic() + asked.wait
         again = msgspec.structs.replace(asked, reports=[])
@@ -344,7 +344,7 @@ class Queue:
         return await self._reader.do(what)
 
     async def rate_of(self, stored: Stored) -> float | None:
-        """Items per second that ended over the last minute in which somebody asked; None at first."""
+        """Items per second that ended over the last minute with a request; None at first."""
         samples = self._samples.setdefault(stored.map.id, deque())
         now, ended = self._clock.monotonic(), stored.map.counts.done + stored.map.counts.dead
         if not samples or now - samples[-1][0] >= TICK_SECONDS:

@@ -1,8 +1,8 @@
-"""What the items of maps have printed, kept when their pods are gone, and bounded for each map.
+"""The output of the items of maps, stored for longer than their pods exist, with a bound for each map.
 
-It is in one SQLite file, or in PostgreSQL, where every server reads and adds the same. Best effort beside the
-queue's promises: a crash of the machine may cost a file its last seconds (`synchronous = NORMAL`), and beyond its
-bound a map's oldest output goes.
+It is in one SQLite file, or in PostgreSQL, where every server reads and adds the same. Best effort, unlike the
+queue: a crash of the machine may cost a file its last seconds (`synchronous = NORMAL`), and beyond its
+bound a map's oldest output is deleted.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Outputs:
             self._news.pop(of).set()
 
     async def bound(self, groups: Iterable[Sequence[int]], most: int) -> None:
-        """Of each group of maps, the oldest maps' output goes first until at most so many bytes are left."""
+        """Of each group of maps, delete the oldest maps' output until at most so many bytes remain."""
         wanted = [sorted(group) for group in groups]
         await self._file.do(lambda db: _bound(db, wanted, most))
 

@@ -1,7 +1,7 @@
 """How much of the shared volume one namespace may take for its maps.
 
-Nothing that runs is lost to a quota: what is refused is another map, or more items. Results of items that are
-there are always kept; each is at most `leasing.RESULT_BYTES`. The defaults fit the 5 GiB volume of `deploy/`.
+A quota affects no running map: it refuses another map, or more items. Results of existing items
+are always stored; each is at most `leasing.RESULT_BYTES`. The defaults fit the 5 GiB volume of `deploy/`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ ITEM_BYTES = 200  # of an item's rows and their indexes, beside its value and re
 
 class Quota(Struct, frozen=True, kw_only=True):
     """Of one namespace. `bytes`: values, keys and results of all its maps, and ITEM_BYTES an item; `output_bytes`:
-    of what its items have printed, beyond which the oldest goes. Zero: no limit. `hold_seconds`: for
-    which an item holds tokens of a named limit while another map waits, at most."""
+    of the output of its items, beyond which the oldest is deleted. Zero: no limit. `hold_seconds`: the longest
+    time an item holds tokens of a named limit while another map waits.
+    """
 
     maps: int = MAPS_PER_NAMESPACE.default
     items: int = ITEMS_PER_NAMESPACE.default
@@ -38,7 +39,7 @@ NONE = Quota(maps=0, items=0, bytes=0, output_bytes=0)
 
 
 class Used(Struct, frozen=True, kw_only=True):
-    """What the maps of a namespace take."""
+    """The use of the maps of a namespace."""
 
     maps: int
     items: int
@@ -79,7 +80,7 @@ def _check_bytes(quota: Quota, used: Used, namespace: str, size: int) -> None:
 
 
 def quota_settings(env: Mapping[str, str]) -> Quota:
-    """What the environment says. Raises UsageError."""
+    """The settings in the environment. Raises UsageError."""
     return Quota(
         maps=MAPS_PER_NAMESPACE.read(env),
         items=ITEMS_PER_NAMESPACE.read(env),

@@ -106,7 +106,7 @@ _WORKING = "items", "inputs", "sessions", "results", "failures", "additions", "m
 
 
 class Stored(Struct, frozen=True, kw_only=True):
-    """A map and what the queue itself does not need to know of it."""
+    """A map with the fields that the queue itself does not use."""
 
     map: Map
     uid: str
@@ -117,7 +117,7 @@ class Stored(Struct, frozen=True, kw_only=True):
 
 
 class Answered(Struct, frozen=True, kw_only=True):
-    """What came of a group of calls, and whom of those who wait it concerns.
+    """The result of a group of calls, and the waiting requests that it concerns.
 
     `fresh` counts the items of each map that have become ready, `freed` the leases that ended in maps with limits.
     """
@@ -150,9 +150,9 @@ class Store:
     # -- workers -----------------------------------------------------------------------------------------------
 
     def exchange(self, calls: Sequence[Call], now: int) -> Answered:
-        """Answer the calls in one transaction; a call of a map that is gone is answered with NotFound.
+        """Answer the calls in one transaction; a call of a deleted map is answered with NotFound.
 
-        No two calls may be of the same session.
+        All calls must be of different sessions.
         """
         with self._db.transaction():
             maps = self._maps({call.map for call in calls}, lock=True)
@@ -165,7 +165,7 @@ class Store:
         return _answered(loaded.maps, changes, [next(replies) if call.map in maps else gone for call in calls])
 
     def tick(self, now: int) -> Answered:
-        """What time itself does: back-offs end, silent sessions lapse, an absence of ours is made good."""
+        """The effects of time: back-offs end, silent sessions lapse, leases are extended by our downtime."""
         with self._db.transaction():
             self._make_good(now)
             promoted: dict[int, Counts] = {}
@@ -208,14 +208,20 @@ class Store:
         )
 
     def waiting_for(self, maps: Iterable[int]) -> dict[int, int | None]:
-        """How many requests that wait in each map may find an item now; None: all are to be told that it ended."""
+        """How many requests that wait in each map may find an item now; None.
+
+        All are answered, because the map ended.
+        """
         wanted = set(maps)
         known = self._maps(wanted)
         free = {limit.name: limit.capacity - limit.held for limit in self.limits()}
         return {of: _may_start(known[of], free) if of in known else None for of in wanted}
 
     def _make_good(self, now: int) -> None:
-        """Add the time in which nobody was there to all leases. The first tick of a process finds the long one."""
+        """Extend all leases by the time in which the queue was down.
+
+        The first tick of a process finds the long one.
+        """
         rows = self._db.rows("SELECT value FROM meta WHERE name = 'alive_at'" + self._db.locking(" FOR UPDATE"))
         alive = max(int(rows[0][0]) if rows else 0, self._ticked_at)
         gap = leasing.away_ms(last_alive=alive, now=now)
@@ -390,10 +396,10 @@ class Store:
     ) -> Stored:
         """Make a map without items; the same `request` again finds it. `limits`: capacities of new named limits.
 
-        `since`: when the namespace was created. Maps that are older are moved to a name that no namespace
-        has: they neither take names nor count against the quota of the new one.
+        `since`: when the namespace was created. Older maps are moved to a name that cannot be a namespace:
+        they do not use names or quota of the new one.
 
-        Raises AlreadyExists for another of that name, UsageError for a limit nobody has set.
+        Raises AlreadyExists for another of that name, UsageError for an undefined limit.
         """
         with self._db.transaction():
             self._db.run(
@@ -509,7 +515,7 @@ class Store:
             return start, len(rows)
 
     def _used(self, namespace: str) -> Used:
-        """What the maps of a namespace take; not counted where there is no quota."""
+        """The use of the maps of a namespace; not counted where there is no quota."""
         if self._quota == NONE:
             return Used(maps=0, items=0, bytes=0)
         row = self._db.rows(
@@ -567,7 +573,7 @@ class Store:
             return large + ready
 
     def delete_map(self, of: int) -> None:
-        """Delete a map with all that belongs to it; its workers are told that it is gone."""
+        """Delete a map with all its data; its workers get NotFound."""
         with self._db.transaction():
             self._lock_as_exchange(of)
             self._db.run("DELETE FROM items WHERE map = ?", of)

@@ -1,5 +1,5 @@
 """Databases: connections, their errors and their schemas, for SQLite and PostgreSQL.
 
-Whoever keeps rows writes statements and migrations; how a file is opened, guarded and brought up to date stands
-here once. The embedded control plane keeps its own file and shares only `moorage_kube.databasefile`.
+Stores write statements and migrations; this package opens, guards and migrates a file for all of them.
+The embedded control plane has its own file and shares only `moorage_kube.databasefile`.
 """

@@ -1,6 +1,6 @@
-"""What a store asks of a database.
+"""The interface of a database for a store.
 
-Statements are written once, for both dialects, with `?` for values; what differs hides behind `Database`.
+Statements are written once, for both dialects, with `?` for values; `Database` hides the differences.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Table(Struct, frozen=True):
 class Database(Protocol):
     """One connection, for one thread at a time. Every method raises StorageError, StorageFull when the disk is.
 
-    Outside `transaction` each statement stands alone. `run` and `rows` take `?` for values.
+    Outside `transaction` each statement is a transaction. `run` and `rows` take `?` for values.
     """
 
     @property
@@ -71,7 +71,7 @@ class Database(Protocol):
         ...
 
     def joined(self, expression: str) -> str:
-        """What selects the values of a group as one text, with commas in between, in no order."""
+        """The expression that joins the values of a group to one text, with commas in between, in no order."""
         ...
 
     def close(self) -> None: ...

@@ -1,8 +1,9 @@
-"""Which of several servers on one database does what only one may do: a row for each task, renewed by its holder.
+"""The leader of each task among several servers on one database: a row for each task, renewed by its holder.
 
-No wall clocks are compared. A server takes a task over once it has itself watched the row stand unchanged for
+Wall clocks are not compared. A server takes a task over once it has itself watched the row unchanged for
 LEASE_SECONDS. A holder stops its work RENEW_DEADLINE_SECONDS after it *sent* the last renewal that succeeded.
-What two must never write names its term too: `check` refuses, in the same transaction, a term that is over.
+Writes that two servers must never both make name their term: `check` refuses a term that is over, in the same
+transaction.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class Seen(Struct, frozen=True):
 
 
 def observe(before: Seen | None, lease: Lease | None, *, now: float) -> Seen:
-    """What a reading adds: an unchanged row keeps the time since which it is known."""
+    """The effect of a reading: an unchanged row keeps the time of its first reading."""
     return before if before is not None and before.lease == lease else Seen(lease, now)
 
 
@@ -95,7 +96,7 @@ class LeaseTable:
         return self._db.run(statement, lease.name, lease.term, lease.holder) > 0
 
     def release(self, name: str, holder: str) -> None:
-        """Give it back, unless another has it by now."""
+        """Release it, unless another server holds it now."""
         statement = "UPDATE server_leases SET holder = '', beat = beat + 1 WHERE name = ? AND holder = ?"
         self._db.run(statement, name, holder)
 
@@ -109,9 +110,9 @@ def check(database: Database, name: str, term: int) -> None:
 
 
 def leave_to_another(deleted: dict[str, tuple[Any, datetime]], dirty: set[Any], *, now: datetime) -> None:
-    """Forget what the server that leads has seen long ago. Who takes over looks at everything first.
+    """Forget deletions that the leading server has seen long ago. A new leader reads everything first.
 
-    `deleted`: what went, and when, the oldest first; `dirty`: what changed.
+    `deleted`: deleted objects, and the times, the oldest first; `dirty`: changed ones.
     """
     while deleted and now - deleted[oldest := next(iter(deleted))][1] > WATCHED:
         del deleted[oldest]
@@ -122,7 +123,7 @@ def leave_to_another(deleted: dict[str, tuple[Any, datetime]], dirty: set[Any], 
 class Leader:
     """Campaigns for one task. `holder` differs between processes, also over restarts.
 
-    `table` None: nobody shares the database, and the task is always ours.
+    `table` None: the database is not shared, and the task is always ours.
     """
 
     def __init__(self, table: StoreThread[LeaseTable] | None, name: str, *, holder: str, clock: Clock) -> None:
@@ -134,7 +135,8 @@ class Leader:
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `lead` whenever, and as long as, the task is ours; until cancelled, or `lead` returns or raises.
 
-        `lead` is cancelled when the database cannot be reached in time, and begun anew when it is ours again.
+        `lead` is cancelled when the database cannot be reached in time, and starts again when the task is
+        ours again.
         """
         if self._table is None:
             self.leading = True

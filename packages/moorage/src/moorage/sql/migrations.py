@@ -28,7 +28,7 @@ class Migration(Struct, frozen=True):
 
 
 class Schema(Struct, frozen=True):
-    """Whose tables are meant: several may stand in one database, each with migrations of its own."""
+    """The schema of one store: several may share a database, each with its own migrations."""
 
     package: str  # its folder {folder}/{dialect} holds the migrations
     prefix: str = ""  # before the keys in the table `meta`
@@ -36,12 +36,12 @@ class Schema(Struct, frozen=True):
 
     @property
     def subject(self) -> str:
-        """What its tables hold, in one word."""
+        """The content of its tables, in one word."""
         return self.prefix.rstrip(".") or self.package.rpartition(".")[2]
 
 
 class Version(Struct, frozen=True):
-    """What a database says of itself: zeros before its first migration."""
+    """The version recorded in a database: zeros before its first migration."""
 
     number: int = 0
     readable_by: int = 0
@@ -58,7 +58,7 @@ class Ledger(Protocol):
         ...
 
     def migrating(self) -> AbstractContextManager[None]:
-        """A transaction that no other process migrates beside."""
+        """A transaction during which no other process migrates."""
         ...
 
     def apply(self, step: Migration) -> None:
@@ -99,7 +99,7 @@ def migrate(database: Ledger, steps: Sequence[Migration]) -> None:
 
 
 def check_readable(name: str, version: Version, *, known: int) -> None:
-    """Raise StorageError when the schema has moved on beyond what this code, of migration `known`, can use."""
+    """Raise StorageError when the schema is newer than this code, of migration `known`, can use."""
     if version.number > known and version.readable_by > known:
         raise StorageError(
             f"{name} has schema version {version.number}; this Moorage knows versions up to {known}",

@@ -34,7 +34,7 @@ class LateDatabase:
     """A database that is connected to when it is first used: its outage stops no server. One thread at a time."""
 
     def __init__(self, where: Path | str, schema: Schema, *, name: str) -> None:
-        """`name`: what is in it, for messages."""
+        """`name`: its content, for messages."""
         self._where, self._schema, self._name = where, schema, name
         self._closed = False
         self._database: Database | None = None

@@ -2,10 +2,10 @@
 
 Writers run at the same time. They lock in one order: maps and limits (only where tokens are counted), sessions,
 items by number; free items are taken with SKIP LOCKED; sums of a map are increments, and last: its counts, then
-its size, by the map's number. A deadlock all the same, and a connection that broke, end the transaction with
-StorageError: whoever asked asks again, and the numbers of requests and leases make that harmless.
+its size, by the map's number. A deadlock despite that, and a broken connection, end the transaction with
+StorageError: the client asks again, and the numbers of requests and leases make that harmless.
 
-Rows go in and out as arrays, one statement for all (`unnest`). A server that vanishes while it holds locks is cut
+Rows are passed as arrays, one statement for all (`unnest`). A server that vanishes while it holds locks is cut
 off by `idle_in_transaction_session_timeout`.
 """
 

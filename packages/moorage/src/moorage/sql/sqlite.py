@@ -1,11 +1,11 @@
 """A database in one SQLite file: write-ahead log, one writer.
 
-`synchronous = FULL`: a commit is on the disk before anybody is told. With NORMAL a power cut could take back
-answers that workers have been thanked for; a transaction carries the requests of a hundred workers, so the one
-fdatasync costs each next to nothing (0.2 ms here).
+`synchronous = FULL`: a commit is on the disk before the answer is sent. With NORMAL a power cut could revert
+answers that workers have seen; a transaction carries the requests of a hundred workers, so the one
+fdatasync costs each almost nothing (0.2 ms here).
 
-Many rows go into one statement (`VALUES (…), (…), …`): sqlite3 lets the event loop's thread in between at every
-step of a statement, and a statement for each row would be thousands of such hand-overs.
+Many rows are one statement (`VALUES (…), (…), …`): sqlite3 releases the event loop's thread at every
+step of a statement, and a statement for each row would do so thousands of times.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SqliteDatabase:
 
     StorageDamaged for one that holds less than was acknowledged: see `moorage_kube.databasefile`. The file is
     readable by its owner only. Without `durable` the last seconds may be lost with the machine, its transactions
-    are not counted, and what it lacks is logged, not refused.
+    are not counted, and missing ones are logged, not refused.
     """
 
     def __init__(self, path: Path | str, schema: Schema, *, durable: bool = True) -> None:
@@ -89,7 +89,7 @@ class SqliteDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """A transaction that changes no row is not counted, so it writes nothing to the disk."""
+        """A transaction without a changed row is not counted, so it writes nothing to the disk."""
         with self._errors("write"):
             self._db.execute("BEGIN IMMEDIATE")
         changes, count = self._db.total_changes, None
@@ -113,7 +113,7 @@ class SqliteDatabase:
             return self._db.execute(statement, values).fetchall()
 
     def each(self, statement: str, *values: Any) -> Iterator[Row]:
-        """Rows one by one, for whoever may stop early."""
+        """Rows one by one, for callers that may stop early."""
         with self._errors("read"):
             yield from self._db.execute(statement, values)
 

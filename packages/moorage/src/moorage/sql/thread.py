@@ -25,11 +25,11 @@ class StoreThread(Generic[S]):
         self._store: S | None = None
 
     async def do(self, work: Callable[[S], T]) -> T:
-        """Raises what `open_store` and `work` raise: StorageError."""
+        """Raises the errors of `open_store` and `work`: StorageError."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, work)
 
     def close(self) -> None:
-        """Close the store after what is under way. Nothing can be done any more."""
+        """Close the store after the current work. It cannot be used afterwards."""
         self._thread.submit(self._close)
         self._thread.shutdown(wait=True)
 

@@ -33,7 +33,7 @@ _seconds, _errors = Histogram(SECONDS), Tally(ERRORS)  # of the process, as its 
 
 @contextmanager
 def timed(database: str, verb: str) -> Iterator[None]:
-    """Count what is done inside; `verb`: open, read or write. For any thread."""
+    """Count and time the body; `verb`: open, read or write. For any thread."""
     began = SYSTEM.monotonic()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What runs inside users' pods: single files, standard library only, for any Python from 3.8 on.
+"""Programs that run inside users' pods: single files, standard library only, for any Python from 3.8 on.
 
-Nothing here is imported by the rest of Moorage, and nothing here imports it: the files are sent along as text.
+The rest of Moorage does not import them, and they do not import it: the files are sent as text.
 """

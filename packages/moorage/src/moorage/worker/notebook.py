@@ -1,13 +1,13 @@
-"""Run a notebook from top to bottom: what `moor run notebook.ipynb` starts inside the pod.
+"""Run a notebook from top to bottom: `moor run notebook.ipynb` starts this inside the pod.
 
     python3 -c SOURCE NOTEBOOK OUTPUT PARAMETERS
 
 OUTPUT is a file, or empty: then `$MOORAGE_CHECKPOINT_DIR/NAME.out.ipynb`, or NAME.out.ipynb in the working
 directory. PARAMETERS is a JSON object; it becomes a cell behind the one tagged "parameters", or the first, as
-papermill has it. What cells print is printed; the notebook with its outputs is written after each cell, so that
-what was reached is kept when the run is killed.
+in papermill. The output of cells is printed; the notebook with its outputs is written after each cell, so a
+killed run keeps the outputs of the finished cells.
 
-Exit code: 0, or 1 when a cell raised, 2 when the notebook or the image will not do.
+Exit code: 0, or 1 when a cell raised, 2 when the notebook or the image cannot be used.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def default_target(source: str) -> str:
 
 
 def show(cell: dict[str, Any], index: int, total: int) -> None:
-    """What a cell put out, as text."""
+    """The output of a cell, as text."""
     for output in cell.get("outputs") or ():
         if output["output_type"] == "stream":
             (sys.stderr if output.get("name") == "stderr" else sys.stdout).write(output["text"])

@@ -1,14 +1,14 @@
-"""Wraps a run's command: unpacks the shipped directory, passes signals on, reports checkpoints.
+"""Wraps a run's command: unpacks the sent directory, forwards signals, reports checkpoints.
 
     python3 runner.py [--unpack FILE --into DIR] [--report URL --token-file FILE] [--peak-file FILE]
         -- COMMAND [ARG...]
 
 It ends with the command's own exit code, or 128 + n when signal n ended it; 127 when the command does not
-exist, 126 when it cannot be run, as a shell says it. A command that ends after it was told to stop (SIGTERM)
-was interrupted, whatever its exit code: the runner ends with 85 then, or with 0 if the command made
-$MOORAGE_DONE_FILE. With --report, the time of the newest file under $MOORAGE_CHECKPOINT_DIR is posted to URL. A
-server that is away, slow or wrong never disturbs the command. With --peak-file, the most memory that the
-container used is kept in FILE, which the kubelet reads at the end.
+exist, 126 when it cannot be run, as in a shell. A command that ends after it was asked to stop (SIGTERM)
+was interrupted, with any exit code: the runner ends with 85 then, or with 0 if the command made
+$MOORAGE_DONE_FILE. With --report, the time of the newest file under $MOORAGE_CHECKPOINT_DIR is posted to URL. An
+absent, slow or faulty server does not affect the command. With --peak-file, the most memory that the
+container used is written to FILE, which the kubelet reads at the end.
 
 Standard library only, one file, Python 3.8 and newer: it is mounted into images that we do not know.
 """
@@ -132,10 +132,10 @@ class Reporter:
 
 
 def memory_used(cgroup: str) -> int | None:
-    """Bytes in use by the container as kubelets count them (working set); None where nothing tells.
+    """Bytes in use by the container as kubelets count them (working set); None if unknown.
 
-    File pages that nobody used lately are left out: the kernel takes them away before it kills. `memory.peak` and
-    `memory.max_usage_in_bytes` count them, so whoever reads much would seem to need all that the limit allows.
+    File pages without recent use are not counted: the kernel frees them before it kills. `memory.peak` and
+    `memory.max_usage_in_bytes` count them, so a program that reads much would seem to need the whole limit.
     """
     for folder, used, inactive in (
         (cgroup, "memory.current", "inactive_file "),
@@ -153,10 +153,10 @@ def memory_used(cgroup: str) -> int | None:
 
 
 class MemoryWatch:
-    """Keeps the highest use of memory in the file of the container's last words.
+    """Writes the highest use of memory to the container's termination message.
 
-    Written on the way, because a container that is killed for its memory has no time at the end. The file is the
-    kubelet's: it is never made, and what the command itself writes there stays.
+    It writes while the command runs, because a container that is killed for its memory has no time at the end. The
+    file is the kubelet's: it is never created, and text that the command writes there stays.
     """
 
     def __init__(self, path: str, cgroup: str = CGROUP) -> None:
@@ -173,7 +173,7 @@ class MemoryWatch:
             self.write()
 
     def write(self, last: bool = False) -> None:
-        """Put the line into the file; beside words of the command at the end alone, where there is room."""
+        """Write the line to the file; if the command wrote text there, only at the end, where there is room."""
         line = (PEAK_LINE % self.peak).encode()
         if not self.peak:
             return
@@ -248,11 +248,11 @@ def start(command: list[str], folder: str | None, done_file: str) -> subprocess.
 
 
 class Signals:
-    """Passes signals to the child, from the first moment on.
+    """Forwards signals to the child, from the first moment on.
 
-    Until there is a child they are kept by handlers. From then on they are blocked in every thread and taken by
+    Until the child exists, handlers store them. From then on they are blocked in every thread and taken by
     `wait`: a handler would run late or never. Of two signals that come together (SIGTERM, SIGCONT) the kernel may
-    hand both to another thread; the main thread, the only one to run handlers, then sleeps on in waitpid.
+    give both to another thread; the main thread, the only one to run handlers, then sleeps on in waitpid.
     """
 
     def __init__(self) -> None:
@@ -267,8 +267,9 @@ class Signals:
         self.early.append(number)
 
     def pass_to(self, pid: int) -> None:
-        """Send the child what came so far. To be called after its start (it would inherit the blocking) and
-        before that of any thread (which is to inherit it)."""
+        """Send the child the signals received so far. Call it after its start (it would inherit the blocking) and
+        before that of any thread (which is to inherit it).
+        """
         signal.pthread_sigmask(signal.SIG_BLOCK, self.numbers | {signal.SIGCHLD})
         for number in self.early:  # complete: handlers still due have run before the call above came back
             self.send(pid, number)
@@ -308,7 +309,7 @@ def buried(pid: int) -> int | None:
 
 
 def end_after_stop(code: int, done_file: str) -> int:
-    """The exit code for a command that ended with `code` after it was told to stop."""
+    """The exit code for a command that ended with `code` after it was asked to stop."""
     if os.path.exists(done_file):
         return 0
     if code == 0:

@@ -1,6 +1,8 @@
-"""`python3 worker.pyz`: work until nothing is left. See `orders` for its environment, `engine` for what it does.
+"""`python3 worker.pyz`: work until the map has no more items.
 
-Exit codes: 0 nothing is left, or it was asked to stop; 3 it cannot work here; 1 a fault of ours.
+See `orders` for its environment, `engine` for its steps.
+
+Exit codes: 0 the map has no more items, or it was asked to stop; 3 it cannot work here; 1 a fault of ours.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
     python3 worker.pyz --child IN IN OUT PRINT PRINT FUNCTION.zip
 
-Items come by turns from the two IN sockets, a packet each, and print to the PRINT pipe of the same turn. So the
-next item can wait here while one runs, what each prints stays apart, and one not begun can be taken back.
+Items come in turns from the two IN sockets, a packet each, and print to the PRINT pipe of the same turn. So
+the next item can wait here while one runs, their outputs stay separate, and an item that has not begun can be
+withdrawn.
 
-The zip holds `map.json`: {"entry": "module:function"} with the module beside it, or {"pickle": "function.pkl"}
-with what unpickling needs (cloudpickle) beside it; "python": "3.11" when it was pickled; "codec" of values and
-results: "json", "pickle", or "auto": as they are where JSON gives back the very same, else {"$pickle": base64}.
-Values are JSON, answers on OUT are JSON, one per line.
+The zip holds `map.json`: {"entry": "module:function"} with the module next to it, or {"pickle":
+"function.pkl"} with the modules for unpickling (cloudpickle) next to it; "python": "3.11" when it was
+pickled; "codec" of values and results: "json", "pickle", or "auto": as they are where JSON restores the same
+value, else {"$pickle": base64}. Values are JSON, answers on OUT are JSON, one per line.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
 
 
 def preload(path: str) -> None:
-    """Import what unpickling will need, so that processes forked from this one have it."""
+    """Import the modules that unpickling needs, so that forked processes have them."""
     try:
         with zipfile.ZipFile(path) as archive:
             if "pickle" not in json.loads(archive.read("map.json")):
@@ -157,7 +158,7 @@ def encode(value: Any, codec: str) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether JSON gives back the very same value: no tuples, no NaN, no whole numbers that others round."""
+    """Whether JSON restores exactly the same value: no tuples, no NaN, no whole numbers that others round."""
     kind = type(value)
     if kind is str:
         try:
@@ -208,7 +209,7 @@ class Streams:
             setattr(sys, name, self._kept[name])
 
     def flush(self) -> None:
-        """Write what the item has printed, to its own streams too."""
+        """Write the output of the item, also to its own streams."""
         for stream in (sys.stdout, sys.stderr, *self._kept.values()):
             try:
                 stream.flush()

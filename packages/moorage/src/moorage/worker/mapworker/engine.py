@@ -1,6 +1,6 @@
-"""What a worker does next: takes leases, runs them in its slots, reports, leaves in order when it is asked to.
+"""The next step of a worker: it takes leases, runs them in its slots, reports, and stops in order when asked.
 
-One thread runs the loop (`Engine.run`); the threads of `wire` only talk. Rules by number are those of
+One thread runs the loop (`Engine.run`); the threads of `wire` only send. Rules by number are those of
 docs/design/0005-map.md.
 """
 
@@ -216,7 +216,7 @@ class Engine:
                 self._todo.popleft()
 
     def _wait_for_room(self, lack: str) -> None:
-        """Try again in a while. A worker that can start nothing for long hands back what it has, and ends."""
+        """Try again later. A worker that cannot start an item for a long time returns its leases, and ends."""
         now = time.monotonic()
         self._try_again = now + SCARCE_PAUSE_SECONDS
         if self._scarce_since is None or any(slot.task is not None for slot in self._slots):
@@ -291,7 +291,7 @@ class Engine:
             self._report({"item": task.item, "lease": task.lease, "outcome": "returned"})
 
     def _holds(self, unsent: int) -> list[list[int]]:
-        """All leases that are kept, those of the last `unsent` reports too."""
+        """All leases that the worker holds, including those of the last `unsent` reports."""
         held = [task.pair for task in self._todo]
         for slot in self._slots:
             held += [task.pair for task in (slot.task, slot.ahead) if task is not None]
@@ -398,7 +398,7 @@ class Engine:
             self._mind(reply["state"])
 
     def _mind(self, state: str) -> None:
-        """What the map's state means for us."""
+        """React to the map's state."""
         if state == "cancelled":
             self._start_leaving()
             self._leave_by = 0.0

@@ -1,4 +1,4 @@
-"""What processes hold in memory, from /proc; where there is none, nothing is known."""
+"""The memory of processes, from /proc; unknown where it is missing."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ LEAVING_SECONDS = 5.0  # of the grace period, kept for the last request
 
 
 class BadOrders(Exception):
-    """The worker cannot work here: the message says what to change."""
+    """The worker cannot work here: the message says how to repair it."""
 
 
 class Orders:
@@ -58,7 +58,7 @@ class Orders:
 
 
 def preflight(orders: Orders) -> None:
-    """Try what the items will need before any is given out. Raises BadOrders."""
+    """Test the needs of the items before any is started. Raises BadOrders."""
     for path in orders.reads:
         try:
             if os.path.isdir(path):

@@ -61,7 +61,8 @@ class Scarce(Exception):
 class Source:
     """The reading end of a pipe, and the only owner of its number.
 
-    The number of a closed pipe goes to the next one, of whichever slot. So nobody keeps a number: they keep this.
+    The number of a closed pipe is reused by the next one, of any slot. So other code holds this object, not
+    the number.
     """
 
     __slots__ = ("_call", "_fd", "_selector", "_watched")
@@ -81,7 +82,7 @@ class Source:
         self._watched = True
 
     def read(self, size: int) -> bytes | None:
-        """What is there, `b""` at the end and when closed, None when there is nothing now."""
+        """The available bytes, `b""` at the end and when closed, None when there are none now."""
         if self._fd < 0:
             return b""
         try:
@@ -108,7 +109,7 @@ class Source:
 
 
 class Output:
-    """What an item prints: passed on line by line, cut at KEPT_BYTES, its end kept."""
+    """The output of an item: sent on line by line, cut at KEPT_BYTES; its end is stored."""
 
     def __init__(self, task: Task, keep: Callable[[int, int, str], None]) -> None:
         self._task = task
@@ -198,7 +199,7 @@ class Slot:
             self._finish({"outcome": "error", "message": f"cannot be started: {error}"})
 
     def follow(self, _next: Task) -> bool:
-        """Hand over what is to begin when `task` has ended; False: not now."""
+        """Send the item that begins when `task` has ended; False: not possible now."""
         return False
 
     def recall(self) -> Task | None:
@@ -251,9 +252,9 @@ class Slot:
         return None if self._process is None else self._process.pid
 
     def kill(self) -> None:
-        """End the process and what it has left behind in its group.
+        """End the process and the remaining processes of its group.
 
-        Only while the process is there or has not been reaped: afterwards the number may be another's.
+        Only until the process is reaped: afterwards its number may be that of another process.
         """
         self._signal(signal.SIGKILL)
 
@@ -297,7 +298,7 @@ class Slot:
                 pass  # it has ended already
 
     def _read(self, source: Source) -> bool:
-        """Read what is there, not more than READS at once: others wait; False at the end."""
+        """Read the available output, not more than READS at once: others wait; False at the end."""
         for _ in range(READS):
             data = source.read(READ_BYTES)
             if data is None:
@@ -311,7 +312,7 @@ class Slot:
         return True
 
     def _is_interrupted(self) -> bool:
-        """Whether the item was told to stop before it ended, and does not say that it has finished."""
+        """Whether the item was asked to stop before it ended, and does not report that it has finished."""
         return self._verdict is not None and not (self._verdict == "preempted" and os.path.exists(self._done_file))
 
     def _how_it_died(self, status: int) -> Report:
@@ -352,11 +353,11 @@ class Slot:
 
 
 class CommandSlot(Slot):
-    """A process of its own for each item.
+    """A separate process for each item.
 
     It finds its value in the command's {item}, {item.field} and {index}, and in MOORAGE_ITEM (JSON) and
-    MOORAGE_INDEX. What it writes to the file $MOORAGE_RESULT is its result: JSON, else the text itself;
-    {"$path": "..."} says where a larger one is.
+    MOORAGE_INDEX. Its result is the content of the file $MOORAGE_RESULT: JSON, else the text itself;
+    {"$path": "..."} names the file of a larger one.
     """
 
     def __init__(self, *args: Any, command: list[str]) -> None:
@@ -436,7 +437,7 @@ class CommandSlot(Slot):
 
 
 class FunctionSlot(Slot):
-    """A process that keeps the function loaded; made anew when an item has killed it.
+    """A process in which the function stays loaded; it is replaced when an item has killed it.
 
     While items are short it has the next one before the last has ended: no time passes between them.
     """
@@ -451,7 +452,8 @@ class FunctionSlot(Slot):
     ) -> None:
         """`child` starts `child.main`.
 
-        `broken` is told when the function does not load, `returned` of what was handed over and has not begun.
+        `broken` is called when the function cannot be loaded, `returned` with items that were sent and have
+        not begun.
         """
         super().__init__(*args)
         self._child = child
@@ -494,7 +496,7 @@ class FunctionSlot(Slot):
         return task
 
     def _taken_back(self, turn: int) -> bool:
-        """Read back what the process has not: whether there was anything."""
+        """Read the item back that the process has not read; whether there was one."""
         try:
             return bool(self._theirs[turn].recv(child.PACKET_BYTES, socket.MSG_DONTWAIT))
         except BlockingIOError:
@@ -505,7 +507,7 @@ class FunctionSlot(Slot):
             self._answered(self._answers)
 
     def stop(self, verdict: str) -> None:
-        """Also not the item after it: what is `ahead` is taken back; an end that was reported counts."""
+        """Stop the item, and withdraw the item `ahead` of it; an end that was reported counts."""
         before = self.task
         if before is None or self._verdict is not None:
             return
@@ -551,7 +553,7 @@ class FunctionSlot(Slot):
         self._short = self._loaded = False
 
     def _clear(self) -> None:
-        """Close all ends of what went to the process."""
+        """Close all pipes to the process."""
         for source in (self._answers, *self._prints):
             if source is not None:
                 source.close()

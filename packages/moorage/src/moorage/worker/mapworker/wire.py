@@ -1,6 +1,6 @@
-"""The talk with the server: one numbered request at a time, and heartbeats beside it.
+"""Requests to the server: one numbered request at a time, and heartbeats in parallel.
 
-A request is sent again until it is answered, for as long as it takes: an absent server costs nobody an answer.
+A request is sent again until it is answered, without a limit: an absent server loses no answer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Away(Exception):
 
 
 class Line:
-    """One kept-alive connection. `cut` may be called from another thread, to end a request that is held."""
+    """One keep-alive connection. `cut` may be called from another thread, to end a request that is held."""
 
     def __init__(self, server: str, token: str) -> None:
         parts = urllib.parse.urlsplit(server)
@@ -163,7 +163,7 @@ class Exchanger(threading.Thread):
 
 
 class Heart(threading.Thread):
-    """Says every third of a lease that the worker lives, on a connection of its own."""
+    """Sends a heartbeat every third of a lease, on a separate connection."""
 
     def __init__(
         self,
@@ -195,9 +195,9 @@ class Heart(threading.Thread):
 
 
 class Kept(threading.Thread):
-    """Sends what items have printed to the server, so that it is there when the pod is gone.
+    """Sends the output of items to the server, which stores it for longer than the pod exists.
 
-    Best effort: at most `ROOM_BYTES` wait here; what comes beyond is dropped, and the server gets the number of
+    Best effort: at most `ROOM_BYTES` wait here; further output is dropped, and the server gets the number of
     dropped bytes.
     """
 
@@ -223,7 +223,7 @@ class Kept(threading.Thread):
         self._off = False
 
     def add(self, item: int, lease: int, output: str) -> None:
-        """`output` is base64 of what an item has printed since the last call."""
+        """`output` is base64 of the item's output since the last call."""
         with self._lock:
             if self._off:
                 return
@@ -240,12 +240,12 @@ class Kept(threading.Thread):
         return not self._drained.is_set()
 
     def hurry(self) -> None:
-        """Send what waits now, and try again each second."""
+        """Send the waiting output now, and try again each second."""
         self._hurried = True
         self._flush.set()
 
     def drain(self, seconds: float) -> None:
-        """Send what waits now; gives up after so many seconds."""
+        """Send the waiting output now; give up after so many seconds."""
         self.hurry()
         self._drained.wait(seconds)
 
