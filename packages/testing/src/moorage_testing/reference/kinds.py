@@ -36,6 +36,8 @@ def kinds_page(note: str) -> str:
             text = cell(" ".join(str(schema.get("description") or "").split()))
             out.append(f"| `{path}` | {cell(_type(schema))} | {cell(default)} | {text} |")
         out.append("")
+        if resource.kind not in CONDITIONS:
+            raise ValueError(f"CONDITIONS of moorage.model.conditions lacks {resource.kind}")
         for condition in CONDITIONS[resource.kind]:
             out += [f"**Condition {condition.name}**: {condition.meaning}\n", "| reason | meaning |", "|---|---|"]
             out += [f"| `{reason}` | {cell(meaning)} |" for reason, meaning in condition.reasons.items()]

@@ -1,8 +1,8 @@
 """The generated pages of the reference: `python -m moorage_testing.reference.pages --write docs/reference`.
 
 Commands come from the command table and click, labels and annotations from `model.names` and its comments, errors
-from the classes, routes from the server's own table, settings from `moorage.settings`, folders from their docstrings. `--check` says which page
-is stale (exit code 1).
+from the classes, routes from the server's own table, settings from `moorage.settings`, folders from their
+docstrings. `--check` says which page is stale (exit code 1).
 """
 
 from __future__ import annotations

@@ -136,6 +136,12 @@ OPERATOR = Service(
         ),
         Rule(
             group=ARGO,
+            resources=("cronworkflows/status",),
+            verbs=("patch",),
+            why="as above, where a definition that is not ours has it as a subresource",
+        ),
+        Rule(
+            group=ARGO,
             resources=("workflowtemplates", "clusterworkflowtemplates"),
             verbs=READ,
             why="workflows are made of them",

@@ -18,6 +18,7 @@ from moorage.decide.audit.changes import (
     path_of,
     target_of,
 )
+from moorage.model.crds import KINDS as OUR_KINDS
 from moorage.model.names import ENDED_ANNOTATION, GROUP, RUN_LABEL
 from moorage.present.audit import PAST
 from moorage.webhooks.config import AUDITED, KINDS, RULES
@@ -227,6 +228,7 @@ def test_whatever_is_brought_for_review_has_a_name_here_and_no_secret_is():
         for plural in plurals
     }
     assert reviewed == set(NOUNS)
+    assert {(GROUP, kind.resource.plural) for kind in OUR_KINDS} - set(NOUNS) == set()
     subresources = {plural.partition("/")[2] for _, _, plurals in AUDITED for plural in plurals}
     assert subresources - {""} == set(SUBRESOURCES)
 
