@@ -13,8 +13,9 @@ ROOT = Path(__file__).parents[5]
 HEAD = """
 # Where is what
 
-Each folder of the code has one subject. Its `__init__.py` says what belongs in it; this page shows the first sentences.
-The unit tests of `packages/moorage/src/moorage/decide/runs` are in `packages/moorage/tests/unit/decide/runs`, and so on.
+Each folder of the code has one subject. Its `__init__.py` says what belongs in it; this page shows the first
+sentences. The unit tests of `packages/moorage/src/moorage/decide/runs` are in
+`packages/moorage/tests/unit/decide/runs`; so it is for each folder.
 `ARCHITECTURE.md` shows which folder may import which.
 """
 
