@@ -198,6 +198,7 @@ def judge_hosts(
     `reserved`: see `reserved_hosts`. `taken`: the claims of Ingresses, with or without those of this one's old
     version.
     """
+    # claims of this namespace are its own, so they refuse nothing
     name = _name(tenant)
     rights = _Rights(
         mine=domain_of(tenant),
@@ -207,6 +208,7 @@ def judge_hosts(
         reserved=tuple(reserved),
         taken=_by_host(claim for claim in taken if claim.namespace != namespace),
     )
+    # an object may name very many hosts: read no more than the limit
     hosts = list(islice(hosts_of(kind, obj), HOSTS_MAX + 1))
     if len(hosts) > HOSTS_MAX:
         reason = f"must name at most {HOSTS_MAX} hosts: divide it into several objects"
@@ -216,6 +218,7 @@ def judge_hosts(
         for where, host in hosts
         if (reason := rights.why_not(host))
     ]
+    # fields that steer controllers can add hosts that the list above does not show
     refusals += _judge_shape(kind, obj)
     if kind == "Ingress":
         refusals += _judge_class(obj, tenant)

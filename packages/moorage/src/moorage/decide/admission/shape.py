@@ -18,6 +18,7 @@ def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
         path = WORKFLOWS.get(kind)
         if path is None:
             return
+    # a fault above the template hides all below it: report it alone
     yield from _typed(obj, ("metadata",), dict)
     for length in range(1, len(path) + 1):
         part = at(obj, path[:length])
@@ -25,6 +26,7 @@ def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
             message = "is missing" if part is None else "must be a mapping"
             yield Finding("shape", path[:length], shown_value(part), message)
             return
+    # a workflow has a list of templates, and each has its own tables
     if kind in WORKFLOWS:
         yield from _typed(obj, (*path, "templates"), list)
         for index, item in enumerate(sequence(at(obj, (*path, "templates")))):
@@ -34,6 +36,7 @@ def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
             for key in ("container", "script", "metadata", "nodeSelector"):
                 yield from _typed(obj, (*path, "templates", index, key), dict)
     else:
+        # a pod template: every table and list that a rule walks through
         spec = (*path, "spec")
         if not isinstance(at(obj, spec), dict):
             message = "is missing" if at(obj, spec) is None else "must be a mapping"
@@ -56,6 +59,7 @@ def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
                 yield Finding(
                     "shape", (*path[:-1], "backoffLimit"), shown_value(limit), "must be a whole number from 0"
                 )
+    # containers are the same in both formats
     for template in templates_of(kind, obj):
         for where, container in template.containers:
             for name in ("command", "args"):

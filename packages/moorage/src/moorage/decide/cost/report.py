@@ -277,6 +277,7 @@ def booked(intervals: Iterable[Interval], bookings: Sequence[Booking]) -> list[I
 
 
 def _booked(kept: Sequence[Interval], bookings: Sequence[Booking]) -> list[Interval]:
+    # cut intervals where a booking starts or ends: within a segment the bookings are the same
     cuts = sorted({moment for booking in bookings for moment in (booking.since, booking.until)})
     pieces: dict[datetime, list[Interval]] = {}
     for interval in kept:
@@ -288,6 +289,7 @@ def _booked(kept: Sequence[Interval], bookings: Sequence[Booking]) -> list[Inter
         for begin, end in zip([interval.started_at, *inner], [*inner, interval.ended_at], strict=True):
             segment = max((cut for cut in cuts if cut <= begin), default=begin)
             pieces.setdefault(segment, []).append(replace(interval, started_at=begin, ended_at=end))
+    # assign places to bookings, the oldest booking first; surplus places have no owner
     result: list[Interval] = []
     for segment, places in sorted(pieces.items()):
         slots = [
@@ -296,6 +298,7 @@ def _booked(kept: Sequence[Interval], bookings: Sequence[Booking]) -> list[Inter
             if booking.since <= segment < booking.until
             for _ in range(min(booking.count, len(places)))
         ]
+        # a slot is free again when its place has ended: the pod that replaces it takes it over
         free_at: list[datetime | None] = [segment] * len(slots)  # None: taken to the end
         for place in sorted(places, key=lambda place: (place.started_at, place.pod_uid)):
             at = next(

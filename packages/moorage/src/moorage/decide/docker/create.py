@@ -156,6 +156,7 @@ class _Draft:
 
     def plan(self, name: str | None) -> ContainerPlan:
         chosen = self._name(name)
+        # refuse all unsupported options at once, so that one try shows every fault
         for where in ("HostConfig", "NetworkingConfig"):
             if self.body.get(where) is not None and not isinstance(self.body[where], Mapping):
                 self.fault(where, f"invalid value {self.body[where]!r}: use an object")
@@ -171,6 +172,7 @@ class _Draft:
         for where in ("MaskedPaths", "ReadonlyPaths"):  # an empty list shows what Docker hides of /proc and /sys
             if self.host.get(where) is not None:
                 self.fault(f"HostConfig.{where}", "the paths are the node's to hide", "leave it out")
+        # build the spec even with faults: its parts report more of them
         self._check_image()
         container, affinity, tolerations = self._container()
         spec: Obj = {
@@ -186,6 +188,7 @@ class _Draft:
             spec["affinity"] = affinity
         if tolerations:
             spec["tolerations"] = tolerations
+        # Docker takes any host name, Kubernetes only a DNS label
         hostname = str(self.body.get("Hostname") or "")
         if hostname:
             if not is_dns_label(hostname):

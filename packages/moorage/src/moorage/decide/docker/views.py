@@ -125,12 +125,14 @@ def summary(pod: Mapping[str, Any], service: Mapping[str, Any] | None, now: date
 def inspect(pod: Mapping[str, Any], service: Mapping[str, Any] | None, now: datetime) -> Obj:
     """`GET /containers/{id}/json`."""
     body, state = config_of(pod), state_of(pod, now)
+    # clients show the command as path and arguments
     words = [*_listed(body.get("Entrypoint")), *_listed(body.get("Cmd"))]
     host = body.get("HostConfig")
     ports: dict[str, Any] = {key: None for key in (body.get("ExposedPorts") or {})}
     for port in _ports(service):
         bound = {"HostIp": port.get("IP", ""), "HostPort": str(port["PublicPort"])}
         ports[f"{port['PrivatePort']}/{port['Type']}"] = [bound]
+    # clients rely on the presence of keys, so all are set, also without a value
     return {
         "Id": container_id(pod),
         "Created": _stamp(moment(pod["metadata"].get("creationTimestamp"))),

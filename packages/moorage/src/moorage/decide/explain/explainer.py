@@ -94,13 +94,16 @@ class Explainer:
             node=me.node,
             step=step_of(me),
         )
+        # a run without a pod that waits or runs needs no verdict on nodes
         if run is not None and (run.state.ended or run.state is State.RESTARTING):
             return _explain_ended(base, run)
         if me.finished:
             return base
+        # it has its node: explain its start and its end
         if me.node:
             usual = self.lookup.usual(parsed, now)
             return replace(base, until=parsed.holder, usual=usual, starting=starting_of(pod, events))
+        # it waits: judge every node
         case = make_case(
             parsed,
             base,

@@ -19,12 +19,14 @@ def as_public(full: Explanation) -> Explanation:
     Removed: amounts of CPU and memory, names of volumes, values of labels, taints and selectors, messages of the
     scheduler, of quotas and of admission.
     """
+    # texts that may quote volumes, labels or messages are replaced by general ones
     hidden = Trouble("", "a volume is not ready")
     codes = {
         "no_gpus": "no node of this cluster has GPUs",
         "unknown_gpu_type": f"GPU type {' or '.join(full.gpu_types)} is not in the cluster",
         "more_than_any_node": "it asks for more than any node has",
     }
+    # GPUs, nodes and times are public; all other amounts and texts are removed
     return replace(
         full,
         public=True,

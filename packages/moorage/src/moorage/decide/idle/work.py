@@ -150,6 +150,7 @@ class _GpuPod(Struct, frozen=True):
 
 def _held(key: WorkKey, objects: Sequence[Obj], pods: Sequence[_GpuPod], tenant: str) -> Held:
     kind, namespace, name = key
+    # the record is on the first Job of a run, the spec that counts is that of the last
     first, last = objects[0], objects[-1]
     notes, spec = annotations_of(first), last.get("spec") or {}
     live = [pod for pod in pods if pod.is_running]
@@ -159,6 +160,7 @@ def _held(key: WorkKey, objects: Sequence[Obj], pods: Sequence[_GpuPod], tenant:
         RUN: bool(spec.get("suspend")),
         MAP: bool(spec.get("suspend")),
     }.get(kind, False)
+    # work that was created without our webhook has no owner: its pods may have one
     owner = notes.get(OWNER_ANNOTATION) or labels_of(first).get(OWNER_LABEL) or ""
     if not owner and pods:
         pod = pods[0].obj
@@ -179,6 +181,7 @@ def _held(key: WorkKey, objects: Sequence[Obj], pods: Sequence[_GpuPod], tenant:
         started=max((at for pod in pods for at in pod.changes), default=None),
         checkpoint_at=readable_moment(notes.get(CHECKPOINT_AT_ANNOTATION)) if kind == RUN else None,
     )
+    # the reader of measurements needs the running pods only
     return Held(
         work=work,
         obj=first,

@@ -266,23 +266,27 @@ def check(
 
     `old`: the stored version, for an update; `others`: the calendar.
     """
+    # an unreadable spec hides all other faults
     try:
         asked = parse_reservation(obj)
         had = parse_reservation(old) if old is not None else None
     except (ValueError, KeyError, TypeError) as error:
         return [Fault("spec", "", f"cannot be read: {error}")]
     spec, faults = obj["spec"], []
+    # the calendar counts by group, type and user: they cannot change
     if old is not None:
         faults += [
             Fault(f"spec.{key}", str(spec.get(key, "")), f"must stay {before!r}: make another reservation")
             for key in ("machineGroup", "machineType", "user")
             if spec.get(key, "") != (before := old["spec"].get(key, ""))
         ]
+    # an update may leave a period that has ended unchanged
     terms = asked.asked
     if terms.end <= terms.start:
         faults.append(Fault("spec.to", spec["to"], f"must be after spec.from {spec['from']}"))
     elif terms.end <= now and (had is None or had.asked.end != terms.end):
         faults.append(Fault("spec.to", spec["to"], "must lie ahead"))
+    # the machine type must exist: it limits the number
     pool = next((pool for pool in pools if pool.group == asked.group), None)
     kind = pool.types.get(asked.type) if pool is not None else None
     if pool is None:
@@ -292,6 +296,7 @@ def check(
         faults.append(
             Fault("spec.machineType", asked.type, f"is not a machine type of {asked.group}; available: {known}")
         )
+    # less than was granted always fits; everything else must fit next to the other bookings
     if faults or kind is None or (had is not None and is_within(terms, had.asked)):
         return faults
     mine = [

@@ -229,6 +229,7 @@ def plan(seen: Seen) -> Plan:
     Steps never remove guests. Safe to stop after any: planning again on the reached state finishes the work, and
     planning on a settled Machine returns no steps.
     """
+    # guests stay: only the reservations are ours to delete
     if seen.deleting:
         return Plan(
             actions=tuple(
@@ -237,6 +238,7 @@ def plan(seen: Seen) -> Plan:
                 if not reservation.ending
             )
         )
+    # sort guests, places and nodes by machine type: each type is planned separately
     shares = shares_now(seen)
     busy = _busy(seen)
     guests: dict[str, list[Guest]] = {}
@@ -250,6 +252,7 @@ def plan(seen: Seen) -> Plan:
         for name in offered:
             if serves(seen.nodes.get(node), seen.pool, name):
                 nodes.setdefault(name, set()).add(node)
+    # types share nodes: `busy` is shared, so that two types do not hand over on one node at once
     drafts = [
         _TypePlan(
             seen,
@@ -264,17 +267,20 @@ def plan(seen: Seen) -> Plan:
     ]
     for draft in drafts:
         draft.decide()
+    # reservations of types that the Machine no longer has
     known = set(seen.pool.types)
     strays = [
         Drop(reservation, "its machine type no longer exists")
         for reservation in seen.reservations
         if reservation.type not in known and not reservation.ending
     ]
+    # check the moves before anything is written: an illegal one is a bug of the plan
     counts = {draft.kind.name: draft.count() for draft in drafts}
     steps = [step for draft in drafts for step in draft.steps]
     for step in (*strays, *steps):
         _check(step)
     waits = [draft.look_again for draft in drafts if draft.look_again is not None]
+    # one line over all types, for display
     line = sorted(
         (guest for draft in drafts for guest in draft.waiting), key=lambda guest: _turn(guest, seen.pool, shares)
     )
@@ -394,6 +400,7 @@ class _TypePlan:
         self.taken = 0  # places thought to stand for a guest who perhaps has taken another already
 
     def decide(self) -> None:
+        # sort the live reservations: on a lost node, promised to a waiting guest, or free
         gated = {guest.uid: guest for guest in self.waiting}
         promised: dict[str, Reservation] = {}
         free: list[Reservation] = []
@@ -405,12 +412,14 @@ class _TypePlan:
                 promised[place.promised_to] = place
             else:
                 free.append(place)
+        # finish the promises that an earlier plan made
         free = self._pair(promised, free)
         granted = [uid for uid in promised if uid in gated]
         for uid in granted:  # promised already, its gate still to be lifted
             self.steps.append(HandOver(promised[uid], gated[uid]))
         for uid, guest in self.flying.items():
             self._check_mark(guest, promised.get(uid))
+        # guests that lost their place come first: their gate cannot be put on again
         lost = [guest for uid, guest in self.flying.items() if uid not in promised and self._is_lost(guest)]
         wanted = max(0, self.kind.available - len(self.placed) - len(granted)) + len(lost) if self.nodes else 0
         standing = [place for place in free if place.node]
@@ -419,6 +428,7 @@ class _TypePlan:
             if given := self._first(standing, guest):
                 handed.add(given.uid)
                 self.steps.append(MoveOn(given, guest))
+        # then the guests in line, as far as machines and the calendar allow
         room = self.kind.available - len(self.placed) - len(granted)
         eligibility = self._eligibility([*self.placed, *(gated[uid] for uid in granted)])
         line = self._line(gated, promised)
@@ -438,6 +448,7 @@ class _TypePlan:
                 self.steps.append(HandOver(given, guest))
                 if eligibility is not None:
                     eligibility.take(guest)
+        # adjust the number of reservations to the places that are left
         self._fill([place for place in free if place.uid not in handed], wanted - len(handed))
         self._note(eligibility)
 

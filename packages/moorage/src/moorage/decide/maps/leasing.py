@@ -454,10 +454,12 @@ class _Book:
         policy, tally, key = target_map.policy, self._tally(of), (of, asked.session)
         before = self.changes.sessions[key] if key in self.changes.sessions else self._loaded.sessions.get(key)
         reply = Reply(state="", lease=policy.lease_seconds, timeout=policy.time_seconds)
+        # an old request that was overtaken must not change anything
         if before is not None and asked.request and asked.request < before.request:
             reply.state = "stale"
             return reply
         replayed = before is not None and asked.request > 0 and asked.request == before.request
+        # answers first: they free items and tokens for the grant below
         leases = {lease.item: lease for lease in before.leases} if before else {}
         had = len(leases)
         for report in asked.reports:
@@ -467,6 +469,7 @@ class _Book:
             if not self._settle(of, target_map, tally, report):
                 tally.refused += 1
                 reply.refused.append((report.item, report.lease))
+        # then leases that the worker does not hold, releases, or holds for too long
         if asked.held is not None:
             self._reconcile(of, policy, tally, asked, replayed, leases, reply)
         if asked.bye:
@@ -479,6 +482,7 @@ class _Book:
             reply.lost.append((lease.item, lease.fence))
         ended = had - len(leases)
         self._end_leases(policy, tally, ended)
+        # a repeated request gets the same items again: the first reply was lost
         if replayed:
             for lease in leases.values():
                 candidate = self._candidate(of, lease.item)
@@ -488,6 +492,7 @@ class _Book:
                     and lease.fence in (candidate.item.holder, candidate.item.twin)
                 ):
                     reply.items.append((lease.item, lease.fence, _raw(candidate.value)))
+        # grant new items, unless this is the repeat of a grant or the last request
         if asked.want and asked.request and not asked.bye and not reply.items:
             workers = target_map.counts.workers + tally.workers + (before is None)
             for candidate, fence in self._grant(of, target_map, tally, asked, len(leases), workers):
@@ -573,9 +578,11 @@ class _Book:
         candidate = self._candidate(of, report.item)
         if candidate is None or not report.lease:
             return False
+        # only the holder of a live lease may answer; the answer of a late worker is dropped
         item, fence = candidate.item, report.lease
         if fence not in (item.holder, item.twin):
             return fence == item.settled  # reported again after a lost reply
+        # exactly one result is stored for each item
         if report.outcome is Outcome.DONE:
             self._put(of, tally, item, item_done(item, fence))
             self.changes.results.append(
@@ -594,6 +601,7 @@ class _Book:
                 tally.measured += 1
                 tally.spent_ms += round(report.seconds * 1000)
             return True
+        # an item that is released or interrupted is ready again at once, and has not failed
         if report.outcome is Outcome.RETURNED:
             tally.returned += 1
             self._put(of, tally, item, _unleased(item, fence, settled=fence))
@@ -602,6 +610,7 @@ class _Book:
             tally.lost += 1
             self._put(of, tally, item, _unleased(item, fence, settled=fence))
             return True
+        # a failure: the item is retried, or dead and recorded as such
         tally.failed += 1
         after = _failed(target_map.policy, item, fence, report, self.now)
         self._put(of, tally, item, after)

@@ -89,6 +89,7 @@ def takes_item(command: Sequence[str]) -> bool:
 
 def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> MapJobPlan:
     """The MapJob for a request, by the rules of runs: limits, nodes without GPUs, images, volumes, variables."""
+    # a worker's pod is that of a run: its rules find most of the faults
     run = plan_run(request.run, caller, facts)
     problems = [_of_a_map(problem) for problem in run.problems]
     policy, more = _policy(request)
@@ -99,11 +100,13 @@ def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> Map
         problems.append(
             Problem("parallelism", f"invalid parallelism {request.parallelism}: use 1 to {PARALLELISM_MAX:,}")
         )
+    # notes of the run speak of a job
     notes = tuple(note.replace("a job that", "a worker that") for note in run.notes)
     if request.function is None and not takes_item(request.run.command):
         notes += (NO_ITEM,)
     if problems or run.job is None:
         return MapJobPlan(name=run.name, mapjob={}, notes=notes, problems=tuple(problems))
+    # a command is in the spec, a function in a ConfigMap
     spec: Obj = {"parallelism": request.parallelism}
     config_map = None
     if request.function is not None:
@@ -112,6 +115,7 @@ def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> Map
     else:
         spec["command"] = list(request.run.command)
     template, secret = _template(run, request, caller)
+    # options with their default value are left out, so that a later default applies
     optional: dict[str, Any] = {
         "slots": request.slots if request.slots != 1 else None,
         "restartLimit": request.restart_limit,
@@ -125,6 +129,7 @@ def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> Map
     spec |= {name: value for name, value in optional.items() if value}
     if request.restart_limit == 0:
         spec["restartLimit"] = 0
+    # the same fields as a MapJob that a user writes: the same check applies
     command = COMMAND_ANNOTATION, shlex.join(request.run.command)
     mapjob: Obj = {
         "apiVersion": MAPJOBS.api_version,

@@ -491,16 +491,19 @@ def _worth_showing(choices: Sequence[Choice], terms: Terms, wants_pods: bool) ->
 def _why_impossible(
     work: Work, terms: Terms, choices: Sequence[Choice], refused: Sequence[tuple[str, str]]
 ) -> tuple[str, str]:
+    # no pod fits anywhere
     if not choices:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in refused)
         return (
             f"a pod of this map fits on no machine type: {reasons}",
             "ask for less of each item, or give a larger machine type",
         )
+    # the extremes show how far away the goals are
     fastest = min(choices, key=lambda choice: (choice.late_seconds, choice.money))
     cheapest = min(choices, key=lambda choice: (choice.money, choice.seconds))
     deadline, budget = terms.deadline_seconds, terms.budget
     quick = f"the fastest choice ({_named(fastest)}) ends after {say(fastest.late_seconds)}"
+    # too slow: because of one item, or because of limits on the number of nodes
     if deadline is not None and fastest.late_seconds > deadline:
         longest = work.durations.longest_of(work.items) / fastest.offer.machine.speed + work.item_overhead_seconds
         shortest_way = fastest.start_seconds + longest
@@ -516,12 +519,14 @@ def _why_impossible(
             f"a deadline of {say(deadline)} cannot be met: {quick}: {binds}",
             "raise these limits, or allow more time",
         )
+    # too dear, even without a deadline
     if budget is not None and cheapest.money > budget:
         return (
             f"a budget of {budget:,.2f} is not enough: the cheapest choice ({_named(cheapest)}) costs "
             f"{cheapest.money:,.2f}",
             "allow more money, or more time",
         )
+    # each goal can be met, but not both
     if deadline is not None and budget is not None:
         within = min(
             (choice for choice in choices if choice.money <= budget), key=lambda choice: choice.late_seconds
@@ -545,10 +550,12 @@ def _named(choice: Choice) -> str:
 
 
 def _assumed(work: Work, sheet: PriceSheet, terms: Terms, choices: Sequence[Choice]) -> tuple[str, ...]:
+    # the items
     times = work.durations
     assumed = [f"items: {work.items:,}, {times.origin}; {say(times.mean)} on average"]
     if not times.is_constant:
         assumed[0] += f", the longest of them about {say(times.longest_of(work.items))}"
+    # nodes: interruptions, start, and the end of the bill
     spot = [choice for choice in choices if choice.offer.market == SPOT]
     if any(choice.offer.interruptions_per_hour is None for choice in spot):
         if terms.interruptions_per_hour:
@@ -565,6 +572,7 @@ def _assumed(work: Work, sheet: PriceSheet, terms: Terms, choices: Sequence[Choi
         assumed.append(f"and for {say(terms.release_seconds)} more, until they are released")
     if terms.hold_seconds:
         assumed.append(f"nodes are paid for at least {say(terms.hold_seconds)}")
+    # room on nodes
     bare = not (terms.daemon_cpu_milli or terms.daemon_memory_bytes or terms.daemon_pods)
     if bare and any(not choice.offer.machine.reserved_cpu_milli for choice in choices):
         assumed.append("system and daemons take nothing of the nodes for which no `reserved` is given")
@@ -573,6 +581,7 @@ def _assumed(work: Work, sheet: PriceSheet, terms: Terms, choices: Sequence[Choi
         assumed.append("the disk is large enough where a machine type does not say its size")
     if not (sheet.quotas or terms.quotas):
         assumed.append("no quota holds: none is given")
+    # transfer between regions, where the file has no price for it
     moved = work.node_data_bytes or work.pod_data_bytes or work.read_bytes or work.write_bytes
     if work.data_region and moved:
         here = {choice.offer.region for choice in choices} - {work.data_region}
@@ -589,6 +598,7 @@ def _assumed(work: Work, sheet: PriceSheet, terms: Terms, choices: Sequence[Choi
             assumed.append(f"bytes cost nothing from {', '.join(missing)}: no price is given")
     elif moved:
         assumed.append("data lie in the region of the nodes, where moving them costs nothing")
+    # age of the prices
     source = " ".join(part for part in (sheet.source, f"of {sheet.read_on}" if sheet.read_on else "") if part)
     assumed.append(f"prices: {source or 'the file names no source and no date'}")
     return tuple(assumed)

@@ -83,6 +83,7 @@ def make_mix(
     """`weights`: pods by ask (each of one GPU resource); `offered`: nodes by their room when empty; `free`:
     nodes by their room now. Without `free`, and with `stranded` 0, the loss is plain expected GPUs.
     """
+    # the wanted GPUs of each ask, and a bit for each node size that could take it
     total = cpu = 0.0
     wanted: dict[Ask, tuple[float, int]] = {}  # GPUs, and which of `sizes` could take it when empty
     sizes = list(offered)
@@ -97,11 +98,13 @@ def make_mix(
                 able |= 1 << at
         if able:  # what no node can ever take says nothing about where others should go
             wanted[ask] = gpus, able
+    # asks that differ only in CPU share a shape, so that a loss is one search in a sorted list
     prices = _prices(wanted, total, offered, free) if free is not None else {}
     members_by_shape: dict[tuple[int, int, tuple[str, ...]], list[tuple[int, float]]] = {}
     for ask, (gpus, _) in wanted.items():
         weight = prices.get(ask, gpus / total)
         members_by_shape.setdefault((ask.gpus[0][1], ask.milli, ask.kinds), []).append((ask.cpu, weight))
+    # running sums of the weights, by CPU
     shapes = []
     for (count, milli, kinds), members in members_by_shape.items():
         members.sort()

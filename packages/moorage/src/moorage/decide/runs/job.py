@@ -134,6 +134,7 @@ def plan_run(request: RunRequest, caller: Caller, facts: ClusterFacts) -> RunPla
 
 def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks) -> _Settled:
     """Make every choice, in the order in which problems and notes are shown."""
+    # identity and size
     name = _name(request, caller, facts, remarks)
     labels = labels_from(request.labels, remarks)
     resources = cpu_and_memory(request, facts, remarks)
@@ -142,6 +143,7 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     placement = place(request, facts, remarks) if request.machine is None else Placement(None)
     if request.gpus > 0:
         resources[placement.gpu_resource] = str(request.gpus)
+    # storage, then the container that uses it
     mounts = Mounts(request, caller, facts, remarks)
     mounts.add_volumes()
     mounts.add_datasets()
@@ -150,12 +152,14 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     working_dir = mounts.add_working_directory()
     user = user_of_request(request, facts, remarks)
     env = _env(request, caller, facts, remarks, user)
+    # the end of an attempt, and the next one
     grace_period_seconds = grace_period(request, remarks, keeps_checkpoints=checkpoint is not None)
     restarts = restart_limit(request, facts, remarks)
     if request.share and checkpoint is None:
         remarks.refuse(
             "share", "a run takes turns on GPUs only where it can go on: keep a checkpoint, or do not share"
         )
+    # checks that need the choices above, or nothing of them
     _check_priority_class(request, facts, remarks)
     labels |= _queue(request, labels, facts, remarks)
     _check_command(request, caller, facts, remarks)

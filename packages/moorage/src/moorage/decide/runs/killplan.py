@@ -137,6 +137,7 @@ def _settle(work: _Work, slot: str) -> None:
     """Hold as many pods as there are kills beyond those allowed: release surplus ones, stop those that slipped
     past.
     """
+    # count kills against held pods; those with a step already are done
     seen = work.seen
     done = {step.pod.uid for step in work.steps if isinstance(step, Release | Renew)}
     kills = [kill for kill in seen.kills.values() if kill.slot == slot and kill.uid not in work.forgiven]
@@ -145,8 +146,10 @@ def _settle(work: _Work, slot: str) -> None:
         key=lambda pod: (pod.created.isoformat() if pod.created else "", pod.uid),
     )
     needed = max(0, len(kills) - seen.rule.allowed + 1)
+    # the webhook may have held too many: two replicas for one kill
     for pod in held[needed:]:
         work.steps.append(Release(pod, None, "as many are held as were killed"))
+    # or too few: it did not know a fresh kill yet when it passed a pod
     open_kills = [
         kill
         for kill in sorted(kills, key=lambda kill: (kill.at, kill.uid))
@@ -164,6 +167,7 @@ def _settle(work: _Work, slot: str) -> None:
         ),
         key=lambda pod: (str(pod.created), pod.uid),
     )
+    # stop one pod for each such kill; a pod older than SLIP_SECONDS is left running
     for kill in open_kills[-unanswered:]:
         since = moment(kill.at)
         for pod in slipped:

@@ -230,6 +230,7 @@ def view_run(
     kept: Sequence[PodView] = (),
 ) -> RunView:
     """One run; `jobs` (at least one) are all its attempts. `kept`: stored facts of its pods."""
+    # the first Job has the run's notes, the last one its state
     ordered = sorted(jobs, key=attempt_of)
     first, last = ordered[0], ordered[-1]
     pods = list(pods)
@@ -240,6 +241,7 @@ def view_run(
     attempts = tuple(_view_attempt(job, seen) for job in ordered)
     model = parse_pod(pod_of_job(last))
     notes = annotations_of(first)
+    # the reason of an end counts before the states of attempts
     ended_because = notes.get(ENDED_ANNOTATION, "")
     if CANCELLED_ANNOTATION in notes and not ended_because:
         ended_because = CANCELLED
@@ -248,11 +250,13 @@ def view_run(
     suspension = suspension_of(last)
     if suspension and not state.ended:
         state = State.SUSPENDED
+    # the pod that runs, else the newest, says where the run is
     live = next((pod for pod in reversed(_present(attempts[-1])) if pod.phase == "Running"), None)
     newest = seen[-1] if seen else None
     node = (live or newest).node if (live or newest) else ""  # type: ignore[union-attr]
     done = [pod for pod in seen if pod.exit_code is not None]
     starts = [pod.started for pod in seen if pod.started]
+    # the size is that of the Job, except for guests of machines
     template, gpus = last["spec"]["template"], model.gpus
     guests = pods if is_guest(template) else ()  # their size is the machine's, which admission gives to pods
     if guest := next((pod for pod in guests if newest and pod["metadata"]["name"] == newest.name), None):

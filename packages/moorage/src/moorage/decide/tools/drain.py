@@ -67,12 +67,14 @@ def plan_drain(
     warnings: list[str] = []
     for pod in sorted(pods, key=key_of):
         key = key_of(pod)
+        # pods that are not ours to evict: of the node itself, or already leaving
         if MIRROR_ANNOTATION in annotations_of(pod):
             kept.append(key)
             continue
         if pod["metadata"].get("deletionTimestamp"):
             leaving.append(pod)
             continue
+        # a DaemonSet would create its pod again on the same node
         finished = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
         owner = controller_ref(pod)
         if owner is not None and owner["kind"] == "DaemonSet" and not finished:
@@ -86,6 +88,7 @@ def plan_drain(
                     )
                 continue
             owner = None
+        # data and pods that are lost for good need a flag
         problems = []
         if _has_local_data(pod) and not finished:
             if options.delete_emptydir_data or _is_started_again(pod):

@@ -192,12 +192,14 @@ def make_readings(
     at: datetime,
 ) -> list[Reading]:
     """One reading for each pod of which a source said something. `measured` by uid; `before`: a round earlier."""
+    # an exporter names the pod of a GPU, or only the device
     by_pod: dict[tuple[str, str], dict[str, GpuReading]] = {}
     by_device: dict[str, GpuReading] = {}
     for use in gpus:
         if use.pod:
             by_pod.setdefault((use.namespace, use.pod), {}).setdefault(use.gpu.device, use.gpu)
         by_device.setdefault(use.gpu.device, use.gpu)
+    # join the sources by pod; a pod without any reading is left out
     readings = []
     for obj in pods:
         uid, key = str(obj["metadata"].get("uid") or ""), key_of(obj)
