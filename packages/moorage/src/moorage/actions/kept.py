@@ -7,8 +7,8 @@ from typing import Protocol
 
 from moorage.api.kept import KeptLog, KeptPod, KeptRun
 from moorage.attempts.reading import stamp_of, without_stamp
-from moorage.decide.runs.kept import needs_kept
 from moorage.decide.runs.state import RunView
+from moorage.decide.runs.storedruns import needs_kept
 from moorage_kube.errors import ServerError
 
 

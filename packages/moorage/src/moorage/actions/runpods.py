@@ -8,8 +8,8 @@ from moorage.actions.objects import get_object
 from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
 from moorage.actions.workspaces import WORKSPACE
 from moorage.api.errors import ErrorCode
-from moorage.decide.runs.kept import shown_container
 from moorage.decide.runs.state import PodView, RunView, State, view_run
+from moorage.decide.runs.storedruns import shown_container
 from moorage.model.names import WORKSPACE_LABEL
 from moorage_kube.api import Api
 from moorage_kube.errors import NotFound, NotReady

@@ -13,8 +13,8 @@ from msgspec import Struct
 from moorage.actions.kept import Kept
 from moorage.api.errors import ErrorCode
 from moorage.api.jobs import SORTS, Attempt, Job, JobSummary, RunPod
-from moorage.decide.runs.kept import view_deleted
 from moorage.decide.runs.state import CANCELLED, AttemptView, PodView, RunView, State, attempt_of, view_run
+from moorage.decide.runs.storedruns import view_deleted
 from moorage.model.names import ENDED_ANNOTATION, NAME_COMPARED, RUN_LABEL, RUN_NAME_MAX, is_dns_label, label_value
 from moorage_kube.api import Api
 from moorage_kube.errors import ApiError, NotFound, SelectorError, UsageError

@@ -1,6 +1,6 @@
 """Stores the facts and logs of pods of runs and steps: objects and streams of the cluster in, rows and files out.
 
-`decide.runs.kept.plan` decides the writes, `attempts.reading.plan_reads` the reads; this executes
+`decide.runs.storedruns.plan` decides the writes, `attempts.reading.plan_reads` the reads; this executes
 both. It has no state outside the store and the folder: a keeper that was killed at any moment
 reads each log from a little before its newest stored line and drops lines that are stored already.
 """
@@ -23,7 +23,7 @@ from moorage.api.kept import KeptLog, KeptPod, KeptRun
 from moorage.attempts.logs import LogEnd, Logs, log_key, pod_of
 from moorage.attempts.reading import NewLines, Read, Splitter, Stop, Wanted, plan_reads
 from moorage.attempts.store import AttemptStore
-from moorage.decide.runs.kept import (
+from moorage.decide.runs.storedruns import (
     Seen,
     is_kept,
     is_of_run,

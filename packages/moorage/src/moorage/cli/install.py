@@ -81,7 +81,7 @@ async def _work(
 ) -> int:
     from moorage.actions.install import install as actions
     from moorage.cli.installobjects import VERSION, wanted_objects
-    from moorage.decide.install.kept import Kept
+    from moorage.decide.install.record import InstallRecord
 
     # what is installed, and what is wanted
     api = cast("InstallApi", session.api)
@@ -115,7 +115,7 @@ async def _work(
     await actions.carry_out(
         api,
         plan,
-        Kept(values=document, version=VERSION, objects=standing.written),
+        InstallRecord(values=document, version=VERSION, objects=standing.written),
         progress=console.say,
         clock=session.clock,
         timeout=timeout,

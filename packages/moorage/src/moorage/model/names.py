@@ -158,7 +158,7 @@ IDLE_ANNOTATION = (
 USED_ANNOTATION = "moorage.dev/used"  # on a Workspace: JSON, when a browser was connected, and last acted
 SUSPENDED_ANNOTATION = "moorage.dev/suspended"  # on an attempt's Job: JSON, who suspended it, when and why
 
-# annotations that our services alone write, since they trust them: see `moorage.decide.admission.marks`
+# annotations that only our services write: see `moorage.decide.admission.protectedannotations`
 SERVICE_MARKS = (
     YIELDS_TO_ANNOTATION,  # taken for the end of a turn
     MAP_RELEASED_ANNOTATION,  # no failures of a map

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from moorage.api.errors import ErrorCode
 from moorage.api.kept import KeptLog, KeptPod, KeptRun
-from moorage.decide.runs.kept import has_own_log
+from moorage.decide.runs.storedruns import has_own_log
 from moorage.model.argo import WORKFLOWS
 from moorage.model.names import is_dns_label
 from moorage.server.context import Context

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from moorage.decide.runs.kept import is_kept, uid_of
 from moorage.decide.runs.state import view_pod
+from moorage.decide.runs.storedruns import is_kept, uid_of
 from moorage.server.cluster import Cluster
 from moorage.server.summaries import Summaries, ask_nodes
 from moorage_kube.backoff import DoublingDelay

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from moorage.api.use import PodNow, PodSeries, Use, UseNow, UsePoint
-from moorage.decide.runs.kept import uid_of
+from moorage.decide.runs.storedruns import uid_of
 from moorage.decide.usage.gpus import owner_of, step_of
 from moorage.decide.usage.readings import is_sampled
 from moorage.decide.usage.samples import PodUse, Point, Reading, Tally, by_pod, step_for

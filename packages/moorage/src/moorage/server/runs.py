@@ -25,9 +25,9 @@ from moorage.api.kept import KeptPod, KeptRun
 from moorage.api.overviews import JobOverview
 from moorage.api.rightsizing import SizeAdvice
 from moorage.api.use import Use
-from moorage.decide.runs.kept import kept_pods_of, needs_kept
 from moorage.decide.runs.state import RunView
-from moorage.decide.since import moment_before
+from moorage.decide.runs.storedruns import kept_pods_of, needs_kept
+from moorage.decide.timetext import moment_before
 from moorage.model.names import RUN_LABEL
 from moorage.present.joboverview import make_overview
 from moorage.present.rightsizing import make_work

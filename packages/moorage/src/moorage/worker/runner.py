@@ -42,7 +42,7 @@ LAST_POST_SECONDS = 2.0  # the same after the command's end: the pod's grace per
 CGROUP = "/sys/fs/cgroup"  # a container sees its own here
 MEMORY_SECONDS = 1.0  # between two looks at the memory in use; a look is two small files
 PEAK_GROWTH = 1.02  # what is less is not worth a write
-PEAK_LINE = "moorage: peak-memory-bytes=%d\n"  # read by moorage.decide.runs.lastwords
+PEAK_LINE = "moorage: peak-memory-bytes=%d\n"  # read by moorage.decide.runs.terminationmessage
 LAST_WORDS_BYTES = 4096  # a kubelet takes no more of the file
 SCAN_ENTRIES = 20000  # looked at in one scan at most: about 0.1 s
 SCRATCH_SUFFIXES = (".tmp", ".temp", ".part", ".partial", ".swp", ".lock", "~")

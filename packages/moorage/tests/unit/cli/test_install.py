@@ -13,7 +13,7 @@ import yaml
 from moorage import __version__
 from moorage.cli.main import main
 from moorage.cli.session import Session, Target
-from moorage.decide.install.kept import Kept, Ref, make_kept, parse_kept
+from moorage.decide.install.record import InstallRecord, Ref, make_record, parse_record
 from moorage.model.manifests import CLUSTERROLEBINDINGS
 from moorage.model.names import SYSTEM_NAMESPACE
 from moorage_kube.resources import (
@@ -65,8 +65,8 @@ def moor(api: InstallableApi, capsys: Any) -> Callable[..., Typed]:
     return call
 
 
-def kept(api: InstallableApi) -> Kept:
-    return parse_kept(
+def kept(api: InstallableApi) -> InstallRecord:
+    return parse_record(
         api._objects[CONFIGMAPS][next(k for k in api._objects[CONFIGMAPS] if k.name == "moorage-install")]
     )
 
@@ -186,7 +186,8 @@ def test_an_upgrade_that_is_cut_anywhere_is_finished_by_the_next(moor, api):
         record = kept(api)
         gone = Ref("v1", "ConfigMap", SYSTEM_NAMESPACE, "moorage-old")
         values = record.values | {"image": "registry.example.org/moorage:0.0.9"}
-        api.put(CONFIGMAPS, make_kept(Kept(values=values, version="0.0.9", objects=(*record.objects, gone))))
+        older_record = InstallRecord(values=values, version="0.0.9", objects=(*record.objects, gone))
+        api.put(CONFIGMAPS, make_record(older_record))
 
     older()
     before = api.writes
@@ -250,8 +251,8 @@ def test_another_namespace_and_wrong_values_are_refused(moor, tmp_path):
 def installed(api: InstallableApi, version: str, image: str = "registry.example.org/moorage:{}") -> None:
     """As another version left it."""
     objects = kept(api).objects
-    record = Kept(values={"image": image.format(version)}, version=version, objects=objects)
-    api.put(CONFIGMAPS, make_kept(record))
+    record = InstallRecord(values={"image": image.format(version)}, version=version, objects=objects)
+    api.put(CONFIGMAPS, make_record(record))
 
 
 def test_an_upgrade_keeps_values_and_takes_the_image_of_its_version(moor, api):
@@ -272,7 +273,8 @@ def test_an_upgrade_removes_what_it_ships_no_more_and_keeps_data(moor, api):
         api.put(resource, {"metadata": {"name": name, "namespace": SYSTEM_NAMESPACE}})
     record = kept(api)
     gone = [Ref("v1", kind, SYSTEM_NAMESPACE, "moorage-old") for kind in ("ConfigMap", "ServiceAccount")]
-    api.put(CONFIGMAPS, make_kept(Kept(values=record.values, version="0.0.9", objects=(*record.objects, *gone))))
+    older_record = InstallRecord(values=record.values, version="0.0.9", objects=(*record.objects, *gone))
+    api.put(CONFIGMAPS, make_record(older_record))
     typed = moor("upgrade", "--image", IMAGE)
     assert typed.err.count("this version does not ship it") == 2
     assert not api.has(CONFIGMAPS, "moorage-old", SYSTEM_NAMESPACE)

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from moorage.actions.runs import job_of
 from moorage.api.kept import KeptLog, KeptRun
 from moorage.cli.jobshow import LOST
-from moorage.decide.runs.kept import Seen, kept_pods_of, plan, view_deleted
 from moorage.decide.runs.state import RunView, view_run
+from moorage.decide.runs.storedruns import Seen, kept_pods_of, plan, view_deleted
 from moorage.present.joboverview import make_overview
 from moorage_kube.clock import rfc3339
 from moorage_kube.errors import Forbidden, ServerError

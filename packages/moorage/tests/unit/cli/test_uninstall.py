@@ -12,7 +12,7 @@ import pytest
 
 from moorage.cli.main import main
 from moorage.cli.session import Session, Target
-from moorage.decide.install.kept import parse_kept
+from moorage.decide.install.record import parse_record
 from moorage.model.argo import FINALIZER, INSTANCE_LABEL, OUR_INSTANCE, WORKFLOWS
 from moorage.model.dataset import DATASETS
 from moorage.model.names import BEATS_FINALIZER, CRON_FINALIZER, SYSTEM_NAMESPACE
@@ -78,7 +78,7 @@ def test_what_is_kept_stays_and_the_rest_goes(moor, api):
     assert len(api.names(CRDS)) == 15
     assert api.names(NAMESPACES) == {"moorage-system", "moorage-users"}
     assert "finalizers" not in api.stored(DATASETS, "digits", "lab")["metadata"]
-    kept = parse_kept(api.stored(CONFIGMAPS, "moorage-install", SYSTEM_NAMESPACE))
+    kept = parse_record(api.stored(CONFIGMAPS, "moorage-install", SYSTEM_NAMESPACE))
     assert kept.state == "removed"
     assert kept.values == {
         "image": IMAGE,

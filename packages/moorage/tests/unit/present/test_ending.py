@@ -10,8 +10,8 @@ import pytest
 from moorage.decide.explain.explainer import explain
 from moorage.decide.explain.public import as_public
 from moorage.decide.interruptions import STOPPED
-from moorage.decide.runs.kept import Seen, plan, view_deleted
 from moorage.decide.runs.state import PodView, view_run
+from moorage.decide.runs.storedruns import Seen, plan, view_deleted
 from moorage.present.ending import way_to_start
 from moorage.present.explanation import explain_text, short_reason
 from moorage.present.explanationanswer import make_explanation

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.runs.lastwords import split_last_words
+from moorage.decide.runs.terminationmessage import split_termination_message
 from moorage.worker import runner
 
 RUNNER = Path(runner.__file__)
@@ -413,7 +413,7 @@ def test_the_highest_use_stands_in_the_file_at_any_moment(tmp_path: Path, watch:
         watch.look()
         seen.append((tmp_path / "log").read_text())
     assert seen == [f"moorage: peak-memory-bytes={peak}\n" for peak in (1000, 1000, 1000, 2000, 2000)]
-    assert split_last_words(seen[-1]) == (2000, "")
+    assert split_termination_message(seen[-1]) == (2000, "")
 
 
 def test_what_the_program_says_stays_and_the_peak_follows_it_at_the_end(
@@ -426,7 +426,7 @@ def test_what_the_program_says_stays_and_the_peak_follows_it_at_the_end(
     watch.look()
     assert (tmp_path / "log").read_text() == "my last words"
     watch.finish()
-    assert split_last_words((tmp_path / "log").read_text()) == (2 * 10**15, "my last words")
+    assert split_termination_message((tmp_path / "log").read_text()) == (2 * 10**15, "my last words")
 
 
 def test_words_that_fill_the_file_are_left_alone(tmp_path: Path, watch: runner.MemoryWatch) -> None:
@@ -450,7 +450,7 @@ def test_the_peak_of_a_command_is_written_where_the_kubelet_reads_it(tmp_path: P
     hog = "x = bytearray(200 << 20); x[::4096] = b'1' * len(x[::4096])"
     done = run("--peak-file", str(tmp_path / "log"), "--", sys.executable, "-c", hog)
     assert done.returncode == 0
-    peak, rest = split_last_words((tmp_path / "log").read_text())
+    peak, rest = split_termination_message((tmp_path / "log").read_text())
     assert rest == ""
     assert peak is not None
     assert peak >= 200 << 20
@@ -468,4 +468,4 @@ def test_the_peak_of_a_command_is_written_where_the_kubelet_reads_it(tmp_path: P
     ],
 )
 def test_last_words_are_split_into_the_peak_and_the_rest(text: str, want: tuple[int | None, str]) -> None:
-    assert split_last_words(text) == want
+    assert split_termination_message(text) == want

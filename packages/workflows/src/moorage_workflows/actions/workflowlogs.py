@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from moorage.actions.kept import KeptOfSteps, lines_of
 from moorage.api.errors import ErrorCode
-from moorage.decide.runs.kept import shown_container
+from moorage.decide.runs.storedruns import shown_container
 from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS, is_step, step_path
 from moorage_kube.api import PodApi
 from moorage_kube.clock import Clock

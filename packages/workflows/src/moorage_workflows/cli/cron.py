@@ -16,7 +16,7 @@ from moorage.api.crons import BackfillAnswer, Cron, CronHistory, CronRun
 from moorage.cli import console
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.decide.since import moment_before
+from moorage.decide.timetext import moment_before
 from moorage.evaluator.pool import InPlace
 from moorage.model.schedule import zone_named
 from moorage_kube.errors import AlreadyExists, DocumentError, NotReady, UsageError

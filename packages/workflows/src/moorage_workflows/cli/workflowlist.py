@@ -8,7 +8,7 @@ from moorage.cli import console
 from moorage.cli.listing import Listing, watch_option
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.watching import Source, follow
-from moorage.decide.since import moment_before
+from moorage.decide.timetext import moment_before
 from moorage.model.argo import WORKFLOWS
 from moorage_kube.errors import UsageError
 from moorage_kube.moments import format_duration, rfc3339

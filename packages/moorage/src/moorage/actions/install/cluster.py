@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
-from moorage.decide.install.kept import KEPT_CONFIGMAP, Kept, Ref, parse_kept
+from moorage.decide.install.record import RECORD_CONFIGMAP, InstallRecord, Ref, parse_record
 from moorage.decide.install.steps import FIELD_MANAGER
 from moorage.model.manifests.parts import CLUSTERROLEBINDINGS, CLUSTERROLES, NETWORKPOLICIES, ROLEBINDINGS, ROLES
 from moorage.model.names import PROCESS_RUNTIME, SYSTEM_NAMESPACE
@@ -103,10 +103,10 @@ async def _get(api: Api, ref: Ref) -> Obj | None:
         return None
 
 
-async def read_kept(api: Api) -> Kept | None:
+async def read_record(api: Api) -> InstallRecord | None:
     """What the last installation kept; None: there was none by `moor install`."""
     try:
-        return parse_kept(await api.get(CONFIGMAPS, KEPT_CONFIGMAP, SYSTEM_NAMESPACE))
+        return parse_record(await api.get(CONFIGMAPS, RECORD_CONFIGMAP, SYSTEM_NAMESPACE))
     except NotFound:
         return None
 

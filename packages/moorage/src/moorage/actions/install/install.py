@@ -14,7 +14,7 @@ from moorage.actions.install.cluster import (
     check_rights,
     conflicts,
     read,
-    read_kept,
+    read_record,
     refuse_local_cluster,
     several,
     try_all,
@@ -22,7 +22,7 @@ from moorage.actions.install.cluster import (
 from moorage.actions.install.waiting import Progress, wait_for_definitions, wait_for_rollouts, wait_for_webhook
 from moorage.actions.people import create_local_account, first_password, list_accounts, password_hash, set_password
 from moorage.api.people import NewAccount
-from moorage.decide.install.kept import DONE, REMOVED, UNDER_WAY, Kept, Ref, make_kept, refs_of
+from moorage.decide.install.record import DONE, REMOVED, UNDER_WAY, InstallRecord, Ref, make_record, refs_of
 from moorage.decide.install.steps import (
     InstallPlan,
     Phase,
@@ -51,7 +51,7 @@ class Standing(Struct, frozen=True, kw_only=True):
     """What is installed. `kept` None: not by `moor install`; `values` are then those of `kubectl apply`."""
 
     kubernetes: str
-    kept: Kept | None
+    kept: InstallRecord | None
     values: Mapping[str, Any]
     version: str  # empty: nothing is installed
     written: tuple[Ref, ...] = ()
@@ -73,7 +73,7 @@ async def look(api: InstallApi) -> Standing:
     kubernetes = str((await api.version()).get("gitVersion") or "")
     check_kubernetes(kubernetes)
     await refuse_local_cluster(api)
-    kept = await read_kept(api)
+    kept = await read_record(api)
     info = await _data(api, INFO_CONFIGMAP)
     if kept is not None:
         return Standing(
@@ -103,7 +103,7 @@ async def prepare(
 async def carry_out(
     api: InstallApi,
     plan: InstallPlan,
-    kept: Kept,
+    kept: InstallRecord,
     *,
     progress: Progress,
     clock: Clock = SYSTEM,
@@ -180,9 +180,9 @@ async def _apply_all(api: InstallApi, objects: Sequence[Obj], *, force: bool) ->
     await several(write(obj) for obj in objects)
 
 
-async def _keep(api: InstallApi, kept: Kept, objects: Sequence[Ref], state: str) -> None:
-    record = Kept(values=kept.values, version=kept.version, objects=tuple(objects), state=state)
-    await apply(api, make_kept(record), force=True)  # nobody else writes it
+async def _keep(api: InstallApi, kept: InstallRecord, objects: Sequence[Ref], state: str) -> None:
+    record = InstallRecord(values=kept.values, version=kept.version, objects=tuple(objects), state=state)
+    await apply(api, make_record(record), force=True)  # nobody else writes it
 
 
 async def _check_cluster(

@@ -12,12 +12,12 @@ from moorage.actions.install.cluster import (
     apply,
     check_rights,
     read,
-    read_kept,
+    read_record,
     refuse_local_cluster,
 )
 from moorage.actions.people import list_accounts
 from moorage.controllers.machinenodepool.plan import unmark
-from moorage.decide.install.kept import REMOVED, Kept, Ref, make_kept, refs_of
+from moorage.decide.install.record import REMOVED, InstallRecord, Ref, make_record, refs_of
 from moorage.decide.install.removal import (
     ADMIN_PREFIX,
     AwaitServices,
@@ -64,13 +64,13 @@ CRONJOBS = Resource("batch", "v1", "cronjobs", "CronJob")
 DELETABLE = RESOURCES | OURS | ADOPTED | {resource.kind: resource for resource in (PODS, PVCS, PVS)}
 
 
-async def look_at_present(api: InstallApi, shipped: Sequence[Obj]) -> tuple[Present, Kept | None]:
+async def look_at_present(api: InstallApi, shipped: Sequence[Obj]) -> tuple[Present, InstallRecord | None]:
     """All that a removal depends on. `shipped`: whatever an installation may consist of.
 
     Raises NotFound where nothing of ours is there, and NotReady on a local cluster.
     """
     await refuse_local_cluster(api)
-    kept = await read_kept(api)
+    kept = await read_record(api)
     lease = Ref(LEASES.api_version, LEASES.kind, SYSTEM_NAMESPACE, OPERATOR_LEASE)
     written = await read(api, (*refs_of(shipped), *(kept.objects if kept else ()), lease))
     ours_by_ref = {Ref.of(obj): obj for obj in shipped}
@@ -120,7 +120,7 @@ async def check_removal_rights(api: Api, shipped: Sequence[Obj], *, delete_data:
 async def remove(
     api: InstallApi,
     removal: Removal,
-    kept: Kept | None,
+    kept: InstallRecord | None,
     *,
     delete_data: bool,
     progress: Progress,
@@ -151,7 +151,7 @@ async def remove(
     return await _await_gone(api, waited, clock=clock, timeout=timeout)
 
 
-async def _remember(api: InstallApi, kept: Kept | None) -> None:
+async def _remember(api: InstallApi, kept: InstallRecord | None) -> None:
     """Keep the values, with what the admin wrote into the info, for a later installation."""
     try:
         info = (await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)).get("data") or {}
@@ -162,7 +162,8 @@ async def _remember(api: InstallApi, kept: Kept | None) -> None:
     values = merged(kept.values if kept else {}, adopted(info))
     version = kept.version if kept else str(info.get("version") or "")
     try:
-        await apply(api, make_kept(Kept(values=values, version=version, objects=(), state=REMOVED)), force=True)
+        record = InstallRecord(values=values, version=version, objects=(), state=REMOVED)
+        await apply(api, make_record(record), force=True)
     except NotFound:  # the namespace is gone
         return
 

@@ -22,7 +22,6 @@ from moorage.decide.admission.budgets import apply_budgets
 from moorage.decide.admission.guardednodes import judge_nodes
 from moorage.decide.admission.guardrails import answer_kills, apply_policy
 from moorage.decide.admission.injection import make_guest
-from moorage.decide.admission.marks import judge_marks, keep_marks
 from moorage.decide.admission.newpods import (
     advise_users,
     choose_class,
@@ -31,6 +30,7 @@ from moorage.decide.admission.newpods import (
     name_scheduler,
 )
 from moorage.decide.admission.ownership import judge_owner, stamp
+from moorage.decide.admission.protectedannotations import judge_protected, restore_protected
 from moorage.decide.admission.queues import leave_queue
 from moorage.decide.admission.review import TEMPLATES, Draft, Refusal, Request, Verdict, is_deleting, make_draft
 from moorage.decide.admission.runrules import (
@@ -84,7 +84,7 @@ _NEW_JOB: dict[str, Any] = _NEW | {"kinds": ("Job",)}
 STEPS: tuple[Step, ...] = (
     # who it is
     Step(name="owner", apply=stamp, sets=_parts(Part.OWNER)),
-    Step(name="marks of services", apply=keep_marks, sets=_parts(Part.MARKS)),
+    Step(name="marks of services", apply=restore_protected, sets=_parts(Part.MARKS)),
     # what it gets
     Step(
         name="machine",
@@ -184,7 +184,7 @@ def judge(request: Request) -> Verdict:
     """Refuse an invalid object; nothing is changed. Faults that existed before an update do not block it."""
     draft = make_draft(request)
     judge_owner(draft)
-    judge_marks(draft)
+    judge_protected(draft)
     if draft.is_run and not is_deleting(request.obj):
         check_run(draft)
     apply_policy(draft, fill=False)

@@ -13,18 +13,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from moorage.decide.explain.case import Case, Used, make_case
-from moorage.decide.explain.line import line_ahead, play, scheduler_message, waiter
 from moorage.decide.explain.lookup import Lookup
 from moorage.decide.explain.machines import explain_guest, guest_line
+from moorage.decide.explain.nodeconstraints import wanted_types
 from moorage.decide.explain.nodes import held_by, missing, obstacles, verdict
+from moorage.decide.explain.pendingpod import PendingPod, Used, make_pending_pod
 from moorage.decide.explain.refusals import refused_for_ever
+from moorage.decide.explain.schedulerqueue import pods_ahead, scheduler_message, simulate, waiter
 from moorage.decide.explain.smaller import smaller_requests
 from moorage.decide.explain.snapshot import Snapshot, parse, snapshot
 from moorage.decide.explain.starting import starting_of
 from moorage.decide.explain.storage import Storage
 from moorage.decide.explain.types import Explanation
-from moorage.decide.explain.wishes import wanted_types
 from moorage.decide.runs.forecast import History
 from moorage.decide.runs.kueue import QueueWait
 from moorage.decide.runs.state import RunView, State
@@ -104,7 +104,7 @@ class Explainer:
             usual = self.lookup.usual(parsed, now)
             return replace(base, until=parsed.holder, usual=usual, starting=starting_of(pod, events))
         # it waits: judge every node
-        case = make_case(
+        pending = make_pending_pod(
             parsed,
             base,
             self.lookup,
@@ -114,7 +114,7 @@ class Explainer:
             queue=queue,
             brief=brief,
         )
-        return _explain_waiting(case)
+        return _explain_waiting(pending)
 
 
 def _explain_ended(base: Explanation, run: RunView) -> Explanation:
@@ -131,59 +131,60 @@ def _explain_ended(base: Explanation, run: RunView) -> Explanation:
     )
 
 
-def _explain_waiting(case: Case) -> Explanation:
-    never = refused_for_ever(case.me, case.base, case.snapshot.nodes)
+def _explain_waiting(pending: PendingPod) -> Explanation:
+    never = refused_for_ever(pending.me, pending.base, pending.snapshot.nodes)
+    killed = annotations_of(pending.obj).get(MEMORY_HELD_ANNOTATION, "")
     start = replace(
-        case.base,
-        verdicts=tuple(verdict(case, node) for node in case.snapshot.nodes),
-        gates=case.me.gates,
-        killed=annotations_of(case.obj).get(MEMORY_HELD_ANNOTATION, "") if MEMORY_GATE in case.me.gates else "",
-        missing_claims=tuple(trouble.claim for trouble in case.volumes.troubles if trouble.missing),
-        troubles=case.volumes.troubles,
-        quota=_quota(case.obj, case.events),
-        not_made=_not_made(case.obj, case.events),
-        suspended=case.suspended,
-        queue=case.queue,
-        scheduler_says=scheduler_message(case.obj),
+        pending.base,
+        verdicts=tuple(verdict(pending, node) for node in pending.snapshot.nodes),
+        gates=pending.me.gates,
+        killed=killed if MEMORY_GATE in pending.me.gates else "",
+        missing_claims=tuple(trouble.claim for trouble in pending.volumes.troubles if trouble.missing),
+        troubles=pending.volumes.troubles,
+        quota=_quota(pending.obj, pending.events),
+        not_made=_not_made(pending.obj, pending.events),
+        suspended=pending.suspended,
+        queue=pending.queue,
+        scheduler_says=scheduler_message(pending.obj),
         refusals=never,
     )
     if never:
-        smaller = () if case.brief else smaller_requests(case, case.snapshot.used)
+        smaller = () if pending.brief else smaller_requests(pending, pending.snapshot.used)
         return replace(start, state="never", smaller=smaller)
-    guests = guest_line(case)
-    return _explain_in_queue(case, start) if guests is None else explain_guest(case, start, guests)
+    guests = guest_line(pending)
+    return _explain_in_queue(pending, start) if guests is None else explain_guest(pending, start, guests)
 
 
-def _explain_in_queue(case: Case, start: Explanation) -> Explanation:
+def _explain_in_queue(pending: PendingPod, start: Explanation) -> Explanation:
     """A pod that the scheduler has to place."""
-    short = () if start.fits else missing(case)
-    line = line_ahead(case, short)
-    is_held = bool(start.troubles or start.quota or start.not_made or case.suspended)
+    short = () if start.fits else missing(pending)
+    line = pods_ahead(pending, short)
+    is_held = bool(start.troubles or start.quota or start.not_made or pending.suspended)
     earliest = likely = None
-    used: Used = case.snapshot.used
+    used: Used = pending.snapshot.used
     if not is_held:
-        earliest, used = play(case, line, usual=False)
-        likely, _ = play(case, line, usual=True) if case.snapshot.history.took else (None, {})
+        earliest, used = simulate(pending, line, usual=False)
+        likely, _ = simulate(pending, line, usual=True) if pending.snapshot.history.took else (None, {})
         if likely is not None and earliest is not None and likely.at >= earliest.at:
             likely = None
-    starts_now = not is_held and start.fits and earliest is not None and earliest.at <= case.now
+    starts_now = not is_held and start.fits and earliest is not None and earliest.at <= pending.now
     return replace(
         start,
-        state="gated" if case.me.gates else "fits" if starts_now else "waiting",
-        node=_landing(case, used) if starts_now else "",
+        state="gated" if pending.me.gates else "fits" if starts_now else "waiting",
+        node=_landing(pending, used) if starts_now else "",
         missing=short,
-        obstacles=obstacles(case),
-        held_by=() if case.brief else held_by(case, short),
-        line=() if starts_now and not case.me.gates else tuple(waiter(other.pod) for other in line),
+        obstacles=obstacles(pending),
+        held_by=() if pending.brief else held_by(pending, short),
+        line=() if starts_now and not pending.me.gates else tuple(waiter(other.pod) for other in line),
         earliest=earliest,
         likely=likely,
-        smaller=() if starts_now or case.brief else smaller_requests(case, used),
+        smaller=() if starts_now or pending.brief else smaller_requests(pending, used),
     )
 
 
-def _landing(case: Case, used: Used) -> str:
+def _landing(pending: PendingPod, used: Used) -> str:
     """The fullest node that fits, as packing chooses it: (requested + used) / total of its GPUs."""
-    me = case.me
+    me = pending.me
 
     def fullness(node: NodeInfo) -> tuple[float, str]:
         held = gpus_in(used[node.name])
@@ -191,7 +192,7 @@ def _landing(case: Case, used: Used) -> str:
             return float(node.gpus), node.name  # those without GPUs first
         return -(held + me.gpus) / max(1, node.gpus), node.name
 
-    fitting = [node for node in case.usable if case.takes(me, node, used)]
+    fitting = [node for node in pending.usable if pending.takes(me, node, used)]
     return min(fitting, key=fullness).name if fitting else ""
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from datetime import datetime, timedelta
 
+from moorage.decide.explain.nodeconstraints import may_use, placing, wanted_types
 from moorage.decide.explain.snapshot import ParsedPod, Snapshot
-from moorage.decide.explain.wishes import may_use, placing, wanted_types
 from moorage.decide.runs.forecast import Like, Usual, work_of
 from moorage.decide.usage.gpus import owner_of
 from moorage.model.names import RUN_LABEL

@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from moorage.decide.explain.case import Case
-from moorage.decide.explain.line import end_of, span_of, waiter
 from moorage.decide.explain.nodes import hold_of, sorted_holders
+from moorage.decide.explain.pendingpod import PendingPod
+from moorage.decide.explain.schedulerqueue import end_of, span_of, waiter
 from moorage.decide.explain.snapshot import ParsedPod
 from moorage.decide.explain.types import Earliest, Explanation, MachineLine
 from moorage.decide.machines.eligibility import waits_of
@@ -45,27 +45,27 @@ class GuestLine(Struct, frozen=True, kw_only=True):
     obj: Obj | None = None  # of the pool
 
 
-def guest_line(case: Case) -> GuestLine | None:
+def guest_line(pending: PendingPod) -> GuestLine | None:
     """The machine type that the pod waits for behind our gate; None: it does not wait for any."""
-    labels = case.me.labels
+    labels = pending.me.labels
     group, kind = labels.get(MACHINE_GROUP_LABEL, ""), labels.get(MACHINE_TYPE_LABEL, "")
-    if MACHINE_GATE not in case.me.gates or not group or not kind:
+    if MACHINE_GATE not in pending.me.gates or not group or not kind:
         return None
     guests = tuple(
         other
-        for other in case.others
+        for other in pending.others
         if other.pod.labels.get(MACHINE_GROUP_LABEL) == group
         and other.pod.labels.get(MACHINE_TYPE_LABEL) == kind
         and not other.pod.finished
         and not is_reservation(other.pod)
     )
     used = sum(bool(guest.pod.node or guest.pod.annotations.get(PLACE_ANNOTATION)) for guest in guests)
-    pool, obj = _pool_of(case.snapshot.machines, group, kind)
+    pool, obj = _pool_of(pending.snapshot.machines, group, kind)
     if pool is None:
-        known = not case.snapshot.machines  # no Machine could be read: so it is not called absent
+        known = not pending.snapshot.machines  # no Machine could be read: so it is not called absent
         machine = MachineLine(group=group, type=kind, order="", available=0, used=used, known=known)
         return GuestLine(machine=machine, guests=guests)
-    until, why = waits_of(case.me.annotations.get(WAITS_ANNOTATION, "")) or (None, "")
+    until, why = waits_of(pending.me.annotations.get(WAITS_ANNOTATION, "")) or (None, "")
     machine = MachineLine(
         group=group,
         type=kind,
@@ -91,19 +91,20 @@ def _pool_of(machines: Sequence[Obj], group: str, kind: str) -> tuple[Pool | Non
     return pool, obj
 
 
-def explain_guest(case: Case, start: Explanation, line: GuestLine) -> Explanation:
+def explain_guest(pending: PendingPod, start: Explanation, line: GuestLine) -> Explanation:
     """A guest waits for a place of its machine type, in the order of the pool."""
     machine = line.machine
     waiting = [guest for guest in line.guests if MACHINE_GATE in guest.pod.gates and not guest.pod.deleting]
-    ahead = _ahead(case.parsed, waiting, line, case.now)
+    ahead = _ahead(pending.parsed, waiting, line, pending.now)
     placed = [guest for guest in line.guests if guest.holder is not None]
-    resource = next((name for name in case.me.requests if is_gpu(name)), "")
+    resource = next((name for name in pending.me.requests if is_gpu(name)), "")
     earliest = likely = None
     if machine.waits_until is not None:
-        earliest = Earliest(at=max(case.now, machine.waits_until), node="")
+        earliest = Earliest(at=max(pending.now, machine.waits_until), node="")
     elif line.pool is not None and not start.troubles:
-        earliest = _turn_comes(case, machine, placed, ahead, usual=False)
-        likely = _turn_comes(case, machine, placed, ahead, usual=True) if case.snapshot.history.took else None
+        earliest = _turn_comes(pending, machine, placed, ahead, usual=False)
+        has_history = bool(pending.snapshot.history.took)
+        likely = _turn_comes(pending, machine, placed, ahead, usual=True) if has_history else None
         if likely is not None and earliest is not None and likely.at >= earliest.at:
             likely = None
     return replace(
@@ -111,7 +112,7 @@ def explain_guest(case: Case, start: Explanation, line: GuestLine) -> Explanatio
         state="gated",
         machine=machine,
         line=tuple(waiter(guest.pod) for guest in ahead),
-        held_by=() if case.brief else sorted_holders(hold_of(case, guest, resource) for guest in placed),
+        held_by=() if pending.brief else sorted_holders(hold_of(pending, guest, resource) for guest in placed),
         earliest=earliest,
         likely=likely,
         smaller=(),
@@ -119,24 +120,29 @@ def explain_guest(case: Case, start: Explanation, line: GuestLine) -> Explanatio
 
 
 def _turn_comes(
-    case: Case, machine: MachineLine, placed: Sequence[ParsedPod], ahead: Sequence[ParsedPod], *, usual: bool
+    pending: PendingPod,
+    machine: MachineLine,
+    placed: Sequence[ParsedPod],
+    ahead: Sequence[ParsedPod],
+    *,
+    usual: bool,
 ) -> Earliest | None:
     """When a place is this guest's: each end gives a place to the next in line."""
     ticket = count()
     free = max(0, machine.available - machine.used)
     ends: list[tuple[datetime, int, Holder | None, Usual | None]] = [
-        (case.now, next(ticket), None, None) for _ in range(free)
+        (pending.now, next(ticket), None, None) for _ in range(free)
     ]
     for guest in placed:
-        end, by = end_of(case, guest, usual=usual)
+        end, by = end_of(pending, guest, usual=usual)
         if end is not None:
-            ends.append((max(case.now, end), next(ticket), guest.holder, by))
+            ends.append((max(pending.now, end), next(ticket), guest.holder, by))
     heapq.heapify(ends)
     for guest in ahead:
         if not ends:
             return None
         at, _, _, _ = heapq.heappop(ends)
-        if span := span_of(case, guest, usual=usual):
+        if span := span_of(pending, guest, usual=usual):
             heapq.heappush(ends, (at + span, next(ticket), None, None))
     if not ends:
         return None

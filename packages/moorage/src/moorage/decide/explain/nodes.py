@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from moorage.decide.explain.case import Case
+from moorage.decide.explain.nodeconstraints import TRANSIENT_TAINTS, could_use
+from moorage.decide.explain.pendingpod import PendingPod
 from moorage.decide.explain.snapshot import ParsedPod
 from moorage.decide.explain.types import HeldBy, Missing, Verdict
-from moorage.decide.explain.wishes import TRANSIENT_TAINTS, could_use
 from moorage.decide.usage.gpus import gpu_type, is_reservation
 from moorage.model.names import MACHINE_GROUP_LABEL, MACHINE_TYPE_LABEL
 from moorage_kube.scheduling import NodeInfo, PodInfo, gpus_in, is_extended, is_gpu, refusals, shortages
 
 
-def verdict(case: Case, node: NodeInfo) -> Verdict:
-    there, used = case.snapshot.on_node[node.name], case.snapshot.used[node.name]
+def verdict(pending: PendingPod, node: NodeInfo) -> Verdict:
+    there, used = pending.snapshot.on_node[node.name], pending.snapshot.used[node.name]
     held = gpus_in(used)
-    reasons = refusals(case.me, node, there, used)
-    if refusal := case.volumes.refusal(node):
+    reasons = refusals(pending.me, node, there, used)
+    if refusal := pending.volumes.refusal(node):
         reasons.append(refusal)
     return Verdict(
         node=node.name,
@@ -34,19 +34,19 @@ def holds(pod: PodInfo, node: NodeInfo) -> bool:
     return not shortages(pod, node, {})
 
 
-def obstacles(case: Case) -> tuple[str, ...]:
+def obstacles(pending: PendingPod) -> tuple[str, ...]:
     """The temporary trouble of each node that could serve once the trouble is over."""
-    if any(holds(case.me, node) for node in case.usable):
+    if any(holds(pending.me, node) for node in pending.usable):
         return ()
     texts = []
-    for node in case.snapshot.nodes:
-        if not could_use(case.me, node) or not holds(case.me, node):
+    for node in pending.snapshot.nodes:
+        if not could_use(pending.me, node) or not holds(pending.me, node):
             continue
         if not node.ready:
             texts.append(f"node {node.name} is not Ready")
         elif node.unschedulable:
             texts.append(f"node {node.name} is cordoned")
-        elif trouble := case.volumes.refusal(node):
+        elif trouble := pending.volumes.refusal(node):
             texts.append(f"node {node.name}: {trouble}")
         else:
             taints = [str(taint) for taint in node.taints if taint.key.startswith(TRANSIENT_TAINTS)]
@@ -54,19 +54,19 @@ def obstacles(case: Case) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def missing(case: Case) -> tuple[Missing, ...]:
+def missing(pending: PendingPod) -> tuple[Missing, ...]:
     """The resources that every usable node is short of; if there are none, those that some node is short of."""
-    me, used = case.me, case.snapshot.used
-    short = [set(shortages(me, node, used[node.name])) for node in case.usable]
+    me, used = pending.me, pending.snapshot.used
+    short = [set(shortages(me, node, used[node.name])) for node in pending.usable]
     names = (set.intersection(*short) or set.union(*short)) if short else _asked_first(me)
     rows = []
     for name in sorted(names, key=lambda name: (not is_gpu(name), name)):
-        free = {node.name: _free(node, used[node.name], name) for node in case.usable}
+        free = {node.name: _free(node, used[node.name], name) for node in pending.usable}
         best = min(free, key=lambda node: (-free[node], node), default="")
         rows.append(
             Missing(
                 resource=name,
-                gpu_types=case.base.gpu_types if is_gpu(name) else (),
+                gpu_types=pending.base.gpu_types if is_gpu(name) else (),
                 asks=me.requests[name],
                 most_free=free.get(best, 0),
                 most_free_node=best,
@@ -88,21 +88,21 @@ def _free(node: NodeInfo, used: Mapping[str, int], resource: str) -> int:
 # -- who holds what is missing
 
 
-def held_by(case: Case, short: Sequence[Missing]) -> tuple[HeldBy, ...]:
+def held_by(pending: PendingPod, short: Sequence[Missing]) -> tuple[HeldBy, ...]:
     """Holders of the missing resources on nodes that the pod may use, sorted by their ends."""
-    names = {node.name for node in case.usable}
+    names = {node.name for node in pending.usable}
     return sorted_holders(
-        hold_of(case, other, wanted.resource)
-        for other in case.others
+        hold_of(pending, other, wanted.resource)
+        for other in pending.others
         if other.holder is not None and other.pod.node in names
         for wanted in short
         if other.pod.requests.get(wanted.resource, 0)
     )
 
 
-def hold_of(case: Case, other: ParsedPod, resource: str) -> HeldBy:
+def hold_of(pending: PendingPod, other: ParsedPod, resource: str) -> HeldBy:
     assert other.holder is not None
-    usual = None if is_reservation(other.pod) else case.lookup.usual(other, case.now)
+    usual = None if is_reservation(other.pod) else pending.lookup.usual(other, pending.now)
     has_forecast = usual is not None and usual.total is not None
     labels = other.pod.labels
     return HeldBy(

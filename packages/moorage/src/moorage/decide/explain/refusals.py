@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moorage.decide.explain.amounts import amount_text, gpus_text
+from moorage.decide.explain.nodeconstraints import TRANSIENT_TAINTS, could_use
 from moorage.decide.explain.types import Explanation, Refusal
-from moorage.decide.explain.wishes import TRANSIENT_TAINTS, could_use
 from moorage.decide.usage.gpus import gpu_type
 from moorage.model.names import MACHINE_GROUP_LABEL
 from moorage_kube.quantity import format_amount

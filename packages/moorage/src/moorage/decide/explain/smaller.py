@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from moorage.decide.explain.amounts import gpus_text
-from moorage.decide.explain.case import Case, Used
+from moorage.decide.explain.nodeconstraints import names_type, of_any_type, wanted_types
+from moorage.decide.explain.pendingpod import PendingPod, Used
 from moorage.decide.explain.types import Smaller
-from moorage.decide.explain.wishes import names_type, of_any_type, wanted_types
 from moorage.decide.usage.gpus import gpu_type
 from moorage_kube.quantity import format_amount
 from moorage_kube.scheduling import NodeInfo, PodInfo, is_gpu, shortages
@@ -21,19 +21,19 @@ NODE_COST = 0.4  # another node than the named node: its data may be there
 LEAST_KEPT = 0.1  # a change to less than a tenth of the CPU or memory asked for is not offered
 
 
-def smaller_requests(case: Case, used: Used) -> tuple[Smaller, ...]:
+def smaller_requests(pending: PendingPod, used: Used) -> tuple[Smaller, ...]:
     """Smaller or other requests, the least change first; each was tried on its node.
 
     `used` is the usage of each node once those ahead have started.
     """
-    if case.volumes.troubles or case.base.quota:
+    if pending.volumes.troubles or pending.base.quota:
         return ()
     offers = [
-        *_fewer_gpus(case, used),
-        *_other_type(case, used),
-        *_other_resource(case, used),
-        *_less_cpu_and_memory(case, used),
-        *_any_node(case, used),
+        *_fewer_gpus(pending, used),
+        *_other_type(pending, used),
+        *_other_resource(pending, used),
+        *_less_cpu_and_memory(pending, used),
+        *_any_node(pending, used),
     ]
     cheapest: dict[str, Smaller] = {}
     for offer in sorted(offers, key=lambda offer: (offer.cost, offer.change)):
@@ -41,8 +41,8 @@ def smaller_requests(case: Case, used: Used) -> tuple[Smaller, ...]:
     return tuple(list(cheapest.values())[:SMALLER_SHOWN])
 
 
-def _first_node(case: Case, pod: PodInfo, used: Used) -> NodeInfo | None:
-    return next((node for node in case.snapshot.nodes if case.takes(pod, node, used)), None)
+def _first_node(pending: PendingPod, pod: PodInfo, used: Used) -> NodeInfo | None:
+    return next((node for node in pending.snapshot.nodes if pending.takes(pod, node, used)), None)
 
 
 def _offer(pod: PodInfo, node: NodeInfo, cost: float, change: str, options: str) -> Smaller:
@@ -61,9 +61,9 @@ def _gpu_resource(pod: PodInfo) -> str | None:
     return next((name for name in pod.requests if is_gpu(name)), None)
 
 
-def _fewer_gpus(case: Case, used: Used) -> Iterator[Smaller]:
+def _fewer_gpus(pending: PendingPod, used: Used) -> Iterator[Smaller]:
     """The most GPUs of the same kind that are fewer; with CPU and memory in proportion if need be."""
-    me, resource = case.me, _gpu_resource(case.me)
+    me, resource = pending.me, _gpu_resource(pending.me)
     if resource is None:
         return
     asked = me.requests[resource]
@@ -71,14 +71,14 @@ def _fewer_gpus(case: Case, used: Used) -> Iterator[Smaller]:
         lost = 1 - fewer / asked
         requests = {**me.requests, resource: fewer}
         pod = replace(me, requests=requests)
-        if (node := _first_node(case, pod, used)) is not None:
+        if (node := _first_node(pending, pod, used)) is not None:
             yield _offer(pod, node, lost, gpus_text(fewer), f"--gpus {fewer}")
             return
         scaled = {
             name: _rounded(name, requests[name] * fewer // asked) for name in ("cpu", "memory") if name in requests
         }
         pod = replace(me, requests=requests | scaled)
-        if (node := _first_node(case, pod, used)) is not None:
+        if (node := _first_node(pending, pod, used)) is not None:
             texts = {name: format_amount(name, value) for name, value in scaled.items()}
             options = " ".join([f"--gpus {fewer}", *(f"--{name} {text}" for name, text in texts.items())])
             change = ", ".join([gpus_text(fewer), *(f"{text} {name}" for name, text in texts.items())])
@@ -86,40 +86,43 @@ def _fewer_gpus(case: Case, used: Used) -> Iterator[Smaller]:
             return
 
 
-def _other_type(case: Case, used: Used) -> Iterator[Smaller]:
+def _other_type(pending: PendingPod, used: Used) -> Iterator[Smaller]:
     """As many GPUs of each other type."""
-    me, wanted = case.me, wanted_types(case.me)
+    me, wanted = pending.me, wanted_types(pending.me)
     if not wanted:
         return
     pod = of_any_type(me)
     offered = set(wanted)
-    for node in case.snapshot.nodes:
+    for node in pending.snapshot.nodes:
         kind = gpu_type(node.labels) if node.gpus else ""
-        if kind and kind not in offered and case.takes(pod, node, used):
+        if kind and kind not in offered and pending.takes(pod, node, used):
             offered.add(kind)
             yield _offer(pod, node, TYPE_COST, f"{gpus_text(me.gpus)} of type {kind}", f"--gpu-type {kind}")
 
 
-def _other_resource(case: Case, used: Used) -> Iterator[Smaller]:
+def _other_resource(pending: PendingPod, used: Used) -> Iterator[Smaller]:
     """As many of another GPU resource, such as a slice of a GPU."""
-    me, resource = case.me, _gpu_resource(case.me)
+    me, resource = pending.me, _gpu_resource(pending.me)
     if resource is None:
         return
     asked = me.requests[resource]
     offered = {
-        name for node in case.snapshot.nodes for name, count in node.allocatable.items() if is_gpu(name) and count
+        name
+        for node in pending.snapshot.nodes
+        for name, count in node.allocatable.items()
+        if is_gpu(name) and count
     }
     for other in sorted(offered - {resource}):
         requests = {name: value for name, value in me.requests.items() if name != resource}
         pod = replace(me, requests={**requests, other: asked})
-        if (node := _first_node(case, pod, used)) is not None:
+        if (node := _first_node(pending, pod, used)) is not None:
             yield _offer(pod, node, RESOURCE_COST, f"{asked} × {other}", f"--gpu-resource {other}")
 
 
-def _less_cpu_and_memory(case: Case, used: Used) -> Iterator[Smaller]:
+def _less_cpu_and_memory(pending: PendingPod, used: Used) -> Iterator[Smaller]:
     """Less CPU and memory on the node where the least is given up, and all else as asked."""
-    me, best = case.me, None
-    for node in case.usable:
+    me, best = pending.me, None
+    for node in pending.usable:
         short = shortages(me, node, used[node.name])
         if not short or not set(short) <= {"cpu", "memory"}:
             continue
@@ -128,7 +131,7 @@ def _less_cpu_and_memory(case: Case, used: Used) -> Iterator[Smaller]:
             continue
         lost = max(1 - value / me.requests[name] for name, value in given.items())
         pod = replace(me, requests={**me.requests, **given})
-        if (best is None or lost < best[0]) and case.takes(pod, node, used):
+        if (best is None or lost < best[0]) and pending.takes(pod, node, used):
             best = (lost, pod, node, given)
     if best is not None:
         lost, pod, node, given = best
@@ -138,13 +141,13 @@ def _less_cpu_and_memory(case: Case, used: Used) -> Iterator[Smaller]:
         yield _offer(pod, node, lost, change, options)
 
 
-def _any_node(case: Case, used: Used) -> Iterator[Smaller]:
+def _any_node(pending: PendingPod, used: Used) -> Iterator[Smaller]:
     """On a node that the pod's own node selector excludes, with the same GPU type."""
-    named = [part for part in case.me.node_selector if not names_type(part)]
+    named = [part for part in pending.me.node_selector if not names_type(part)]
     if not named:
         return
-    pod = replace(case.me, node_selector=tuple(part for part in case.me.node_selector if names_type(part)))
-    if (node := _first_node(case, pod, used)) is not None:
+    pod = replace(pending.me, node_selector=tuple(part for part in pending.me.node_selector if names_type(part)))
+    if (node := _first_node(pending, pod, used)) is not None:
         left_out = ", ".join(f"{part.key}={','.join(part.values)}" for part in named)
         yield _offer(pod, node, NODE_COST, f"no node selector {left_out}", "")
 

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from moorage.decide.explain.mounts import FailedMount, failed_mount
-from moorage.decide.runs.lastwords import split_last_words
+from moorage.decide.runs.terminationmessage import split_termination_message
 from moorage_kube.meta import is_condition_true
 
 UNPULLED = frozenset(
@@ -96,8 +96,8 @@ def _ended_before(container: Mapping[str, Any]) -> str:
         return ""
     reason = str(ended.get("reason") or "")
     why = f" ({reason})" if reason not in ("", "Error") else ""
-    _, last_words = split_last_words(str(ended.get("message") or ""))
-    return f"it ended with exit code {ended['exitCode']}{why}" + (f": {last_words}" if last_words else "")
+    _, message = split_termination_message(str(ended.get("message") or ""))
+    return f"it ended with exit code {ended['exitCode']}{why}" + (f": {message}" if message else "")
 
 
 def _listed(table: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from moorage.decide.install.kept import KEPT_CONFIGMAP, Ref
+from moorage.decide.install.record import RECORD_CONFIGMAP, Ref
 from moorage.decide.install.steps import REGISTRATIONS
 from moorage.model.argo import ARTIFACT_FINALIZER, POD_FINALIZER
 from moorage.model.argo import FINALIZER as WORKFLOW_FINALIZER
@@ -134,7 +134,7 @@ def _is_kept(ref: Ref, present: Present, delete_data: bool) -> bool:
         return False
     return (
         ref.kind in ("CustomResourceDefinition", "Namespace", "PersistentVolumeClaim", "Secret")
-        or ref.name == KEPT_CONFIGMAP
+        or ref.name == RECORD_CONFIGMAP
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from moorage.decide.install.changes import Change, changes
-from moorage.decide.install.kept import Ref
+from moorage.decide.install.record import Ref
 from moorage.decide.install.values import parse_version
 from moorage.model.names import SYSTEM_NAMESPACE
 from moorage.model.people import PEOPLE_NAMESPACE

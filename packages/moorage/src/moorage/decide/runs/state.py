@@ -1,7 +1,7 @@
 """The state of a run: read from its Jobs (one per attempt) and their remaining pods.
 
 A run's pods may be deleted (preempted, cancelled, collected); its Jobs contain the cause, so only the details
-depend on the existence of a pod. Stored pods (`decide.runs.kept`) provide these when the pods are deleted.
+depend on the existence of a pod. Stored pods (`decide.runs.storedruns`) provide these when the pods are deleted.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from moorage.decide.admission.templates import is_guest
+from moorage.decide.explain.nodeconstraints import wanted_types
 from moorage.decide.explain.snapshot import pod_of_job
-from moorage.decide.explain.wishes import wanted_types
 from moorage.decide.idle.states import Record, read_record
 from moorage.decide.runs.interrupted import ended_suspended, was_interrupted
 from moorage.decide.runs.kueue import queue_of
-from moorage.decide.runs.lastwords import split_last_words
 from moorage.decide.runs.restarts import INTERRUPTED, AttemptSeen, Cause, PodSeen, Yielding, cause_of, turns_of
+from moorage.decide.runs.terminationmessage import split_termination_message
 from moorage.decide.usage.gpus import owner_of
 from moorage.model.labels import user_labels
 from moorage.model.moves import Moves
@@ -525,7 +525,7 @@ def view_pod(pod: Obj) -> PodView:
     deadline = spec.get("activeDeadlineSeconds")
     limits = ((spec.get("containers") or [{}])[0].get("resources") or {}).get("limits") or {}
     limit = _bytes(limits.get("memory"))
-    written_peak, last_words = split_last_words(str(ended.get("message") or ""))
+    written_peak, termination_message = split_termination_message(str(ended.get("message") or ""))
     peaks = (_bytes(annotations_of(pod).get(PEAK_MEMORY_ANNOTATION)), written_peak)
     if ended.get("reason") == "OOMKilled" and not any(peaks):
         peaks = (limit, None)  # it was killed when it wanted more
@@ -542,7 +542,7 @@ def view_pod(pod: Obj) -> PodView:
     message = str(
         status.get("message")
         or (disruption.get("message") if disrupted else "")
-        or last_words
+        or termination_message
         or waiting.get("message")
         or (unscheduled.get("message") if unscheduled.get("status") == "False" else "")
         or ""

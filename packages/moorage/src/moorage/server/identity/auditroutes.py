@@ -13,7 +13,7 @@ from typing import Any
 from moorage.api.auditrecords import RECORDS_PATH, AuditRecords
 from moorage.api.errors import ErrorCode
 from moorage.api.people import AUDIT_PAGE, AuditEntry, AuditPage, AuditQuery
-from moorage.decide.since import moment_before
+from moorage.decide.timetext import moment_before
 from moorage.model.names import GROUP, WEBHOOK_USER
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint

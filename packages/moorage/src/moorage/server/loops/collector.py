@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from moorage.decide.runs.kept import uid_of
+from moorage.decide.runs.storedruns import uid_of
 from moorage.decide.usage.readings import Measured, is_sampled, make_readings, measured_by_kubelet
 from moorage.decide.usage.samples import SLOT_SECONDS
 from moorage.server.cluster import Cluster

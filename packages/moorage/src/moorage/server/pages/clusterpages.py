@@ -23,8 +23,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from moorage.decide.explain.explainer import Explainer
-from moorage.decide.explain.line import turn
 from moorage.decide.explain.public import as_public
+from moorage.decide.explain.schedulerqueue import turn
 from moorage.decide.explain.snapshot import ParsedPod, pod_of_job, snapshot
 from moorage.decide.explain.storage import Storage
 from moorage.decide.explain.types import Explanation

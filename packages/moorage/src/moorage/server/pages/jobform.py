@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from moorage.api.jobs import NewJob
+from moorage.decide.explain.nodeconstraints import wanted_types
 from moorage.decide.explain.snapshot import pod_of_job
-from moorage.decide.explain.wishes import wanted_types
 from moorage.decide.runs.gputypes import DEFAULT_GPU_RESOURCE
 from moorage.decide.runs.job import PASSED_ON
 from moorage.decide.runs.mounts import WORK_PATH

@@ -20,9 +20,9 @@ from moorage.actions.kept import lines_of
 from moorage.actions.runlogs import Cut
 from moorage.actions.runs import cancel_run, select_runs
 from moorage.decide.runs.events import merge_events
-from moorage.decide.runs.kept import shown_container
 from moorage.decide.runs.state import PodView, RunView, State, attempt_of
-from moorage.decide.since import moment_before
+from moorage.decide.runs.storedruns import shown_container
+from moorage.decide.timetext import moment_before
 from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
 from moorage.server.explaining import explained

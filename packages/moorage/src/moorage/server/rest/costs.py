@@ -30,7 +30,7 @@ from moorage.api.errors import ErrorCode
 from moorage.decide.cost.compare import Comparison, Job, compare, job_of, summed
 from moorage.decide.cost.money import GRAINS, decimals_of, rounded
 from moorage.decide.cost.report import By, daily, days_between, report
-from moorage.decide.since import moment_before
+from moorage.decide.timetext import moment_before
 from moorage.model.prices import PriceSheet
 from moorage.present.costsanswer import make_costs, notes_of, source_of
 from moorage.server.context import Context

@@ -24,7 +24,7 @@ from moorage.decide.measures.use import FAMILIES as USE_FAMILIES
 from moorage.decide.measures.use import measure_use, pod_gpus
 from moorage.decide.measures.work import FAMILIES as WORK_FAMILIES
 from moorage.decide.measures.work import measure_maps, measure_runs, measure_workspaces
-from moorage.decide.runs.kept import uid_of
+from moorage.decide.runs.storedruns import uid_of
 from moorage.decide.usage.gpus import GpuView
 from moorage.decide.usage.intervals import By
 from moorage.features import load_all

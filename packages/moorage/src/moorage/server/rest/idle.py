@@ -14,7 +14,7 @@ from moorage.api.errors import ErrorCode
 from moorage.api.idle import IdleChoice, IdleList, IdleWork, Report, ReportRequest, ReportRow, Snooze
 from moorage.decide.idle.whatif import Outcome, pasts_of
 from moorage.decide.idle.work import RESOURCES
-from moorage.decide.since import moment_before
+from moorage.decide.timetext import moment_before
 from moorage.model.idle import MAP, RUN, WORKFLOW, WORKSPACE, BadIdlePolicy, Policy, parse_policy, policy_for
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.idle.replay import replay

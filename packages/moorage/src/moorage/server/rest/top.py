@@ -6,7 +6,7 @@ from typing import Any
 
 from moorage.api.errors import ErrorCode
 from moorage.api.usage import Top, TopQuery, TopRow
-from moorage.decide.since import moment_before
+from moorage.decide.timetext import moment_before
 from moorage.decide.usage.intervals import By, UsageRow
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.gpuhours import gpu_hours

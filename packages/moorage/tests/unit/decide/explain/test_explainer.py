@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from moorage.api.explain import Explanation
 from moorage.decide.explain.explainer import explain
+from moorage.decide.explain.nodeconstraints import wanted_types
 from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.explain.storage import storage_of
-from moorage.decide.explain.wishes import wanted_types
 from moorage.present.explanation import explain_text, short_reason
 from moorage.present.explanationanswer import make_explanation
 from moorage_kube.scheduling import parse_pod

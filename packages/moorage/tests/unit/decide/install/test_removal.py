@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.cli.installobjects import whatever_is_shipped
-from moorage.decide.install.kept import Ref, refs_of
+from moorage.decide.install.record import Ref, refs_of
 from moorage.decide.install.removal import (
     AwaitServices,
     CleanNode,

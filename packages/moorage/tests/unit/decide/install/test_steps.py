@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from moorage.cli.installobjects import wanted_objects
 from moorage.decide.install.changes import changes
-from moorage.decide.install.kept import Ref, refs_of
+from moorage.decide.install.record import Ref, refs_of
 from moorage.decide.install.rollout import hint_for, rollout
 from moorage.decide.install.steps import (
     FIELD_MANAGER,

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.cli.manifests import objects
-from moorage.decide.install.kept import Kept, Ref, make_kept, parse_kept
 from moorage.decide.install.overlay import overlay
+from moorage.decide.install.record import InstallRecord, Ref, make_record, parse_record
 from moorage.decide.install.values import (
     InstallValues,
     adopted,
@@ -50,9 +50,8 @@ documents = st.fixed_dictionaries(
 def test_values_read_from_what_they_are_written_as_are_the_same(document):
     values = parse_values(document)
     assert parse_values(values.to_document()) == values
-    assert (
-        parse_values(dict(parse_kept(make_kept(Kept(values=document, version="1", objects=()))).values)) == values
-    )
+    record = InstallRecord(values=document, version="1", objects=())
+    assert parse_values(dict(parse_record(make_record(record)).values)) == values
 
 
 @pytest.mark.parametrize(
@@ -218,11 +217,11 @@ def test_the_info_that_is_shipped_holds_no_key_of_the_admins():
 
 
 def test_what_is_kept_is_shipped_by_nothing():
-    kept = make_kept(Kept(values={}, version="1", objects=()))
+    kept = make_record(InstallRecord(values={}, version="1", objects=()))
     assert Ref.of(kept) not in {Ref.of(obj) for obj in SHIPPED}
 
 
 def test_a_broken_record_of_an_installation_is_told_of():
     with pytest.raises(NotReady) as refused:
-        parse_kept({"data": {"values": "{", "version": "1"}})
+        parse_record({"data": {"values": "{", "version": "1"}})
     assert "moorage-install cannot be read" in refused.value.message

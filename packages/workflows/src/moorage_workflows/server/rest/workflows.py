@@ -39,7 +39,7 @@ from moorage.api.workflows import (
     WorkflowList,
     as_workflow,
 )
-from moorage.decide.since import moment_before
+from moorage.decide.timetext import moment_before
 from moorage.model.argo import CRON_LABEL
 from moorage.model.names import OWNER_ANNOTATION
 from moorage.server.context import Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from moorage.decide.runs.kept import is_of_step
+from moorage.decide.runs.storedruns import is_of_step
 from moorage.server.context import Context
 from moorage_kube.errors import StorageError
 from moorage_workflows.decide.workflows.metrics import exposition, gauges

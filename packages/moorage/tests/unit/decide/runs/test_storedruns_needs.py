@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from moorage.decide.runs.kept import needs_kept
 from moorage.decide.runs.state import PEAK_MEMORY_ANNOTATION, view_run
+from moorage.decide.runs.storedruns import needs_kept
 
 STARTED = "2026-11-21T12:00:00Z"
 RESUMED = {"type": "Suspended", "status": "False", "reason": "JobResumed"}

@@ -7,10 +7,10 @@ from collections.abc import Hashable, Sequence
 from datetime import datetime, timedelta
 from itertools import count
 
-from moorage.decide.explain.case import Case, Used
+from moorage.decide.explain.nodeconstraints import placing
+from moorage.decide.explain.pendingpod import PendingPod, Used
 from moorage.decide.explain.snapshot import ParsedPod
 from moorage.decide.explain.types import Earliest, Missing, Waiter, usual_end
-from moorage.decide.explain.wishes import placing
 from moorage.decide.runs.forecast import Usual
 from moorage.decide.usage.gpus import is_reservation, owner_of, step_of
 from moorage.model.names import EXPECTED_SECONDS_ANNOTATION, RUN_LABEL
@@ -27,14 +27,14 @@ def turn(pod: PodInfo) -> tuple[int, float, str, str]:
     return -pod.priority, created, pod.namespace, pod.name
 
 
-def line_ahead(case: Case, missing: Sequence[Missing]) -> list[ParsedPod]:
+def pods_ahead(pending: PendingPod, missing: Sequence[Missing]) -> list[ParsedPod]:
     """Pods that the scheduler tries before this one and that want the same thing on some node both may use."""
-    me = case.me
+    me = pending.me
     wanted = {short.resource for short in missing} or {name for name in me.requests if is_extended(name)}
     wanted = wanted or {name for name in me.requests if name != "pods"}
-    mine = {node.name for node in case.usable}
+    mine = {node.name for node in pending.usable}
     ahead = []
-    for other in case.others:
+    for other in pending.others:
         pod = other.pod
         if other.holder is not None or pod.node or pod.finished or pod.deleting or pod.gates:
             continue
@@ -42,7 +42,7 @@ def line_ahead(case: Case, missing: Sequence[Missing]) -> list[ParsedPod]:
             continue
         if "persistentvolumeclaim" in scheduler_message(other.obj).lower():
             continue  # its volumes keep it from every node
-        if any(node.name in mine for node in case.lookup.usable(pod)):
+        if any(node.name in mine for node in pending.lookup.usable(pod)):
             ahead.append(other)
     return sorted(ahead, key=lambda other: turn(other.pod))
 
@@ -68,15 +68,15 @@ def waiter(pod: PodInfo) -> Waiter:
 # -- the future
 
 
-def play(case: Case, line: Sequence[ParsedPod], *, usual: bool) -> tuple[Earliest | None, Used]:
+def simulate(pending: PendingPod, line: Sequence[ParsedPod], *, usual: bool) -> tuple[Earliest | None, Used]:
     """Simulate the future: at each expected end the queue is tried again, in its order.
 
     Holders past their expected end are taken to end now; those without one never end. None: not foreseeable.
     With `usual`, the end that past runs forecast is used where it is before the limit or there is no limit.
     Also returned: the usage of each node once those ahead that fit now have started.
     """
-    future = _Future(case, line[:QUEUE_LIMIT], usual=usual)
-    at, freed = case.now, [node.name for node in case.usable]
+    future = _Simulation(pending, line[:QUEUE_LIMIT], usual=usual)
+    at, freed = pending.now, [node.name for node in pending.usable]
     earliest = future.start_those_that_fit(at, freed)
     used_now = future.used()
     while earliest is None and future.has_ends:
@@ -85,27 +85,27 @@ def play(case: Case, line: Sequence[ParsedPod], *, usual: bool) -> tuple[Earlies
     return earliest, used_now
 
 
-class _Future:
+class _Simulation:
     """The queue, the coming ends and the usage of nodes, at a moment that only moves forward."""
 
-    def __init__(self, case: Case, line: Sequence[ParsedPod], *, usual: bool) -> None:
-        self._case = case
+    def __init__(self, pending: PendingPod, line: Sequence[ParsedPod], *, usual: bool) -> None:
+        self._pending = pending
         self._usual = usual
-        self._mine = case.parsed
+        self._mine = pending.parsed
         self._queue = [*line, self._mine]
         # pods of the same number are alike to the scheduler: when one finds no room, the others need not be tried
-        self._nodes = {node.name: node for node in case.snapshot.nodes}
+        self._nodes = {node.name: node for node in pending.snapshot.nodes}
         self._numbers, self._allowed = self._alike()
         self._left: dict[str, dict[str, int]] = {}  # what is used on the nodes where something changed
         self._ticket = count()
         self._ends: list[tuple[datetime, int, str, ParsedPod, Usual | None]] = []
         self._last: tuple[ParsedPod, Usual | None] | None = None  # who ended last
-        for other in case.others:
+        for other in pending.others:
             if other.holder is None or other.pod.node not in self._allowed[0] or is_reservation(other.pod):
                 continue
-            end, by = end_of(case, other, usual=usual)
+            end, by = end_of(pending, other, usual=usual)
             if end is not None:
-                self._ends.append((max(case.now, end), next(self._ticket), other.pod.node, other, by))
+                self._ends.append((max(pending.now, end), next(self._ticket), other.pod.node, other, by))
         heapq.heapify(self._ends)
 
     @property
@@ -113,7 +113,7 @@ class _Future:
         return bool(self._ends)
 
     def used(self) -> Used:
-        return {**self._case.snapshot.used, **{name: dict(used) for name, used in self._left.items()}}
+        return {**self._pending.snapshot.used, **{name: dict(used) for name, used in self._left.items()}}
 
     def start_those_that_fit(self, at: datetime, freed: Sequence[str]) -> Earliest | None:
         """Give room on the nodes that got some to the queue, in its order; returned when it is this pod's turn."""
@@ -136,7 +136,7 @@ class _Future:
             else:
                 started.append(place)
                 self._change(node, parsed.pod, 1)
-                if span := span_of(self._case, parsed, usual=self._usual):
+                if span := span_of(self._pending, parsed, usual=self._usual):
                     heapq.heappush(self._ends, (at + span, next(self._ticket), node, parsed, None))
         for place in reversed(started):
             del self._queue[place], self._numbers[place]
@@ -154,49 +154,49 @@ class _Future:
 
     def _alike(self) -> tuple[list[int], list[set[str]]]:
         """A number for each pod of the queue, and by number the nodes that it may use. This pod's is 0."""
-        case = self._case
+        pending = self._pending
         known: dict[Hashable, int] = {}
         numbers = []
-        allowed = [{node.name for node in case.usable}]
+        allowed = [{node.name for node in pending.usable}]
         for parsed in self._queue[:-1]:
             key = (placing(parsed.pod), tuple(sorted(parsed.pod.requests.items())))
             if key not in known:
                 known[key] = len(allowed)
-                allowed.append({node.name for node in case.lookup.usable(parsed.pod)})
+                allowed.append({node.name for node in pending.lookup.usable(parsed.pod)})
             numbers.append(known[key])
         return [*numbers, 0], allowed
 
     def _node_with_room(self, pod: PodInfo, number: int, freed: Sequence[str]) -> str | None:
-        allowed, used = self._allowed[number], self._case.snapshot.used
+        allowed, used = self._allowed[number], self._pending.snapshot.used
         for name in freed:
             if name in allowed and not shortages(pod, self._nodes[name], self._left.get(name) or used[name]):
                 return name
         return None
 
     def _change(self, node: str, pod: PodInfo, sign: int) -> None:
-        used = self._left.setdefault(node, dict(self._case.snapshot.used[node]))
+        used = self._left.setdefault(node, dict(self._pending.snapshot.used[node]))
         for name, value in pod.requests.items():
             used[name] = used.get(name, 0) + sign * value
 
 
-def end_of(case: Case, other: ParsedPod, *, usual: bool) -> tuple[datetime | None, Usual | None]:
+def end_of(pending: PendingPod, other: ParsedPod, *, usual: bool) -> tuple[datetime | None, Usual | None]:
     """When a holder is expected to end, and the past that says so (None: its limit does)."""
     holder = other.holder
     assert holder is not None
     limit = holder.expected_until
     if usual:
-        past = case.lookup.usual(other, case.now)
+        past = pending.lookup.usual(other, pending.now)
         end = usual_end(holder, past)
         if end is not None and (limit is None or end < limit):
             return end, past
     return limit, None
 
 
-def span_of(case: Case, waiting: ParsedPod, *, usual: bool) -> timedelta | None:
+def span_of(pending: PendingPod, waiting: ParsedPod, *, usual: bool) -> timedelta | None:
     """How long a pod that waits is expected to run."""
     limit = _expected_span(waiting.pod)
     if usual:
-        past = case.lookup.usual(waiting, case.now)
+        past = pending.lookup.usual(waiting, pending.now)
         if past is not None and past.total is not None:
             return min(limit, past.total) if limit else past.total
     return limit

@@ -14,7 +14,7 @@ from moorage_kube.documents import parse_json
 from moorage_kube.errors import DocumentError, NotReady
 from moorage_kube.resources import CONFIGMAPS, Obj
 
-KEPT_CONFIGMAP = "moorage-install"  # in SYSTEM_NAMESPACE; shipped by nothing, so that no apply resets it
+RECORD_CONFIGMAP = "moorage-install"  # in SYSTEM_NAMESPACE; shipped by nothing, so that no apply resets it
 DONE, UNDER_WAY, REMOVED = "done", "under way", "removed"
 
 
@@ -35,7 +35,7 @@ class Ref(Struct, frozen=True, order=True):
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class InstallRecord(Struct, frozen=True, kw_only=True):
     """The last installation. `values`: as YAML has them; `state`: DONE, UNDER_WAY or REMOVED."""
 
     values: Mapping[str, Any]
@@ -44,19 +44,19 @@ class Kept(Struct, frozen=True, kw_only=True):
     state: str = DONE
 
 
-def make_kept(kept: Kept) -> Obj:
+def make_record(record: InstallRecord) -> Obj:
     """The ConfigMap."""
-    objects = [[ref.api_version, ref.kind, ref.namespace, ref.name] for ref in sorted(set(kept.objects))]
+    objects = [[ref.api_version, ref.kind, ref.namespace, ref.name] for ref in sorted(set(record.objects))]
     data = {
-        "values": json.dumps(kept.values, indent=2, sort_keys=True),  # JSON is YAML too
-        "version": kept.version,
-        "state": kept.state,
+        "values": json.dumps(record.values, indent=2, sort_keys=True),  # JSON is YAML too
+        "version": record.version,
+        "state": record.state,
         "objects": "\n".join(json.dumps(each) for each in objects),
     }
-    return make_object(CONFIGMAPS, KEPT_CONFIGMAP, SYSTEM_NAMESPACE, data=data)
+    return make_object(CONFIGMAPS, RECORD_CONFIGMAP, SYSTEM_NAMESPACE, data=data)
 
 
-def parse_kept(obj: Mapping[str, Any]) -> Kept:
+def parse_record(obj: Mapping[str, Any]) -> InstallRecord:
     """Raises NotReady for one that cannot be read: it was changed by hand."""
     data = obj.get("data") or {}
     try:
@@ -66,10 +66,10 @@ def parse_kept(obj: Mapping[str, Any]) -> Kept:
             raise TypeError("values is not a mapping")
     except (DocumentError, TypeError) as error:
         raise NotReady(
-            f"ConfigMap {SYSTEM_NAMESPACE}/{KEPT_CONFIGMAP} cannot be read: {error}",
-            hint="mend it, or delete it and give all options again",
+            f"ConfigMap {SYSTEM_NAMESPACE}/{RECORD_CONFIGMAP} cannot be read: {error}",
+            hint="repair it, or delete it and give all options again",
         ) from error
-    return Kept(
+    return InstallRecord(
         values=values, version=str(data.get("version") or ""), objects=refs, state=str(data.get("state") or DONE)
     )
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from moorage.decide.since import moment_before
+from moorage.decide.timetext import moment_before
 from moorage_kube.errors import UsageError
 from moorage_kube.testing.clock import NOON
 

@@ -11,7 +11,7 @@ import re
 _PEAK = re.compile(r"^moorage: peak-memory-bytes=(\d{1,18})\n?", re.MULTILINE)
 
 
-def split_last_words(text: str) -> tuple[int | None, str]:
+def split_termination_message(text: str) -> tuple[int | None, str]:
     """(the peak of memory in bytes, the rest of the message). None: our runner says nothing there."""
     matches = list(_PEAK.finditer(text))
     if not matches:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.api.kept import KeptPod, KeptRun
-from moorage.decide.runs.kept import (
+from moorage.decide.runs.state import State, view_run
+from moorage.decide.runs.storedruns import (
     DEFAULT_CONTAINER,
     Seen,
     attempt_facts,
@@ -22,7 +23,6 @@ from moorage.decide.runs.kept import (
     pod_facts,
     view_deleted,
 )
-from moorage.decide.runs.state import State, view_run
 from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL
 from moorage.model.names import RUN_LABEL
 from moorage_kube.moments import rfc3339

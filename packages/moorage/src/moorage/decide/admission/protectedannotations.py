@@ -42,7 +42,7 @@ def forged(request: Request) -> Iterator[tuple[tuple[str, ...], str, str | None,
                 yield path, key, value, before
 
 
-def keep_marks(draft: Draft) -> None:
+def restore_protected(draft: Draft) -> None:
     """Restore the stored value of each forged annotation, and warn."""
     for path, key, value, before in list(forged(draft.request)):
         meta = at(draft.obj, path)
@@ -54,7 +54,7 @@ def keep_marks(draft: Draft) -> None:
         draft.warnings.append(f"{'.'.join(path)}.annotations[{key}]: {how}; {done}")
 
 
-def judge_marks(draft: Draft) -> None:
+def judge_protected(draft: Draft) -> None:
     """Refuse marks that are forged still: where the mutating side was not asked, or others wrote after it."""
     for path, key, value, before in forged(draft.request):
         if not isinstance(at(draft.obj, path), dict):

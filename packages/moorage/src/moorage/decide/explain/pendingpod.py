@@ -20,7 +20,7 @@ Used = Mapping[str, Mapping[str, int]]
 """What is used on each node, by resource."""
 
 
-class Case(Struct, frozen=True, kw_only=True):
+class PendingPod(Struct, frozen=True, kw_only=True):
     """One pod without a node, among all others."""
 
     me: PodInfo
@@ -54,7 +54,7 @@ class Case(Struct, frozen=True, kw_only=True):
         return not refusals(pod, node, self.snapshot.on_node[node.name], used[node.name])
 
 
-def make_case(
+def make_pending_pod(
     parsed: ParsedPod,
     base: Explanation,
     lookup: Lookup,
@@ -64,12 +64,12 @@ def make_case(
     suspended: bool,
     queue: QueueWait | None,
     brief: bool,
-) -> Case:
+) -> PendingPod:
     pod = parsed.pod
     others = [other for other in lookup.snapshot.pods if not _is_same(other.obj, parsed.obj)]
     bound = (other.pod for other in others if other.holder is not None)
     volumes = volumes_of(pod, storage, bound if pod.claims else ())
-    return Case(
+    return PendingPod(
         me=pod,
         obj=parsed.obj,
         base=base,
