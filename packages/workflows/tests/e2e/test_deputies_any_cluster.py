@@ -77,5 +77,5 @@ async def test_a_lock_of_another_tenant_is_refused(
 
     await until(has_failed)
     seen = await mallory.get(WORKFLOWS, "reach", mine)
-    assert "is of another namespace" in seen["status"]["message"]
+    assert "belongs to another namespace" in seen["status"]["message"]
     assert SECRET not in str(seen)

@@ -209,7 +209,7 @@ async def test_logs_of_every_attempt_stay_when_pods_and_workflow_are_gone(
             rows = (await answer.text()).splitlines()
         assert [json.loads(row)["result"]["content"] for row in rows] == lines[:1]
     moor("delete", "--forget", name)
-    assert "nothing is kept of its log" in cluster.moor("workflow", "logs", name, "-n", namespace).stderr
+    assert "its log is not stored" in cluster.moor("workflow", "logs", name, "-n", namespace).stderr
 
 
 async def test_one_that_failed_is_submitted_again_with_what_succeeded(

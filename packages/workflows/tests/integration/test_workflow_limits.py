@@ -69,7 +69,7 @@ async def test_a_strict_workflow_does_not_wait_for_it(tmp_path: Path, is_whole: 
         await scene.look(seconds=STATUS_EVERY)
     obj = await scene.workflow()
     assert obj["status"]["phase"] == phase
-    assert "cannot be had: the ConfigMap limits does not exist" in obj["status"]["message"]
+    assert "not available: the ConfigMap limits does not exist" in obj["status"]["message"]
     assert "synchronization" not in obj["status"]
 
 
@@ -153,7 +153,7 @@ async def test_a_lock_of_another_namespace_is_refused_without_a_right_there(
         await scene.look(seconds=STATUS_EVERY)
     obj = await scene.workflow()
     assert obj["status"]["phase"] == ("Failed" if is_whole else "Error")
-    assert "is of another namespace" in obj["status"]["message"]
+    assert "belongs to another namespace" in obj["status"]["message"]
     assert "synchronization" not in obj["status"]
     assert "ada-keeps-this" not in str([await scene.workflow(), await scene.records.load(UID, "operator-1")])
     assert await scene.pods() == []

@@ -166,7 +166,7 @@ async def test_a_private_address_is_refused_unless_the_administrator_allows_it(r
     await settle(api, clock, outbound=Outbound(plain_http=True))
     assert receiver.got == []
     (event,) = (await api.list(EVENTS)).items
-    assert event["message"].startswith("a heartbeat was given up: 127.0.0.1 is not a public address")
+    assert event["message"].startswith("a heartbeat was abandoned: 127.0.0.1 is not a public address")
 
 
 async def test_a_deleted_run_waits_for_its_last_heartbeat(receiver: Receiver) -> None:

@@ -377,7 +377,7 @@ async def test_nothing_is_taken_over_from_another_namespace_or_from_what_is_not_
         await until("the refusal", is_failed)
     records.close()
     status = (await api.get(WORKFLOWS, "retried", "default"))["status"]
-    assert "(uid u) is not kept in this namespace" in status["message"]
+    assert "(uid u) has no record here" in status["message"]
     assert (await api.list(PODS)).items == []
 
 

@@ -78,7 +78,7 @@ def plan_cron(document: Mapping[str, Any], namespace: str, controller: Controlle
         raise UsageError(
             f"cannot create {version or 'no apiVersion'}/{kind or 'no kind'} as a schedule: use a"
             f" {CRON_WORKFLOWS.kind} of {CRON_WORKFLOWS.api_version}",
-            hint="make one of a CronJob: moor workflow convert FILE",
+            hint="convert a CronJob: moor workflow convert FILE",
             code=ErrorCode.INVALID,
             field="kind",
         )
@@ -147,7 +147,7 @@ async def create_cron(
     except AlreadyExists as error:
         raise AlreadyExists(
             error.message,
-            hint="put this one in its place: moor cron create FILE --replace",
+            hint="replace it: moor cron create FILE --replace",
             code=ErrorCode.EXISTS,
             field="metadata.name",
         ) from error
@@ -365,7 +365,7 @@ async def _for_backfill(api: Api, namespace: str, name: str, *, dry_run: bool) -
         )
     if view.backfill is not None and not dry_run:
         raise Conflict(
-            f"backfill {view.backfill.id} of schedule {name!r} goes on",
+            f"backfill {view.backfill.id} of schedule {name!r} is still running",
             hint=f"wait for its end: moor cron get {name}",
             code=ErrorCode.CONFLICT,
         )

@@ -141,7 +141,12 @@ def check_document(
     `knows_others`: a template that is not in `others` does not exist.
     """
     findings = [
-        Finding("version", old.path, "", f"is of Argo v3; write {old.new}, a list (see `moor workflow convert`)")
+        Finding(
+            "version",
+            old.path,
+            "",
+            f"is the spelling of Argo v3; write {old.new}, a list (see `moor workflow convert`)",
+        )
         for old in old_spellings(document)
     ]
     plain = normalise(document)

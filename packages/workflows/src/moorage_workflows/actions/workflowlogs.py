@@ -26,7 +26,7 @@ from moorage_workflows.decide.workflows.pods import MAIN
 from moorage_workflows.decide.workflows.views import ENDED, WorkflowView, view_workflow
 
 LOOK_SECONDS = 1.0  # between two looks for pods that have come, while a workflow is followed
-GONE = "the pod is gone"
+GONE = "the pod was deleted"
 AHEAD = 256  # lines that are read before somebody takes them
 
 
@@ -230,10 +230,12 @@ class WorkflowLog:
         lines, is_cut = lines_of(log, now=self._clock.now(), tail=self._tail, since_seconds=self._since)
         events: list[StepEvent] = [StepLine(step, name, line) for line in lines]
         if is_cut:
-            words = f"earlier lines of {name} were dropped: the last {format_bytes(log.most_bytes)} are kept"
+            words = (
+                f"earlier lines of {name} were dropped: only the last {format_bytes(log.most_bytes)} are stored"
+            )
             events.insert(0, StepUnread(step, name, words))
         if not events and not failure and self._container not in ("", MAIN):
-            failure = f"{GONE}, and nothing is kept of the log of {self._container}"
+            failure = f"{GONE}, and the log of {self._container} is not stored"
         return events or ([StepUnread(step, name, failure)] if failure else [])
 
     async def _view(self) -> WorkflowView:
@@ -267,7 +269,7 @@ class WorkflowLog:
             is_meant = not self._step or is_step(path, self._step)
             ran = node.type.has_pod and node.phase.is_completed and node.pod_name and not node.is_memoized
             if ran and is_meant and node.pod_name not in names and self._pod in ("", node.pod_name):
-                lost.append(StepUnread(path, node.pod_name, f"{GONE}, and nothing is kept of its log"))
+                lost.append(StepUnread(path, node.pod_name, f"{GONE}, and its log is not stored"))
         return lost
 
 

@@ -144,7 +144,7 @@ async def submit_workflow(
     _check_kind(document)
     if controller is Controller.ARGO and TAKE_OVER_ANNOTATION in annotations_of(document):
         raise Conflict(
-            "Argo runs workflows here: it cannot take over what Moorage has records of",
+            "Argo runs workflows here: it cannot take over results from Moorage's records",
             hint="submit it without --memoized",
             code=ErrorCode.CONFLICT,
         )
@@ -225,7 +225,7 @@ async def _create(api: Api, made: Obj, namespace: str, *, mark: str, dry_run: bo
     except AlreadyExists as error:
         raise AlreadyExists(
             f"the name {name!r} is taken: another workflow in namespace {namespace} has it",
-            hint=f"look at it: moor workflow get {name}; or choose a beginning: --generate-name {name}-",
+            hint=f"show it: moor workflow get {name}; or choose a prefix: --generate-name {name}-",
             code=ErrorCode.EXISTS,
             field="metadata.name",
         ) from error
@@ -434,7 +434,7 @@ async def resume_workflow(
             what = f"matches {resume.selector!r} and waits" if resume.selector else "waits"
             raise Conflict(
                 f"no node of workflow {view.name!r} {what} for a person",
-                hint=f"look at its nodes: moor workflow get {view.name}",
+                hint=f"show its nodes: moor workflow get {view.name}",
                 code=ErrorCode.CONFLICT,
             )
         patch: Obj = {}
@@ -540,8 +540,8 @@ async def _retryable(api: Api, namespace: str, name: str, retry: Retry, records:
     if live is None:
         gone = view_workflow(await get_workflow(api, namespace, name, records))
         raise Conflict(
-            f"workflow {gone.name!r} was deleted: only its record is kept",
-            hint=f"run it anew: moor workflow resubmit {gone.name}",
+            f"workflow {gone.name!r} was deleted: only its record exists",
+            hint=f"run it again: moor workflow resubmit {gone.name}",
             code=ErrorCode.CONFLICT,
         )
     view = view_workflow(await get_workflow(api, namespace, name, records))
@@ -549,14 +549,14 @@ async def _retryable(api: Api, namespace: str, name: str, retry: Retry, records:
     if retry.selector and view.nodes and not list(_matching(view, retry.selector)):
         raise UsageError(
             f"no node of workflow {name!r} matches {retry.selector!r}",
-            hint=f"look at its nodes: moor workflow get {name}",
+            hint=f"show its nodes: moor workflow get {name}",
             code=ErrorCode.INVALID,
             field="nodeFieldSelector",
         )
     if _is_argos(live):
         raise Conflict(
             f"Argo runs workflow {name!r}: Moorage cannot retry it",
-            hint=f"use Argo's own command: argo retry {name}; or run it anew: moor workflow resubmit {name}",
+            hint=f"use Argo's own command: argo retry {name}; or run it again: moor workflow resubmit {name}",
             code=ErrorCode.CONFLICT,
         )
     return live

@@ -44,7 +44,7 @@ def template_of(document: Mapping[str, Any], namespace: str) -> tuple[Resource, 
     )
     if resource is None or document.get("apiVersion") != resource.api_version:
         raise UsageError(
-            f"this is no template: {document.get('apiVersion') or 'no apiVersion'}/"
+            f"this is not a template: {document.get('apiVersion') or 'no apiVersion'}/"
             f"{document.get('kind') or 'no kind'}; use a WorkflowTemplate or ClusterWorkflowTemplate of"
             f" {WORKFLOW_TEMPLATES.api_version}",
             code=ErrorCode.INVALID,
@@ -87,7 +87,7 @@ async def create_template(
     except AlreadyExists as error:
         raise AlreadyExists(
             f"the name {made['metadata']['name']!r} is taken by another {resource.kind}",
-            hint="put this one in its place: moor workflow template create FILE --replace",
+            hint="replace it: moor workflow template create FILE --replace",
             code=ErrorCode.EXISTS,
             field="metadata.name",
         ) from error
@@ -132,7 +132,7 @@ async def _replacement(api: Api, namespace: str, document: Mapping[str, Any]) ->
     if version and version != stored["metadata"].get("resourceVersion"):
         raise Conflict(
             f"the template {made['metadata']['name']!r} was changed since you read it",
-            hint="read it again, and make your change anew",
+            hint="read it again, and repeat your change",
             code=ErrorCode.CONFLICT,
         )
     wanted = {**stored, "spec": made.get("spec") or {}}

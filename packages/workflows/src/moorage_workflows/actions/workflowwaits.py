@@ -73,7 +73,7 @@ async def _with_notes(api: Api, view: WorkflowView, waits: Waits, now: datetime)
             try:
                 note = saving_note(each, await api.get(PODS, each.pod, view.namespace), view.name, now)
             except NotFound:
-                note = f"its pod {each.pod} does not exist any more: {GOES_ON}"
+                note = f"its pod {each.pod} was deleted: {GOES_ON}"
             running[place] = replace(each, note=note)
     return replace(waits, running=tuple(running))
 

@@ -20,7 +20,7 @@ class WorkflowArtifact(Answer, frozen=True):
     step: Annotated[str, about("Name of that node, as the workflow shows it.")]
     name: Annotated[str, about("Name of the artifact.")]
     size_bytes: Annotated[int, about("Bytes as they are stored; 0: stored elsewhere.")]
-    digest: Annotated[str, about("Digest of what is stored, sha256:…; empty: not known.")]
+    digest: Annotated[str, about("Digest of the stored bytes, sha256:…; empty: unknown.")]
     archive: Annotated[str, about("tar: a .tgz; zip; none: the file itself.")]
     key: Annotated[str, about("Where it is stored: key in the store of its namespace, or in the bucket.")]
     location: Annotated[str, about("Where else it is stored, such as s3; empty: in the store of the server.")]

@@ -51,7 +51,7 @@ def cron() -> None:
 )
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Check it and print its next slots; create nothing.")
-@click.option("--replace", is_flag=True, help="Change schedules that exist. Runs that go on keep their spec.")
+@click.option("--replace", is_flag=True, help="Change existing schedules. Active runs continue with the old spec.")
 @target_options
 def create(target: Target, file: Path, dry_run: bool, replace: bool) -> int:
     """Create schedules from CronWorkflows in a file.
@@ -157,19 +157,19 @@ def get(target: Target, name: str, output: str) -> int:
 
 
 @cron.command(
-    examples={"moor cron suspend nightly": "run no slot", "moor cron resume nightly": "until you say so"}
+    examples={"moor cron suspend nightly": "stop running slots", "moor cron resume nightly": "run slots again"}
 )
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete("crons"))
 @target_options
 def suspend(target: Target, names: tuple[str, ...]) -> int:
-    """Run no slot from now on. Runs that go on are left alone."""
+    """Stop running slots. Active runs continue."""
     return _switch(target, names, is_suspended=True)
 
 
 @cron.command(
     examples={
         "moor cron resume nightly": "run slots again",
-        "moor cron backfill nightly --from 2d": "and those that passed",
+        "moor cron backfill nightly --from 2d": "and missed slots",
     }
 )
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete("crons"))
@@ -267,7 +267,7 @@ def backfill(target: Target, name: str, begin: str, end: str | None, parallel: i
             console.show(f"… and {len(answer.slots) - SHOWN} more")
         passed = f"; {len(answer.skipped)} have run" if answer.skipped else ""
         if not answer.slots:
-            console.say(f"no slot is to be run{passed}")
+            console.say(f"there are no slots to run{passed}")
         elif dry_run:
             console.say(f"{len(answer.slots)} slots would run{passed}")
         else:
@@ -339,12 +339,12 @@ def history(target: Target, name: str, output: str) -> int:
 
 @cron.command(
     examples={
-        "moor cron suspend nightly": "keep it, and run no slot",
+        "moor cron suspend nightly": "stop its slots instead",
         "moor cron delete nightly": "delete it with its workflows",
     }
 )
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete("crons"))
-@click.option("--yes", is_flag=True, help="Do not ask. Their workflows are deleted too, those that go on as well.")
+@click.option("--yes", is_flag=True, help="Do not ask. Their workflows are deleted too, also active ones.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], yes: bool) -> int:
     """Delete schedules and their workflows."""
@@ -375,7 +375,7 @@ def _documents(file: Path) -> list[Mapping[str, Any]]:
         raise UsageError(f"{name} has no documents")
     for document in documents:
         if not isinstance(document, Mapping):
-            raise UsageError(f"{name} has a document that is no object: use a CronWorkflow")
+            raise UsageError(f"{name} has a document that is not an object: use a CronWorkflow")
     return [document for document in documents if isinstance(document, Mapping)]
 
 
@@ -424,7 +424,7 @@ def _row(view: Cron, now: datetime) -> list[str]:
 def _facts(view: Cron, now: datetime) -> list[tuple[str, str]]:
     facts = [("Schedule", f"{text} ({words})") for text, words in zip(view.schedules, view.in_words, strict=False)]
     facts.append(("Time zone", view.time_zone))
-    state = "suspended" if view.suspended else "stopped: its stop strategy holds" if view.stopped else "active"
+    state = "suspended" if view.suspended else "stopped by its stop strategy" if view.stopped else "active"
     facts.append(("State", state))
     if view.next is not None:
         facts.append(("Next slot", f"{_when(view.next, view)} (in {format_duration(view.next - now)})"))
@@ -437,7 +437,7 @@ def _facts(view: Cron, now: datetime) -> list[tuple[str, str]]:
     facts.append(("Goes on", ", ".join(view.active) or "nothing"))
     facts.append(("So far", f"{view.succeeded} succeeded, {view.failed} failed"))
     if view.backfill:
-        facts.append(("Backfill", f"{view.backfill} goes on"))
+        facts.append(("Backfill", f"{view.backfill} is running"))
     if view.problem:
         facts.append(("Problem", view.problem))
     return facts

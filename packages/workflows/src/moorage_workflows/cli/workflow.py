@@ -18,8 +18,8 @@ from moorage_workflows.cli.workflowtemplate import template
     examples={
         "moor workflow lint train.yaml": "check a workflow before you submit it",
         "moor workflow submit train.yaml --watch": "submit a workflow, and watch its steps",
-        "moor workflow get @latest": "how the newest workflow stands",
-        "moor workflow convert nightly.yaml > cron.yaml": "convert a CronJob, and read what changes",
+        "moor workflow get @latest": "show the newest workflow",
+        "moor workflow convert nightly.yaml > cron.yaml": "convert a CronJob, and list the changes",
     }
 )
 def workflow() -> None:

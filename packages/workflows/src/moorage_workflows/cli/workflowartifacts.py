@@ -24,7 +24,7 @@ from moorage_workflows.model.workflow import Artifact, NodeRecord
 
 @console.group(
     examples={
-        "moor workflow artifacts list @latest": "what the steps of the newest workflow left",
+        "moor workflow artifacts list @latest": "the artifacts of the newest workflow",
         "moor workflow artifacts get train-x7k2p train/model": "fetch an artifact",
     }
 )
@@ -43,7 +43,7 @@ def artifacts() -> None:
 @console.output_option
 @target_options
 def list_(target: Target, name: str, output: str) -> int:
-    """List the artifacts that the steps of a workflow left."""
+    """List the artifacts of a workflow's steps."""
 
     async def work(session: Session) -> int:
         view = await _view(session, name)
@@ -81,7 +81,7 @@ def list_(target: Target, name: str, output: str) -> int:
 
 @artifacts.command(
     examples={
-        "moor workflow artifacts get train-x7k2p train/model": "into a file of its own name",
+        "moor workflow artifacts get train-x7k2p train/model": "into a file with the artifact's name",
         "moor workflow artifacts get @latest train/model --file model.tgz": "into another file",
         "moor workflow artifacts get @latest report/html --file - | less": "on stdout",
     }
@@ -158,7 +158,7 @@ def find_artifact(view: WorkflowView, step: str, name: str) -> tuple[NodeRecord,
         shown = ", ".join(f"{path}/{each.name}" for path, _, each in known[:8])
         raise NotFound(
             f"workflow {view.name!r} has no artifact {f'{step}/{name}'!r}",
-            hint=f"it has: {shown}" if shown else "its steps left none",
+            hint=f"it has: {shown}" if shown else "its steps have none",
         )
     if len({path.rpartition("(")[0] for path, _, _ in near}) > 1:
         paths = ", ".join(path for path, _, _ in near[:8])

@@ -32,7 +32,7 @@ selector_option = click.option(
 @console.command(
     examples={
         "moor workflow stop train-x7k2p": "end its steps; its exit handler runs",
-        "moor workflow stop train-x7k2p --node-field-selector displayName=approve": "refuse what waits",
+        "moor workflow stop train-x7k2p --node-field-selector displayName=approve": "refuse an approval",
     }
 )
 @names_argument
@@ -40,7 +40,10 @@ selector_option = click.option(
 @click.option("--message", default="", help="Why; shown at the nodes that fail.")
 @target_options
 def stop(target: Target, names: tuple[str, ...], node_field_selector: str, message: str) -> int:
-    """Stop workflows: running steps end, none begins, the exit handler runs. With a selector, fail those nodes."""
+    """Stop workflows: running steps end, further steps do not begin, the exit handler runs.
+
+    With a selector, fail those nodes.
+    """
 
     async def halt(session: Session, name: str) -> Obj:
         if node_field_selector:
@@ -70,14 +73,14 @@ def terminate(target: Target, names: tuple[str, ...]) -> int:
 
 @console.command(
     examples={
-        "moor workflow suspend train-x7k2p": "let no further step begin",
+        "moor workflow suspend train-x7k2p": "stop further steps",
         "moor workflow suspend a b": "hold several workflows",
     }
 )
 @names_argument
 @target_options
 def suspend(target: Target, names: tuple[str, ...]) -> int:
-    """Let no further step of workflows begin. Steps that run go on."""
+    """Suspend workflows: further steps do not begin. Running steps continue."""
 
     async def hold(session: Session, name: str) -> Obj:
         return await workflows.suspend_workflow(session.api, session.namespace, name)
@@ -87,7 +90,7 @@ def suspend(target: Target, names: tuple[str, ...]) -> int:
 
 @console.command(
     examples={
-        "moor workflow resume train-x7k2p": "let it, and all its steps that wait for a person, go on",
+        "moor workflow resume train-x7k2p": "resume it, with all its steps that wait for a person",
         "moor workflow resume train-x7k2p --node-field-selector displayName=approve": "one step",
     }
 )
@@ -96,7 +99,7 @@ def suspend(target: Target, names: tuple[str, ...]) -> int:
 @click.option("--message", default="", help="Why; shown at the nodes.")
 @target_options
 def resume(target: Target, names: tuple[str, ...], node_field_selector: str, message: str) -> int:
-    """Let suspended workflows, and steps that wait for a person, go on."""
+    """Resume suspended workflows, and steps that wait for a person."""
 
     async def go_on(session: Session, name: str) -> Obj:
         return await _resume(session, name, Resume(selector=node_field_selector, message=message))
@@ -106,18 +109,18 @@ def resume(target: Target, names: tuple[str, ...], node_field_selector: str, mes
 
 @console.group(
     examples={
-        "moor workflow node set train-x7k2p --output-parameter approved=yes": "answer, and let it go on",
+        "moor workflow node set train-x7k2p --output-parameter approved=yes": "answer, and resume it",
         "moor workflow node set train-x7k2p --phase Failed": "refuse",
     }
 )
 def node() -> None:
-    """Give steps that wait for a person their outputs."""
+    """Set the outputs of steps that wait for a person."""
 
 
 @node.command(
     "set",
     examples={
-        "moor workflow node set train-x7k2p --output-parameter approved=yes": "answer, and let it go on",
+        "moor workflow node set train-x7k2p --output-parameter approved=yes": "answer, and resume it",
         "moor workflow node set train-x7k2p --phase Failed --message 'too large'": "refuse",
     },
 )
@@ -136,7 +139,7 @@ def node() -> None:
     type=click.Choice(("Succeeded", "Failed")),
     default="Succeeded",
     show_default=True,
-    help="What becomes of the step.",
+    help="New state of the step.",
 )
 @target_options
 def set_(
@@ -147,7 +150,7 @@ def set_(
     message: str,
     phase: str,
 ) -> int:
-    """Give a step that waits for a person its outputs, and let it go on, or fail."""
+    """Set the outputs of a step that waits for a person, and resume it or fail it."""
     values = dict(pairs_of(output_parameters, "outputParameters", "output parameter"))
     wanted = Resume(selector=node_field_selector, parameters=values, message=message, is_failure=phase == "Failed")
 
@@ -159,12 +162,12 @@ def set_(
 
 @console.command(
     examples={
-        "moor workflow retry train-x7k2p": "run again what failed; what succeeded stays",
+        "moor workflow retry train-x7k2p": "run the failed steps again",
         "moor workflow retry a b": "several workflows",
     }
 )  # fmt: skip
 @names_argument
-@click.option("--restart-successful", is_flag=True, help="Also run chosen steps again that succeeded.")
+@click.option("--restart-successful", is_flag=True, help="Also run selected steps again that succeeded.")
 @selector_option
 @target_options
 def retry(target: Target, names: tuple[str, ...], restart_successful: bool, node_field_selector: str) -> int:
@@ -183,11 +186,11 @@ def retry(target: Target, names: tuple[str, ...], restart_successful: bool, node
     examples={
         "moor workflow delete train-x7k2p": "delete a workflow with its pods",
         "moor workflow delete a b": "delete several workflows",
-        "moor workflow delete --forget train-x7k2p": "and erase the logs of its steps that the server keeps",
+        "moor workflow delete --forget train-x7k2p": "and erase the stored logs of its steps",
     }
 )
 @names_argument
-@click.option("--forget", is_flag=True, help="Also erase the logs and facts of its pods that the server keeps.")
+@click.option("--forget", is_flag=True, help="Also erase the stored logs and records of its pods.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], forget: bool) -> int:
     """Delete workflows with their pods. The server retains their records for a time."""
@@ -204,7 +207,9 @@ def delete(target: Target, names: tuple[str, ...], forget: bool) -> int:
                 await erase_kept_steps(session, known)
         return {"metadata": {"name": known or name}}
 
-    return _each(target, names, remove, "deleted; the kept logs of its steps are erased" if forget else "deleted")
+    return _each(
+        target, names, remove, "deleted; the stored logs of its steps are erased" if forget else "deleted"
+    )
 
 
 async def _resume(session: Session, name: str, wanted: Resume) -> Obj:

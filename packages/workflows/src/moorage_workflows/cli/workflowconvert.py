@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 @console.command(
     examples={
-        "moor workflow convert nightly.yaml > cron.yaml": "convert a CronJob, and read what changes",
-        "moor workflow convert nightly.yaml --explain": "see what becomes of each field",
-        "kubectl get cronjob nightly -o yaml | moor workflow convert -": "convert what a cluster has",
+        "moor workflow convert nightly.yaml > cron.yaml": "convert a CronJob, and list the changes",
+        "moor workflow convert nightly.yaml --explain": "show the result for each field",
+        "kubectl get cronjob nightly -o yaml | moor workflow convert -": "convert an object of the cluster",
     }
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
-@click.option("--explain", is_flag=True, help="Print what becomes of each field, instead of the result.")
+@click.option(
+    "--explain", is_flag=True, help="Print the result for each field, instead of the converted documents."
+)
 @click.option(
     "--time-zone", default="", metavar="ZONE", help="Time zone of CronJobs that state none, such as Asia/Tokyo."
 )

@@ -38,7 +38,7 @@ LOOK_SECONDS = 1.0  # between two looks at a workflow that is watched
     }
 )
 @click.argument("name", shell_complete=complete("workflows"))
-@click.option("--whole", is_flag=True, help="Show every step: many that are alike are counted without it.")
+@click.option("--whole", is_flag=True, help="Show every step; the default counts many similar steps.")
 @console.document_option
 @target_options
 def get(target: Target, name: str, whole: bool, output: str) -> int:
@@ -75,7 +75,7 @@ async def _peaks(session: Session, view: WorkflowView) -> dict[str, int]:
 
 @console.command(
     examples={
-        "moor workflow watch train-x7k2p": "its steps, kept up to date until it has ended",
+        "moor workflow watch train-x7k2p": "its steps, updated until it has ended",
         "moor workflow watch @latest": "those of the newest workflow",
     }
 )
@@ -93,7 +93,7 @@ def watch(target: Target, name: str) -> int:
 
 @console.command(
     examples={
-        "moor workflow wait train-x7k2p && echo done": "go on when it has succeeded",
+        "moor workflow wait train-x7k2p && echo done": "continue when it has succeeded",
         "moor workflow wait a b --timeout 2h": "for two hours at most",
     }
 )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     examples={
         "moor workflow lint train.yaml": "check a workflow",
         "moor workflow lint workflows/ --strict": "check a folder in CI; warnings fail, too",
-        "kubectl get workflowtemplate etl -o yaml | moor workflow lint -": "check what a cluster has",
+        "kubectl get workflowtemplate etl -o yaml | moor workflow lint -": "check an object of the cluster",
     }
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))

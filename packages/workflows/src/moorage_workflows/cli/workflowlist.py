@@ -23,8 +23,8 @@ SHOWN = 100  # workflows, unless more are asked for
 @console.command(
     "list",
     examples={
-        "moor workflow list --running --watch": "what has not ended, kept up to date",
-        "moor workflow list --since 24h --status Failed": "what failed in the last day",
+        "moor workflow list --running --watch": "active workflows, updated continuously",
+        "moor workflow list --since 24h --status Failed": "failures of the last day",
         "moor workflow list --cron nightly --limit 10": "the last runs of a schedule",
     },
 )
@@ -68,11 +68,11 @@ def list_(
     """List workflows, newest first, also deleted ones that the server has records of."""
     phases = set(status)
     if running and completed:
-        raise UsageError("no workflow is running and completed: give one of --running and --completed")
+        raise UsageError("--running and --completed exclude each other: give only one")
     if running or completed:
         wanted = {PENDING, RUNNING} if running else set(ENDED)
         if phases and not phases & wanted:
-            raise UsageError(f"no workflow is {'running' if running else 'completed'} and {', '.join(status)}")
+            raise UsageError(f"--{'running' if running else 'completed'} excludes --status {', '.join(status)}")
         phases = phases & wanted or wanted
 
     async def read(session: Session) -> Listing:

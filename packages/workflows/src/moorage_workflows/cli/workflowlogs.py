@@ -30,7 +30,7 @@ COLOURS = ("cyan", "magenta", "blue", "green", "yellow", "bright_cyan")  # of th
     }
 )
 @click.argument("name", shell_complete=complete("workflows"))
-@click.option("-f", "--follow", is_flag=True, help="Go on until the workflow has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Continue until the workflow has ended.")
 @click.option("--step", default="", metavar="STEP", help="Only this step, as `moor workflow get` names it.")
 @click.option("--tail", type=click.IntRange(0), default=None, help="Only the last lines of each pod.")
 @click.option("--since", default=None, metavar="TIME", help="Only lines of the last time, such as 10m.")

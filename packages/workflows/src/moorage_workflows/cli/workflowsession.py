@@ -74,7 +74,7 @@ class ServerRecords:
 
     def _note(self, error: MoorageError) -> None:
         if not self._is_noted:
-            console.note(f"what the server keeps of workflows is missing here: {error.message}")
+            console.note(f"the server's records of workflows are missing here: {error.message}")
         self._is_noted = True
 
 
@@ -204,7 +204,7 @@ def next_steps(view: WorkflowView) -> list[str]:
             + (f" --node-field-selector displayName={waiting[0].display_name}" if len(waiting) > 1 else "")
         )
     elif view.is_suspended and not view.has_ended:
-        steps.append(f"let it go on: moor workflow resume {view.name}")
+        steps.append(f"resume it: moor workflow resume {view.name}")
     pending = [node for node in view.nodes if node.phase is NodePhase.PENDING and node.pod_name]
     if pending and not view.has_ended:
         path = step_path(pending[0].name, view.name)
@@ -216,5 +216,5 @@ def next_steps(view: WorkflowView) -> list[str]:
         path = step_path(failed[-1].name, view.name)
         steps.append(f"see its log: moor workflow logs {view.name} --step '{path}'")
     if view.has_ended and view.phase != "Succeeded" and not view.is_gone:
-        steps.append(f"run again what failed: moor workflow retry {view.name}")
+        steps.append(f"run the failed steps again: moor workflow retry {view.name}")
     return steps

@@ -26,8 +26,10 @@ ADDITIONS: tuple[Callable[[Any], Any], ...] = (
         "-p", "--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="Argument. Repeatable."
     ),
     click.option("--name", default="", help="Name of the workflow."),
-    click.option("--generate-name", default="", help="Beginning of its name; 5 characters are added."),
-    click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="Label of it. Repeatable."),
+    click.option("--generate-name", default="", help="Prefix of its name; 5 characters are added."),
+    click.option(
+        "--label", "labels", multiple=True, metavar="NAME=VALUE", help="Label of the workflow. Repeatable."
+    ),
     click.option("--entrypoint", default="", help="Template to begin with."),
     click.option(
         "--service-account", "--serviceaccount", "service_account", default="", help="ServiceAccount of its pods."
@@ -105,7 +107,7 @@ def submit(
     """
     if bool(files) == bool(source):
         raise UsageError(
-            "submit needs a FILE, or --from KIND/NAME" if not files else "give a FILE or --from, not both",
+            "submit needs a FILE, or --from KIND/NAME" if not files else "use FILE or --from, not both",
             hint="moor workflow submit train.yaml; or moor workflow submit --from workflowtemplate/train",
         )
     documents = [document for file in files for document in read_documents(file)]
@@ -143,15 +145,15 @@ def submit(
 
 @console.command(
     examples={
-        "moor workflow resubmit train-x7k2p": "run the same once more, as a workflow of its own",
+        "moor workflow resubmit train-x7k2p": "run the same spec again, as a new workflow",
         "moor workflow resubmit @latest -p epochs=9 --watch": "the newest one, with another argument",
-        "moor workflow resubmit --memoized train-x7k2p": "one that failed: run only what did not succeed",
+        "moor workflow resubmit --memoized train-x7k2p": "a failed one: run only the steps that did not succeed",
     }
 )
 @click.argument("name", shell_complete=complete("workflows"))
 @click.option("-p", "--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="Argument. Repeatable.")
 @click.option(
-    "--memoized", is_flag=True, help="Take over what succeeded in a workflow that failed, with its outputs."
+    "--memoized", is_flag=True, help="Take over the successful steps of a failed workflow, with their outputs."
 )
 @with_options(AFTER)
 @target_options
@@ -203,7 +205,9 @@ def read_documents(file: Path) -> list[Obj]:
         flat += items if isinstance(items, list) else [document]
     for at, document in enumerate(flat):
         if not isinstance(document, dict):
-            raise UsageError(f"{name}: document {at + 1} is no object", hint="it needs apiVersion, kind and spec")
+            raise UsageError(
+                f"{name}: document {at + 1} is not an object", hint="it needs apiVersion, kind and spec"
+            )
     return flat
 
 

@@ -38,7 +38,9 @@ def template() -> None:
     }
 )
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path))
-@click.option("--replace", is_flag=True, help="Change templates that exist. Workflows that run keep theirs.")
+@click.option(
+    "--replace", is_flag=True, help="Change existing templates. Running workflows continue with the old ones."
+)
 @cluster_option
 @click.option("--dry-run", is_flag=True, help="Check the templates; create nothing.")
 @target_options
@@ -52,7 +54,7 @@ def create(target: Target, files: tuple[Path, ...], replace: bool, cluster: bool
         kinds = [workflowtemplates.template_of(document, session.namespace)[0] for document in documents]
         if cluster and any(kind.namespaced for kind in kinds):
             raise UsageError(
-                "the files have a WorkflowTemplate, which is of a namespace",
+                "the files have a WorkflowTemplate, which has a namespace",
                 hint="leave out --cluster, or change its kind to ClusterWorkflowTemplate",
             )
         check = checks_of(session.api, session.namespace, documents, evaluation=InPlace())

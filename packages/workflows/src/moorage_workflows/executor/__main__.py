@@ -36,7 +36,7 @@ API_TRY_SECONDS = 900.0  # an API server that is updated is back by then; an err
 def main(argv: list[str] | None = None, env: Mapping[str, str] = os.environ) -> int:
     """Run one part to its end."""
     program = "python -m moorage_workflows.executor"
-    parser = argparse.ArgumentParser(prog=program, description="Beside a workflow's step.")
+    parser = argparse.ArgumentParser(prog=program, description="The executor in a step's pod.")
     parser.add_argument("part", choices=("init", "wait", "http", "data", "resource", "delete"))
     parser.add_argument("--step", type=Path, default=Path("."), help="the folder that the pod's containers share")
     parser.add_argument("--order", type=Path, required=True, help="the file with the order")

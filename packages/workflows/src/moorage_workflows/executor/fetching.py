@@ -170,7 +170,7 @@ def _from_folder(server: Server, key: str, into: Path, work: Path) -> bool:
 
 def _check(file: Path, digest: str) -> None:
     if digest and digest_of(file) != digest:
-        raise Passing("what came is not what was stored: its digest is another")
+        raise Passing("the fetched artifact has another digest than the stored one")
 
 
 def digest_of(file: Path) -> str:

@@ -17,8 +17,8 @@ FILES = 10_000  # of one folder, as many as are fetched again
 def files_of(source: Path, into: Path) -> Iterator[str]:
     """The files of the folder in the tar that the script left: each is written to `into`; its name is given.
 
-    None for a tar of one file that is no folder. A link gives the file that it leads to; one that leads out of the
-    folder, sockets, pipes and devices are left out with a word on standard error. Raises StepError.
+    None for a tar of one file. A link is replaced by its target. Links that lead out of the folder, sockets, pipes
+    and devices are left out with a message on standard error. Raises StepError.
     """
     try:
         with tarfile.open(source, "r:") as tar:

@@ -37,7 +37,7 @@ def data_report(order: Order, server: Callable[[], Server], stores: Stores, retr
     try:
         text = json_text(data, Budget())
     except TextError as error:
-        raise StepError(f"what the transformation made is no JSON: {error.message}") from error
+        raise StepError(f"the result of the transformation is not JSON: {error.message}") from error
     size = len(text.encode())
     if size > RESULT_BYTES:
         raise StepError(f"the list has {size} bytes, and a result has at most {RESULT_BYTES}: use a longer key")

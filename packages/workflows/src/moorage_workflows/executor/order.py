@@ -87,7 +87,7 @@ class Order:
 
 
 def read_order(path: Path) -> Order:
-    """Raises StepError for a file that is no order."""
+    """Raises StepError for a file that is not an order."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         return Order(

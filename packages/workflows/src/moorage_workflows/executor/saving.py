@@ -204,7 +204,7 @@ def _artifact(
 def _folder(
     raw: Path, file: Path, output: Output, server: Callable[[], Server], stores: Stores, retrying: Retrying
 ) -> dict[str, Any] | None:
-    """Save each file of a folder by itself, below the artifact's key; None: it is no folder, or has no file.
+    """Save each file of a folder by itself, below the artifact's key; None: it is not a folder, or has no file.
 
     `file`: where each is for the moment.
     """
@@ -253,7 +253,7 @@ def _upload(
             name, archive, file, key=output.key if output is not None else "", below=below
         )
         if artifact.get("digest") not in (None, "", digest):
-            raise Passing("what the server stored is not what was sent: its digest is another")
+            raise Passing("the stored artifact has another digest than the sent one")
         return artifact
 
     artifact = retrying.call(f"output artifact {name!r}", put)
@@ -295,7 +295,7 @@ def _is_plain(path: Path) -> bool:
 
 def _complaint(path: Path) -> str:
     text = (_read(path, 400) or b"").decode("utf-8", "replace").strip()
-    return text or "it could not be kept"
+    return text or "it could not be copied"
 
 
 def _discard(path: Path) -> None:

@@ -298,7 +298,7 @@ class Stores:
             self._git(command, env, repo, may_pass=True)
         if revision := store.get("revision"):
             if str(revision).startswith("-"):
-                raise StepError(f"the revision {revision!r} of {repo} is no name")
+                raise StepError(f"the revision {revision!r} of {repo} is not a name")
             try:
                 self._git([*within, "checkout", "--quiet", str(revision), "--"], env, repo)
             except StepError:

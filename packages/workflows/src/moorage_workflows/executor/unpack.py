@@ -92,7 +92,7 @@ def _untar(source: Path, folder: Path) -> None:
 
 
 def _check_entry(entry: tarfile.TarInfo) -> None:
-    """Raises StepError where an entry is no file, folder or link, or names anything that is not below it."""
+    """Raises StepError where an entry is not a file, folder or link, or names anything that is not below it."""
     if not (entry.isreg() or entry.isdir() or entry.issym() or entry.islnk()):
         raise StepError(f"it has the entry {entry.name!r}, which is neither a file nor a folder")
     for name in (entry.name, entry.linkname):
@@ -109,7 +109,7 @@ def _unzip(source: Path, folder: Path) -> None:
             name = entry.filename
             parts = name.rstrip("/").split("/")
             if name.startswith("/") or "\\" in name or not name or any(part in ("", ".", "..") for part in parts):
-                raise StepError(f"it has the entry {name!r}, which leads out of its folder or is no name")
+                raise StepError(f"it has the entry {name!r}, which leads out of its folder or is not a name")
             kind = stat.S_IFMT(entry.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise StepError(f"it has the entry {name!r}, which is neither a file nor a folder")

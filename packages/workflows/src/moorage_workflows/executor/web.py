@@ -20,7 +20,7 @@ CHUNK = 1024 * 1024
 TIMEOUT_SECONDS = 120.0  # without a byte
 UNKNOWN_NAME_SECONDS = 30.0  # a name server that has just begun may not know it yet
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
-_SHOWN = 400  # bytes of an answer that is no JSON
+_SHOWN = 400  # bytes of an answer that is not JSON
 
 
 class Server:
@@ -53,9 +53,9 @@ class Server:
         try:
             artifact = json.loads(answer)
         except ValueError as error:
-            raise Passing(f"the answer to the upload of {name!r} is no JSON: {answer[:_SHOWN]!r}") from error
+            raise Passing(f"the answer to the upload of {name!r} is not JSON: {answer[:_SHOWN]!r}") from error
         if not isinstance(artifact, dict):
-            raise Passing(f"the answer to the upload of {name!r} is no artifact: {answer[:_SHOWN]!r}")
+            raise Passing(f"the answer to the upload of {name!r} is not an artifact: {answer[:_SHOWN]!r}")
         return artifact
 
     def get_artifact(self, key: str, file: Path) -> None:
@@ -70,7 +70,9 @@ class Server:
         try:
             return [str(name) for name in json.loads(answer)]
         except (ValueError, TypeError) as error:
-            raise Passing(f"the list of artifacts below {key!r} is no JSON list: {answer[:_SHOWN]!r}") from error
+            raise Passing(
+                f"the list of artifacts below {key!r} is not a JSON list: {answer[:_SHOWN]!r}"
+            ) from error
 
     def report(self, document: Mapping[str, Any]) -> None:
         """Send the report; a server that has one already keeps that."""

@@ -148,7 +148,9 @@ def parse_cron(obj: Mapping[str, Any]) -> CronView:
     schedules = spec.get("schedules") if spec.get("schedules") is not None else spec.get("schedule")
     texts = [schedules] if isinstance(schedules, str) else schedules
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or not texts:
-        problems.append(f"spec.schedules: {schedules!r} is no list of schedules: use at least one, as '0 8 * * *'")
+        problems.append(
+            f"spec.schedules: {schedules!r} is not a list of schedules: use at least one, as '0 8 * * *'"
+        )
         texts = []
     policy = spec.get("concurrencyPolicy")
     policy = Concurrency.ALLOW if policy in (None, "") else policy
@@ -161,7 +163,8 @@ def parse_cron(obj: Mapping[str, Any]) -> CronView:
     catch_up = int(catch_up_text) if catch_up_text.isascii() and catch_up_text.isdigit() else -1
     if not 0 <= catch_up <= CATCH_UP_MAX:
         problems.append(
-            f"metadata.annotations[{CATCH_UP_ANNOTATION}]: {catch_up_text!r} is no number from 0 to {CATCH_UP_MAX}"
+            f"metadata.annotations[{CATCH_UP_ANNOTATION}]: {catch_up_text!r} is not a number"
+            f" from 0 to {CATCH_UP_MAX}"
         )
     if not isinstance(spec.get("workflowSpec"), Mapping):
         problems.append("spec.workflowSpec: it is missing: give the spec of the Workflows to run")
@@ -219,7 +222,7 @@ def _whole(spec: Mapping[str, Any], field: str, problems: list[str]) -> int | No
     value = spec.get(field)
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31):
         return value
-    problems.append(f"spec.{field}: {value!r} is no whole number of 32 bits")
+    problems.append(f"spec.{field}: {value!r} is not a whole number of 32 bits")
     return None
 
 

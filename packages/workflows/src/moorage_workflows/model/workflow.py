@@ -96,7 +96,7 @@ NODE_MOVES = Moves(
         (NodePhase.PENDING, NodePhase.RUNNING): "its pod runs, or its locks are free",
         (NodePhase.PENDING, NodePhase.SUCCEEDED): "its pod ended before it was seen running",
         (NodePhase.PENDING, NodePhase.FAILED): "a deadline, a shutdown, or its pod failed",
-        (NodePhase.PENDING, NodePhase.ERROR): "the pod is refused, or its locks cannot be had",
+        (NodePhase.PENDING, NodePhase.ERROR): "the pod is refused, or its locks are not available",
         (NodePhase.RUNNING, NodePhase.PENDING): "its node took the pod away",
         (NodePhase.RUNNING, NodePhase.SUCCEEDED): "",
         (NodePhase.RUNNING, NodePhase.FAILED): "",

@@ -125,7 +125,7 @@ def _lines(
     if view.unreadable:
         lines.append(f"its steps are not known: {view.unreadable}")
     if view.has_ended and view.phase != "Succeeded" and not view.is_gone:
-        lines.append(f"hint: run again what failed: moor workflow retry {view.name}")
+        lines.append(f"hint: run the failed steps again: moor workflow retry {view.name}")
     lines += _running_lines(waits)
     lines += _waiting_lines(explained, now)
     pods = [(each.wait, each.explanation) for each in explained if each.explanation is not None]
@@ -133,7 +133,7 @@ def _lines(
         for _, explanation in pods:
             lines += ["", explain_text(explanation)]
     elif pods and pods[0][0].steps:
-        more = "who holds what it needs" if pods[0][1].starting is None else "more of its pod"
+        more = "the holder of its lock" if pods[0][1].starting is None else "more of its pod"
         lines += ["", f"see {more}: moor explain '{view.name}/{pods[0][0].steps[0]}'"]
     return lines
 

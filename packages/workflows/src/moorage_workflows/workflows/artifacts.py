@@ -259,7 +259,7 @@ class Artifacts:
 
     def _use(self) -> Place:
         if self._place is None:
-            raise StorageError("this server keeps no artifacts", hint=self._refusal)
+            raise StorageError("this server does not store artifacts", hint=self._refusal)
         return self._place
 
     async def _do(self, verb: str, work: Any) -> Any:
@@ -364,7 +364,7 @@ class Folder:
         free = shutil.disk_usage(self._root).free
         if free < RESERVE_BYTES:
             raise OSError(
-                errno.ENOSPC, f"{free >> 20} MiB are free; {RESERVE_BYTES >> 20} MiB are kept for databases"
+                errno.ENOSPC, f"{free >> 20} MiB are free; {RESERVE_BYTES >> 20} MiB are reserved for databases"
             )
 
     def _prune(self, folder: Path) -> None:
@@ -400,7 +400,7 @@ class _FileUpload:
                 sync_folder(self._target.parent)
                 self._close()
                 return
-        raise OSError(errno.EIO, f"the folder of {self._target.name} goes again and again")
+        raise OSError(errno.EIO, f"the folder of {self._target.name} is removed repeatedly")
 
     def _make_parents(self) -> None:
         try:
@@ -432,7 +432,7 @@ class Bucket:
             self._files = fsspec.filesystem(scheme)
         except (ImportError, ValueError) as error:
             raise StorageError(
-                f"artifacts cannot be kept in {url}: {error}", hint="install moorage with the extra `datasets`"
+                f"artifacts cannot be stored in {url}: {error}", hint="install moorage with the extra `datasets`"
             ) from error
 
     @property
@@ -573,7 +573,7 @@ def _discard(upload: Upload) -> None:
 
 def _taken(target: Path) -> BadRequest:
     return BadRequest(
-        f"the key of {target.name!r} stands in the way of another, or another in its way",
+        f"the key of {target.name!r} is a folder of another key, or below another key",
         hint="a key may not be a folder of other keys",
         field="key",
     )
@@ -583,7 +583,7 @@ def _storage_error(error: OSError, what: str) -> StorageError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(
             f"{what}: its disk is full ({error.strerror})",
-            hint="free some space, or keep artifacts in a bucket: MOORAGE_ARTIFACTS; what was stored is kept",
+            hint="free some space, or store artifacts in a bucket: MOORAGE_ARTIFACTS; stored artifacts stay",
         )
     return StorageError(f"{what}: {error.strerror or error}")
 

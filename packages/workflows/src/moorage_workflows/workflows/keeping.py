@@ -68,7 +68,7 @@ async def sweep_once(
         runs = await records.forget(now - timedelta(days=keeping.days), present=uids)
         files = await artifacts.collect(now - timedelta(days=keeping.artifact_days))
     except MoorageError as error:
-        log.warning("old workflows and artifacts stay for now", extra={"error": error.message})
+        log.warning("old workflows and artifacts cannot be deleted now", extra={"error": error.message})
         return
     if runs or files:
-        log.info("forgot old workflows and artifacts", extra={"runs": runs, "artifacts": files})
+        log.info("deleted old workflows and artifacts", extra={"runs": runs, "artifacts": files})

@@ -72,7 +72,7 @@ def _check_room(db: Database, namespace: str) -> None:
     many = int(db.rows("SELECT count(*) FROM workflow_metrics WHERE namespace = ?", namespace)[0][0])
     if many >= SERIES_MAX:
         raise MetricRefused(
-            f"the namespace {namespace} has {many} series of metrics, and no more are allowed: use labels with"
+            f"the namespace {namespace} has {many} series of metrics, which is the limit: use labels with"
             " fewer values"
         )
 

@@ -510,7 +510,7 @@ class WorkflowStore:
         if rows[0][0] != holder or not holder:
             raise Conflict(
                 f"the records of workflow {uid} are held by {rows[0][0] or 'nobody'}, not by {holder!r}",
-                hint="load the run anew",
+                hint="load the run again",
             )
         return str(rows[0][1])
 
@@ -595,12 +595,12 @@ def _cursor(after: str) -> tuple[int, str]:
     created, _, uid = after.partition(".")
     number = integer_or(created, -1)
     if number < 0 or not uid:
-        raise BadRequest(f"{after!r} is no place in the list of workflows", hint="take it from the page before")
+        raise BadRequest(f"{after!r} is not a place in the list of workflows", hint="take it from the page before")
     return number, uid
 
 
 def _unknown(uid: str) -> NotFound:
-    return NotFound(f"no records are kept of workflow {uid}")
+    return NotFound(f"there are no records of workflow {uid}")
 
 
 def _json(value: Any) -> str:

@@ -136,8 +136,12 @@ spec:
 """
     use = "(see `moor workflow convert`)"
     assert said(text) == [
-        ("error", "spec.schedule", f"is of Argo v3; write schedules, a list {use}"),
-        ("error", "spec.workflowSpec.synchronization.mutex", f"is of Argo v3; write mutexes, a list {use}"),
+        ("error", "spec.schedule", f"is the spelling of Argo v3; write schedules, a list {use}"),
+        (
+            "error",
+            "spec.workflowSpec.synchronization.mutex",
+            f"is the spelling of Argo v3; write mutexes, a list {use}",
+        ),
     ]
 
 
@@ -153,7 +157,7 @@ def test_templates_of_other_documents_are_known():
 
 def test_without_a_cluster_an_unknown_template_is_a_warning():
     assert said(USER) == [
-        ("warning", "spec.templates[0].steps[0][0].templateRef", "is not checked: its document is not at hand")
+        ("warning", "spec.templates[0].steps[0][0].templateRef", "is not checked: its document is not available")
     ]
 
 

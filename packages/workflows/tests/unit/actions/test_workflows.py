@@ -321,7 +321,7 @@ async def test_argos_workflows_are_retried_by_argo():
 
 async def test_one_that_is_gone_is_resubmitted_and_not_retried():
     api, kept = FakeApi(), Kept(a_kept("train-x7k2p", "u", "Failed"))
-    with pytest.raises(Conflict, match="only its record is kept"):
+    with pytest.raises(Conflict, match="only its record exists"):
         await retry_workflow(api, "lab", "train-x7k2p", Retry(), records=kept)
     again = await resubmit_workflow(
         api, "lab", "train-x7k2p", Additions(), controller=Controller.MOORAGE, records=kept

@@ -206,7 +206,7 @@ def test_backfill_asks_the_operator_for_the_slots_that_did_not_run(moor):
     assert (wish["slots"], wish["parallel"]) == ([SLOT - 10800, SLOT - 3600, SLOT], 2)
     again = moor("cron", "backfill", "nightly", "--from", "3h")
     assert again.code == 1
-    assert f"backfill {wish['id']} of schedule 'nightly' goes on" in again.err
+    assert f"backfill {wish['id']} of schedule 'nightly' is still running" in again.err
 
 
 def test_a_dry_backfill_starts_nothing(moor):

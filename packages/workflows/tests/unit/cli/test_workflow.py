@@ -145,7 +145,7 @@ def test_a_dry_run_prints_the_manifest_and_creates_nothing(moor, manifest):
     [
         pytest.param(MANIFEST, ["-p", "sice=3"], "no parameter 'sice': it has size", id="a parameter"),
         pytest.param("kind: [", [], "line 2", id="no YAML"),
-        pytest.param("- a\n", [], "document 1 is no object", id="a list"),
+        pytest.param("- a\n", [], "document 1 is not an object", id="a list"),
         pytest.param(MANIFEST.replace("entrypoint: main", "entrypoint: mian"), [], "spec.entrypoint", id="lint"),
         pytest.param(TEMPLATE, [], "the files have no Workflow", id="templates alone"),
         pytest.param(MANIFEST.replace("Workflow", "CronWorkflow"), [], "cannot submit", id="a schedule"),
@@ -194,7 +194,8 @@ def test_a_workflow_is_shown_with_its_steps_as_a_tree(moor):
         "└ fit       Failed      60s        exit code 1   -          p2\n"
     )
     assert done.err == (
-        "see its log: moor workflow logs train --step 'fit'\nrun again what failed: moor workflow retry train\n"
+        "see its log: moor workflow logs train --step 'fit'\n"
+        "run the failed steps again: moor workflow retry train\n"
     )
 
 
@@ -345,7 +346,7 @@ def test_logs_of_all_steps_stand_after_their_names(moor):
     moor.api.pod_logs |= {"p1": ["one", "two"], "p2": ["three"]}
     done = moor("workflow", "logs", "train")
     assert done.out == "a | one\na | two\nfan(1:x) | three\n"
-    assert done.err == "note: b: the pod is gone, and nothing is kept of its log\n"
+    assert done.err == "note: b: the pod was deleted, and its log is not stored\n"
 
 
 def test_an_item_in_the_name_of_a_step_forges_no_line_of_a_log(moor):
@@ -370,7 +371,7 @@ def test_the_log_of_a_step_is_chosen_by_its_name(moor):
     [
         pytest.param("2026-11-21T12:00:00Z listens\n", "listens\n", "", id="kept"),
         pytest.param(
-            "", "", "note: a: the pod is gone, and nothing is kept of the log of proxy\n", id="nothing is kept"
+            "", "", "note: a: the pod was deleted, and the log of proxy is not stored\n", id="nothing is kept"
         ),
     ],
 )

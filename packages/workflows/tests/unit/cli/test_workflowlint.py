@@ -21,7 +21,7 @@ spec:
 """
 WRONG = GOOD.replace("entrypoint: main", "entrypoint: mian")
 DOUBTFUL = GOOD.replace("  templates:", "  arguments: {parameters: [{name: x}]}\n  templates:")
-FOUND = "spec.entrypoint: no template is named 'mian'; there are: main"
+FOUND = "spec.entrypoint: there is no template 'mian'; there are: main"
 DOUBT = "spec.arguments.parameters[0]: parameter 'x' has no value; give one when you submit it"
 
 
@@ -59,7 +59,7 @@ def test_programs_get_a_document(folder, capsys, output, load):
     assert load(capsys.readouterr().out) == {
         "findings": [{
             "file": file, "line": 5, "kind": "Workflow", "name": "train", "rule": "template", "severity": "error",
-            "field": "spec.entrypoint", "value": "", "message": "no template is named 'mian'; there are: main",
+            "field": "spec.entrypoint", "value": "", "message": "there is no template 'mian'; there are: main",
         }],
         "checked": 1, "skipped": 0,
     }  # fmt: skip

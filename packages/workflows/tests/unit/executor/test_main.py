@@ -558,7 +558,7 @@ def test_a_bucket_gets_a_folder_as_many_objects(pod: Pod, site: Site, bucket: di
     assert not stores.delete(location, "another version", is_folder=True)
     assert stores.delete(location, artifact.version, is_folder=True)
     assert stores.keys(location) == []
-    assert stores.read(location, pod.folder / "earlier") is False, "what is no file of the folder stays"
+    assert stores.read(location, pod.folder / "earlier") is False, "what is not a file of the folder stays"
 
 
 def test_what_lies_in_a_folder_that_was_stored_whole_is_fetched_by_its_own_key(pod: Pod, site: Site) -> None:

@@ -263,7 +263,7 @@ async def test_a_key_in_the_way_of_another_is_refused(folder: Path) -> None:
     await store.put(stream(b"1"), "lab/a", name="a")
     await store.put(stream(b"2"), "lab/b/c", name="c")
     for key in ("lab/a/x", "lab/b"):
-        with pytest.raises(BadRequest, match="in the way"):
+        with pytest.raises(BadRequest, match="is a folder of another key"):
             await store.put(stream(b"3"), key, name="x")
     assert files(folder) == ["lab/a", "lab/b/c"]
 
@@ -290,7 +290,7 @@ async def test_room_is_left_for_the_databases_beside_it(folder: Path, monkeypatc
     free = iter([1 << 30, 1 << 30, 100 << 20])
     monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage(1 << 40, 0, next(free)))
     store = open_artifacts(folder, most_bytes=1 << 30)
-    with pytest.raises(StorageFull, match="100 MiB are free; 256 MiB are kept"):
+    with pytest.raises(StorageFull, match="100 MiB are free; 256 MiB are reserved"):
         await store.put(stream(*[b"x" * CHUNK] * 64), "lab/a", name="a")
     assert files(folder) == []
 
@@ -302,7 +302,7 @@ async def test_what_a_killed_server_left_half_made_is_collected(folder: Path) ->
     upload.write(b"half")
     assert [name for name in files(folder) if name.startswith(".coming/")] != []
     assert await store.collect(datetime.now(UTC) - timedelta(hours=1)) == 0
-    assert await store.collect(FUTURE) == 1  # the artifact; what was not whole is no artifact
+    assert await store.collect(FUTURE) == 1  # the artifact; what was not whole is not an artifact
     assert files(folder) == []
     upload.discard()
 
@@ -322,7 +322,7 @@ async def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
 async def test_a_server_without_a_place_says_what_to_set() -> None:
     store = Artifacts(None, most_bytes=MOST, refusal="set MOORAGE_ARTIFACTS")
     for attempt in (store.open("a"), store.put(stream(b""), "a", name="a"), store.delete("a")):
-        with pytest.raises(StorageError, match="keeps no artifacts") as refused:
+        with pytest.raises(StorageError, match="does not store artifacts") as refused:
             await attempt
         assert refused.value.hint == "set MOORAGE_ARTIFACTS"
     assert await store.collect(FUTURE) == 0

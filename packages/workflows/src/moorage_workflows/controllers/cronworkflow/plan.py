@@ -277,7 +277,7 @@ class _Planner:
             return
         if is_over:
             self.record = replace(self.record, is_stopped=True)
-            self._tell("Stopped", f"{self.cron.stop_expression} holds: no slot is run any more")
+            self._tell("Stopped", f"{self.cron.stop_expression} is true: further slots do not run")
 
     # what is due
 
@@ -316,10 +316,10 @@ class _Planner:
             return
         if self.cron.concurrency is Concurrency.FORBID and self.record.active:
             if may_be_late:
-                self._note(newest, f"{self._busy()} goes on: {self._shown(newest)} waits until its deadline")
+                self._note(newest, f"{self._busy()} is active: {self._shown(newest)} waits until its deadline")
             else:
                 self._pass_over(
-                    newest, "SlotSkipped", f"{self._shown(newest)} was skipped: {self._busy()} goes on"
+                    newest, "SlotSkipped", f"{self._shown(newest)} was skipped: {self._busy()} is active"
                 )
             return
         earlier = latest_slot(timetable, cursor, newest - _SECOND)
@@ -352,7 +352,7 @@ class _Planner:
             self._begin(backlog)
             return
         if self.record.active and not (self.cron.concurrency is Concurrency.REPLACE and len(backlog) == 1):
-            self._note(newest, f"{self._busy()} goes on: {counted(len(backlog), 'slot')} wait for it")
+            self._note(newest, f"{self._busy()} is active: {counted(len(backlog), 'slot')} wait for it")
             return
         self._begin(backlog[:1])
 

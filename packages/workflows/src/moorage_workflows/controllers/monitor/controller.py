@@ -75,7 +75,7 @@ class _Sender:
                 )
                 return timedelta(seconds=wait)
             await self._events.record(
-                about, "Warning", "HeartbeatLost", f"a heartbeat was given up: {error.problem}"
+                about, "Warning", "HeartbeatLost", f"a heartbeat was abandoned: {error.problem}"
             )
         self._tries.put(uid, (0, 0.0))
         return None

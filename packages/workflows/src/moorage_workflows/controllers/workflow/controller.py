@@ -356,9 +356,7 @@ class WorkflowController(Controller):
         except NotFound:
             earlier = None
         if earlier is None or earlier.workflow.namespace != record.namespace:
-            return (
-                f"the workflow to take results from (uid {uid}) is not kept in this namespace: resubmit every step"
-            )
+            return f"the workflow to take results from (uid {uid}) has no record here: resubmit every step"
         name = earlier.workflow.name
         if earlier.workflow.phase not in ENDED_PHASES:
             return f"the workflow to take results from, {name}, has not ended: wait for it, and resubmit it then"

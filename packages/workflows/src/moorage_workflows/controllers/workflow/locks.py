@@ -91,9 +91,9 @@ class RunLocks:
             right = right_to_hold(lock)
             if not any([await account_may(self._api, account, right) for account in accounts]):
                 what = " ".join((right["verb"], right["resource"], right.get("name", ""))).strip()
-                submitter = owner or "the submitter, who is unknown,"
+                submitter = owner or "the unknown submitter"
                 return Refusal(
-                    f"{lock_name(lock)} is of another namespace: {submitter} and the ServiceAccount {steps}"
+                    f"{lock_name(lock)} belongs to another namespace: {submitter} and the ServiceAccount {steps}"
                     f" may not {what} in {right['namespace']}: use a lock of {key.namespace}"
                 )
         return None

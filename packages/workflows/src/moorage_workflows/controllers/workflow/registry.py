@@ -303,7 +303,7 @@ def _document(data: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, Mapping):
-        raise RegistryError("the registry's answer is no JSON object")
+        raise RegistryError("the registry's answer is not a JSON object")
     return document
 
 

@@ -157,7 +157,7 @@ class RemoteStore:
         if not authorization:
             raise StorageError(
                 "records of workflows cannot be reached: the operator has no token for the server",
-                hint="a client certificate is not enough: give the operator a kubeconfig with a token",
+                hint="a client certificate is not enough: use a kubeconfig with a token for the operator",
             )
         headers = {"authorization": authorization, "content-type": "application/json"}
         try:

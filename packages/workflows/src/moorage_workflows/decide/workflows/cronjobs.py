@@ -131,7 +131,7 @@ class _Conversion:
         for key, _ in fields.taken(_SERVERS):
             ledger.dropped(fields.at(key), "written by the API server")
         for key, _ in fields.taken(("ownerReferences", "finalizers")):
-            ledger.lost(fields.at(key), "belongs to the CronJob; whoever set it must set it again")
+            ledger.lost(fields.at(key), "belongs to the CronJob; its owner must set it again")
         self._unknown(fields)
         return metadata
 
@@ -260,7 +260,7 @@ class _Conversion:
             ledger.kept(
                 job.at("ttlSecondsAfterFinished"),
                 "spec.workflowSpec.ttlStrategy.secondsAfterCompletion",
-                "the history limits hold too: what comes first removes the run",
+                "the history limits hold too: the earlier of both deletes the run",
             )
         if (suspend := job.take("suspend")) is not None:
             workflow["suspend"] = suspend
@@ -283,7 +283,7 @@ class _Conversion:
         path = job.at("backoffLimit")
         if per_index is not None:
             if limit is not None:
-                ledger.lost(path, "retries are counted for each index alone")
+                ledger.lost(path, "retries are counted for each index separately")
             limit, path = per_index, job.at("backoffLimitPerIndex")
         if (failed := job.take("maxFailedIndexes")) is not None:
             ledger.lost(
@@ -301,7 +301,7 @@ class _Conversion:
         if policy == "Never" or (policy == "OnFailure" and limit == 0):
             ledger.kept(pod.at("restartPolicy"), "", "pods of a workflow never restart a container")
         if limit == 0:
-            ledger.kept(path, "", "one attempt: no retryStrategy is written")
+            ledger.kept(path, "", "one attempt: retryStrategy is left out")
             if job.take("podFailurePolicy") is not None:
                 ledger.dropped(job.at("podFailurePolicy"), "without retries it decides nothing")
             return
@@ -313,7 +313,7 @@ class _Conversion:
                 pod.at("restartPolicy"),
                 place,
                 "OnFailure restarts the container in its pod; a workflow starts a new pod, perhaps on another"
-                " node. What the container wrote into emptyDir volumes is gone by then",
+                " node. Files of the container in emptyDir volumes are lost",
             )
         failures = job.take("podFailurePolicy")
         rules = mapping(failures).get("rules")
@@ -432,7 +432,7 @@ class _Conversion:
             ledger.changed(
                 job.at("backoffLimit"),
                 "retryStrategy.limit",
-                "counts for each pod alone; a Job counts all of its pods together, and stops them when it fails",
+                "counts for each pod separately; a Job counts all of its pods, and stops them when it fails",
             )
         workflow["entrypoint"] = ENTRY
         workflow["templates"] = [entry, leaf]
@@ -474,7 +474,7 @@ class _Conversion:
                 self._workflow["serviceAccountName"] = account
                 ledger.kept(pod.at("serviceAccount"), "spec.workflowSpec.serviceAccountName")
             else:
-                ledger.dropped(pod.at("serviceAccount"), "serviceAccountName says it")
+                ledger.dropped(pod.at("serviceAccount"), "serviceAccountName has the same value")
         if "serviceAccountName" in self._workflow:
             ledger.advice(
                 pod.at("serviceAccountName"),
@@ -542,7 +542,7 @@ class _Conversion:
                 if not container.get("command"):
                     ledger.refused(
                         (*path, "command"),
-                        "is not set: a container of a set needs its command. Write down what the image runs",
+                        "is not set: a container of a set needs its command. Write the image's ENTRYPOINT and CMD",
                     )
             leaf["containerSet"] = {"containers": held}
             ledger.changed(
@@ -638,7 +638,7 @@ class _Conversion:
         for key, _ in template.taken(("metadata",)):
             ledger.lost(template.at(key), "belonged to the pod that submitted; set it in the WorkflowTemplate")
         if pod.take("restartPolicy") is not None:
-            ledger.dropped(pod.at("restartPolicy"), "there is no pod that submits")
+            ledger.dropped(pod.at("restartPolicy"), "the submitting pod does not exist")
         for where in list(pod.rest()):
             ledger.lost(where, "belonged to the pod that submitted; set it in the WorkflowTemplate")
         held = mapping(at(self._obj, path))

@@ -191,7 +191,9 @@ class _Spec:
             return self._own
         at = (*self._path, "workflowTemplateRef")
         if self._own.get("templates"):
-            self._out.error("template", (*self._path, "templates"), "cannot stand beside workflowTemplateRef")
+            self._out.error(
+                "template", (*self._path, "templates"), "cannot be used together with workflowTemplateRef"
+            )
             return None
         name = mapping(reference).get("name")
         if not isinstance(name, str) or not name:
@@ -199,7 +201,7 @@ class _Spec:
             return None
         key = key_of(reference)
         if key is None or (key not in self._others and not self._knows_others):
-            self._out.warning("reference", at, "is not checked: its document is not at hand", name)
+            self._out.warning("reference", at, "is not checked: its document is not available", name)
             return None
         try:
             return spec_of(joined({"spec": self._own}, self._others.get(key)))
@@ -418,9 +420,9 @@ def _check_cron(out: Gathered, spec: Mapping[str, Any]) -> None:
             out.error("cron", (*at, index), "names a time zone, and spec.timezone does too; use one of them", text)
         timetable = Timetable(schedules=(parsed,), anchor=_LOOKED_AT_FROM)
         if next_slot(timetable, _LOOKED_AT_FROM) is None:
-            out.error("cron", (*at, index), "never comes: no year has such a day", text)
+            out.error("cron", (*at, index), "never comes: this day does not exist", text)
         elif isinstance(parsed, Every) and parsed.seconds == 1 and not _ONE_SECOND.search(str(text)):
-            out.warning("cron", (*at, index), "comes every second: a shorter span is taken as 1s", text)
+            out.warning("cron", (*at, index), "comes every second: a shorter interval is rounded up to 1s", text)
     check_choice(out, spec.get("concurrencyPolicy"), ("spec", "concurrencyPolicy"), CONCURRENCY)
     check_whole(out, spec.get("startingDeadlineSeconds"), ("spec", "startingDeadlineSeconds"))
     stop = mapping(spec.get("stopStrategy"))

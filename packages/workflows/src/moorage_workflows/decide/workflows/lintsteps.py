@@ -73,7 +73,7 @@ def resolve(out: Gathered, holder: Mapping[str, Any], path: Path, place: Place) 
             out.error("template", error.path, error.problem)
         else:
             name = f"{reference.get('name')}/{reference.get('template')}"
-            out.warning("reference", (*path, "templateRef"), "is not checked: its document is not at hand", name)
+            out.warning("reference", (*path, "templateRef"), "is not checked: its document is not available", name)
         return None
 
 
@@ -88,7 +88,7 @@ def check_steps(out: Gathered, template: Mapping[str, Any], path: Path, place: P
         check_names(out, group, at)
         for index, name in enumerate(names):
             if isinstance(name, str) and name in first and not has_tag(name):
-                out.error("name", (*at, index, "name"), f"stands twice: also at {first[name]}", name)
+                out.error("name", (*at, index, "name"), f"is repeated: also at {first[name]}", name)
         first |= {str(name): f"steps[{group_index}][{index}]" for index, name in enumerate(names)}
         later = _later_names(groups[group_index:])
         left: set[str] = set()
@@ -268,10 +268,13 @@ def _dependencies(
         at = (*path, index)
         listed = [str(other) for other in sequence(task.get("dependencies"))]
         if with_depends and listed:
-            out.error("dag", (*at, "dependencies"), "cannot be used beside depends in the same DAG; use depends")
+            out.error(
+                "dag", (*at, "dependencies"), "cannot be used together with depends in the same DAG; use depends"
+            )
         if with_depends and task.get("continueOn") is not None:
             message = (
-                "cannot be used beside depends; name the results in depends, such as 'a.Succeeded || a.Failed'"
+                "cannot be used together with depends; name the results in depends,"
+                " such as 'a.Succeeded || a.Failed'"
             )
             out.error("dag", (*at, "continueOn"), message)
         if (with_depends or listed) and name[:1].isdigit():
@@ -283,7 +286,7 @@ def _dependencies(
         for other, word in words:
             if other not in by_name:
                 known = ", ".join(names[:20])
-                out.error("dag", (*at, field), f"no task is named {other!r}; tasks: {known}", other)
+                out.error("dag", (*at, field), f"there is no task {other!r}; tasks: {known}", other)
             elif word in _OF_ITEMS and all(by_name[other].get(loop) is None for loop in _LOOPS):
                 message = f"{other}.{word} needs a loop; task {other!r} has no {', '.join(_LOOPS)}"
                 out.error("dag", (*at, field), message)
@@ -340,4 +343,4 @@ def _check_target(out: Gathered, dag: Mapping[str, Any], names: list[str], path:
     check_tags(out, target, path, seen)
     for name in target.split():
         if not has_tag(target) and name not in names:
-            out.error("dag", path, f"no task is named {name!r}; tasks: {', '.join(names[:20])}", name)
+            out.error("dag", path, f"there is no task {name!r}; tasks: {', '.join(names[:20])}", name)

@@ -76,9 +76,9 @@ def check_template(out: Gathered, template: Mapping[str, Any], path: Path, aroun
     check_retry(out, template.get("retryStrategy"), (*path, "retryStrategy"))
     check_pod_resources(out, template.get("podResources"), (*path, "podResources"))
     if template.get("resourceClaims") and kind in _WITHOUT_PODS:
-        out.error("template", (*path, "resourceClaims"), f"is for templates that make a pod; {kind} makes none")
+        out.error("template", (*path, "resourceClaims"), f"is for templates with a pod; {kind} makes none")
     if template.get("podResources") and kind in ("http", "plugin"):
-        out.error("template", (*path, "podResources"), f"is for templates that make a pod; {kind} makes none")
+        out.error("template", (*path, "podResources"), f"is for templates with a pod; {kind} makes none")
     _check_containers(out, template, kind, path, around)
     if kind in ("container", "script"):
         _check_paths(out, template, kind, path)
@@ -202,7 +202,7 @@ def _check_metric_labels(out: Gathered, metric: Mapping[str, Any], kinds: list[s
 
 
 def beyond(count: int, what: str, limit: int) -> str:
-    return f"there are {count} {what}; this cannot be handed to Argo v4, whose CRDs allow {limit}"
+    return f"there are {count} {what}; Argo v4 cannot run this, because its CRDs allow {limit}"
 
 
 # --- inputs and outputs
@@ -283,9 +283,7 @@ def _check_exports(out: Gathered, entries: Any, path: Path) -> None:
         if not PARAMETER_NAME.fullmatch(name):
             out.error("name", at, "must be letters, digits, '-' and '_'", name)
         if name in first:
-            out.error(
-                "name", at, f"stands twice: also at {path[-1]}[{first[name]}]; only one of them is kept", name
-            )
+            out.error("name", at, f"is repeated: also at {path[-1]}[{first[name]}]; only one of them counts", name)
         first.setdefault(name, index)
 
 
@@ -434,7 +432,7 @@ def _check_containers(
             name = mapping(mount).get("name")
             if isinstance(name, str) and not has_tag(name) and name not in known:
                 place = (*at, "volumeMounts", index, "name")
-                say("volume", place, f"no volume has this name; volumes: {names}", name)
+                say("volume", place, f"there is no volume of this name; volumes: {names}", name)
 
 
 def _check_paths(out: Gathered, template: Mapping[str, Any], kind: str, path: Path) -> None:
@@ -474,7 +472,7 @@ def _check_container_set(out: Gathered, template: Mapping[str, Any], path: Path)
         graph[name] = [str(other) for other in sequence(container.get("dependencies"))]
         for other in graph[name]:
             if other not in names:
-                out.error("dag", (*at, index, "dependencies"), f"no container is named {other!r}", other)
+                out.error("dag", (*at, index, "dependencies"), f"there is no container {other!r}", other)
     cycle = cycle_in(graph)
     if cycle:
         out.error("dag", at, f"containers wait for each other: {' -> '.join(cycle)}")

@@ -137,7 +137,7 @@ def check_names(out: Gathered, entries: Any, path: Path, *, form: re.Pattern[str
         elif has_tag(name):
             continue
         elif name in first:
-            out.error("name", at, f"stands twice: also at {path[-1]}[{first[name]}]; give each its own name", name)
+            out.error("name", at, f"is repeated: also at {path[-1]}[{first[name]}]; give each its own name", name)
         else:
             first[name] = index
 

@@ -174,7 +174,7 @@ def _check(point: MetricPoint) -> None:
     if not point.help:
         raise MetricRefused("has no help")
     if point.kind == "counter" and point.value < 0:
-        raise MetricRefused(f"has the value {point.value:g}: a counter never goes down")
+        raise MetricRefused(f"has the value {point.value:g}: a counter never decreases")
     if point.operation not in OPERATIONS:
         raise MetricRefused(f"has the operation {point.operation!r}: use one of {', '.join(OPERATIONS)}")
     if len(point.labels) > LABELS_MAX:

@@ -119,7 +119,9 @@ def parse_monitor(annotations: Mapping[str, str]) -> tuple[Monitor | None, tuple
             problems.append(f"{after_key}: {error.message}")
         else:
             if after <= timedelta():
-                problems.append(f"{after_key}: {annotations[after_key]!r} is no time: use a span such as 2h")
+                problems.append(
+                    f"{after_key}: {annotations[after_key]!r} is not a time: use a duration such as 2h"
+                )
                 after = None
     if not (address or addresses or targets):
         return None, tuple(problems)
@@ -198,7 +200,7 @@ def make_notice(run: RunState, beat: Beat, now: datetime) -> Notice | None:
     lines = [f"schedule: {run.cron}"] if run.cron else []
     if run.message:
         lines.append(plain(run.message)[:500])
-    lines.append(f"look at it: moor workflow get {run.name} -n {run.namespace}")
+    lines.append(f"show it: moor workflow get {run.name} -n {run.namespace}")
     match beat:
         case Beat.FAILURE:
             title = f"{name} failed" if not run.is_deleted or run.phase else f"{name} was deleted"

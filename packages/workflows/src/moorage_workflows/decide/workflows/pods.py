@@ -295,7 +295,7 @@ def _mains_of(request: PodRequest) -> list[Obj]:
     template = request.template
     kind = next((kind for kind in ("container", "script", "containerSet") if template.get(kind)), "")
     if not kind:
-        raise _error(request, "container", "is missing: a pod is made of a container, a script or a container set")
+        raise _error(request, "container", "is missing: a pod needs a container, a script or a container set")
     if kind != "containerSet":
         return [{**_container(request, template[kind], kind), "name": MAIN}]
     mounts = template[kind].get("volumeMounts") or ()

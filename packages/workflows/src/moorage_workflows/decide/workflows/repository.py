@@ -71,7 +71,7 @@ def read_repository(reference: Reference, config_map: Mapping[str, Any] | None) 
     except yaml.YAMLError as error:
         raise RepositoryError(f"{what}: key {key!r} is not YAML") from error
     if not isinstance(given, Mapping):
-        raise RepositoryError(f"{what}: key {key!r} is no repository: it has no {' or '.join(STORES)}")
+        raise RepositoryError(f"{what}: key {key!r} is not a repository: it has no {' or '.join(STORES)}")
     return _location(given, f"{what}: key {key!r}")
 
 

@@ -206,7 +206,7 @@ def _number(text: str, word: str, bounds: _Bounds, digits: str) -> int:
     if named is not None:
         return named
     if not re.fullmatch(r"\+?[0-9]{1,9}", digits):
-        raise _bad_field(text, word, bounds, f"{digits!r} is no number")
+        raise _bad_field(text, word, bounds, f"{digits!r} is not a number")
     return int(digits)
 
 

@@ -379,7 +379,7 @@ def _check_takeover(document: Mapping[str, Any]) -> None:
     phase = str((document.get("status") or {}).get("phase") or "")
     if phase not in ("Failed", "Error"):
         raise Conflict(
-            f"workflow {name!r} is {phase or 'Pending'}: only what a workflow that is Failed or in Error has done"
+            f"workflow {name!r} is {phase or 'Pending'}: only results of a workflow that is Failed or in Error"
             " can be taken over",
             hint=f"run every step: moor workflow resubmit {name}",
             code=ErrorCode.CONFLICT,
@@ -406,7 +406,7 @@ def check_retry(phase: str, name: str, *, restart_successful: bool, selector: st
     if phase == "Succeeded":
         raise Conflict(
             f"workflow {name!r} has succeeded: nothing of it failed",
-            hint=f"run it anew: moor workflow resubmit {name}; or again from a step:"
+            hint=f"run it again: moor workflow resubmit {name}; or from a step:"
             f" moor workflow retry {name} --restart-successful --node-field-selector displayName=STEP",
             code=ErrorCode.CONFLICT,
         )

@@ -173,7 +173,7 @@ def _parsed(words: Sequence[str], substitutions: Sequence[str], namespace: str, 
         raise _No("it submits a file, not --from a template")
     word, slash, template = source.partition("/")
     if not slash or not template or word.lower() not in _TEMPLATES:
-        raise _No(f"--from {source} is no WorkflowTemplate")
+        raise _No(f"--from {source} is not a WorkflowTemplate")
     return Submit(
         template=template,
         is_cluster=_TEMPLATES[word.lower()],

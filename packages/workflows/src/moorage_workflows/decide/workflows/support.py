@@ -34,7 +34,9 @@ class Row(Struct, frozen=True):
         return tuple(self.field.split("."))
 
 
-_STORES = "artifacts are kept in Moorage's own store, S3 or Google Cloud Storage, or read by HTTP and Git; use one"
+_STORES = (
+    "artifacts are stored in Moorage's own store, S3 or Google Cloud Storage, or read by HTTP and Git; use one"
+)
 _AGENT = "use a container that does the same"
 
 OF_TEMPLATES: tuple[Row, ...] = (Row("plugin", f"executor plugins are not run; {_AGENT}"),)

@@ -358,7 +358,7 @@ class Library:
         if isinstance(name, str) and name:
             is_plain = path[-1:] in (("entrypoint",), ("onExit",))  # the field itself is the name
             return self._named(name, scope, path if is_plain else (*path, "template"))
-        raise TemplateMissing(path, "", "no template is named", hint="set template, templateRef or inline")
+        raise TemplateMissing(path, "", "the template has no name", hint="set template, templateRef or inline")
 
     def templates(self, scope: str) -> tuple[str, ...]:
         """The names in a scope, in order; none where the scope is not known."""
@@ -384,7 +384,7 @@ class Library:
             if template is None:
                 key = TemplateKey.of_scope(scope)
                 where = f"{key.kind} {key.name} has" if scope else "there are"
-                raise TemplateMissing(path, name, f"no template is named {name!r}; {where}: {self._names(scope)}")
+                raise TemplateMissing(path, name, f"there is no template {name!r}; {where}: {self._names(scope)}")
             # those of the workflow have its defaults already when `merged` made it; once more changes nothing
             template = with_defaults(template, self._defaults)
             resolved = self._found[scope, name] = Resolved(template=template, scope=scope, name=name)

@@ -67,7 +67,7 @@ class WorkflowView(Struct, frozen=True, kw_only=True):
     total: int = 0
     is_suspended: bool = False
     shutdown: str = ""  # "", Stop or Terminate
-    is_gone: bool = False  # only its record is kept
+    is_gone: bool = False  # only its record exists
     gone_at: str = ""  # when its object was deleted, RFC 3339; empty: nobody saw it go
     is_ours: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -110,8 +110,8 @@ def _of_workflow(view: WorkflowView, spec: Mapping[str, Any], *, is_whole: bool)
     if view.is_suspended:
         yield Wait(
             kind=WaitKind.SUSPENDED,
-            message="the workflow is suspended: no further step begins",
-            hint=f"let it go on: moor workflow resume {view.name}",
+            message="the workflow is suspended: further steps do not begin",
+            hint=f"resume it: moor workflow resume {view.name}",
         )
     locks = _locks_of_workflow(view, spec)
     if locks and not view.nodes and not view.unreadable:
@@ -124,12 +124,12 @@ def _of_workflow(view: WorkflowView, spec: Mapping[str, Any], *, is_whole: bool)
 def _unbegun(view: WorkflowView) -> Wait:
     owner = view.labels.get(INSTANCE_LABEL, "")
     if owner and owner != OUR_INSTANCE:
-        message = f"it is left to the controller with the instance id {owner!r}"
+        message = f"it belongs to the controller with the instance id {owner!r}"
         hint = f"to let Moorage run it, remove its label {INSTANCE_LABEL}"
     elif owner:
         message, hint = "the operator has not begun it yet", "see whether the operator runs: moor status"
     else:
-        message = "no controller has taken it yet"
+        message = "it has no controller yet"
         hint = "see whether Moorage's operator, or Argo's controller, runs: moor status"
     return Wait(kind=WaitKind.BEGINNING, message=message, hint=hint)
 
@@ -217,11 +217,15 @@ def _of_node(view: WorkflowView, spec: Mapping[str, Any], node: NodeRecord) -> W
         hint = f"moor workflow resume {view.name} --node-field-selector displayName={node.display_name}"
         if node.message:
             hint = f"moor workflow node set {view.name} --output-parameter NAME=VALUE"
-        message = "it waits for a person" if until is None else "it goes on by itself, or when a person says so"
+        message = (
+            "it waits for a person"
+            if until is None
+            else "it continues after its duration, or when a person resumes it"
+        )
         return Wait(
             kind=WaitKind.PERSON,
             message=node.message or message,
-            hint=f"let it go on: {hint}",
+            hint=f"resume it: {hint}",
             until=until,
         )
     if node.phase is not NodePhase.PENDING:
@@ -302,7 +306,7 @@ def _lock_of(name: str) -> str:
 def _lock_wait(locks: tuple[str, ...], fault: str) -> Wait:
     """`fault`: why they are not available at all."""
     message = f"it waits for {_named(locks)}" + (f": {fault}" if fault else "")
-    hint = "it goes on when the ConfigMap of the namespace has the limit" if fault else ""
+    hint = "it continues when the ConfigMap of the namespace has the limit" if fault else ""
     return Wait(kind=WaitKind.LOCK, message=message, hint=hint, locks=locks)
 
 

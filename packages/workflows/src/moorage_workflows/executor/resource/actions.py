@@ -329,13 +329,13 @@ class Actions:
                 there = self.read(path)
             except Refused as error:
                 if error.status != 404:
-                    self._say(f"{what}: whether it is gone cannot be read: {error.message}")
+                    self._say(f"{what}: its deletion cannot be observed: {error.message}")
                 return
             if uid and there["metadata"].get("uid") != uid:
                 return  # another one of this name
             if seconds is not None and waited >= seconds:
                 held = ", ".join(there["metadata"].get("finalizers") or ()) or "none"
-                raise StepError(f"{what} is not gone after {seconds:g} s; its finalizers: {held}")
+                raise StepError(f"{what} still exists after {seconds:g} s; its finalizers: {held}")
             self._pause(pause)
             waited += pause
             pause = min(GONE_MOST_SECONDS, pause * 1.5)

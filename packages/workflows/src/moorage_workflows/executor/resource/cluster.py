@@ -111,7 +111,7 @@ def _read(what: str, status: int, text: bytes) -> Obj:
             raise ValueError("no object")
     except ValueError as error:
         if status < 300:
-            raise Lost(f"{what}: the answer is no JSON object: {text[:200]!r}") from error
+            raise Lost(f"{what}: the answer is not a JSON object: {text[:200]!r}") from error
         document = {"message": text[:400].decode("utf-8", "replace").strip()}
     if status < 300:
         return document

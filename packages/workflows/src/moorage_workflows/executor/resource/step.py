@@ -38,7 +38,7 @@ class ResourceOrder:
 
 
 def read_resource_order(path: Path) -> ResourceOrder:
-    """Raises StepError for a file that is no order, and for a manifest that is not there."""
+    """Raises StepError for a file that is not an order, and for a manifest that is not there."""
     try:
         given = json.loads(path.read_text(encoding="utf-8"))["resource"]
         manifest = Path(given["manifest"]).read_text(encoding="utf-8") if given.get("manifest") else ""

@@ -125,7 +125,7 @@ def overdue_slot(cron: Cron, now: datetime) -> datetime | None:
 def _overdue_words(cron: Cron, slot: datetime | None) -> str:
     words = f"The slot of {local(slot, cron.time_zone)} did not run"
     if cron.active and cron.concurrency_policy == "Forbid":
-        return f"{words}: an earlier run goes on, and the policy is Forbid"
+        return f"{words}: an earlier run is active, and the policy is Forbid"
     return words
 
 

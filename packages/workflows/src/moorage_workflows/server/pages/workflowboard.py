@@ -298,7 +298,7 @@ def _note(view: WorkflowView, *, waits: bool) -> str:
         return "It is being stopped." if view.shutdown == "Stop" else "It is being terminated."
     if view.is_suspended:
         return "It is suspended: running steps end, and no other step begins."
-    return "A step waits for approval. Choose it to let it go on." if waits else ""
+    return "A step waits for approval. Choose it to resume it." if waits else ""
 
 
 def _facts(view: WorkflowView, now: datetime) -> Iterable[Fact]:
@@ -441,7 +441,7 @@ def _node_facts(
     if node.is_memoized:
         yield Fact(name="Memoized", text="its outputs are those of an earlier step")
     if node.is_daemon:
-        yield Fact(name="Daemon", text="it runs beside the steps after it")
+        yield Fact(name="Daemon", text="it runs in parallel to the steps after it")
     if node.locks:
         yield Fact(name="Locks", text=", ".join(node.locks))
     names = sorted(_mapping(node.inputs.get("artifacts")))

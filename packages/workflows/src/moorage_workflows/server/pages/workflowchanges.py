@@ -102,7 +102,7 @@ async def terminate(desk: Desk, request: Request) -> Response:
 
 async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a workflow is deleted."""
-    words = "Its pods and their logs go with it. What the server keeps of its steps stays for a while."
+    words = "Its pods and their logs are deleted too. The server's records of its steps stay for a time."
     return await _ask(desk, request, problem, "delete", "Delete", words)
 
 
@@ -123,7 +123,7 @@ async def ask_resubmit(desk: Desk, request: Request, problem: Problem | None = N
     question = Question(
         title=say("Submit {name} again?", name=seen.view.name),
         lines=(
-            "A new workflow of the same spec takes over what succeeded, and runs the rest."
+            "A new workflow of the same spec takes over the successful steps, and runs the others."
             if memoized
             else "A new workflow of the same spec runs every step.",
             *((say("Its arguments are the same: {arguments}.", arguments=arguments),) if arguments else ()),

@@ -75,8 +75,8 @@ PODS_EXPLAINED = 3  # at each look at a page: every one looks at all nodes of th
 ATTEMPTS_ASKED = 10  # of the chosen step, for their use of memory
 ID_MAX = 400  # characters of the id of a box
 EVERY = ((500, 1), (5000, 3), (2**63, 10))  # nodes at most, and seconds after which a page asks again
-GONE_LOG = "The pod is gone, and nothing is kept of its log."
-KEPT_LOG = f"The pod is gone. Its log is the artifact {LOGS} of this step."
+GONE_LOG = "The pod was deleted, and its log is not stored."
+KEPT_LOG = f"The pod was deleted. Its log is the artifact {LOGS} of this step."
 
 
 class Seen(Struct, frozen=True, kw_only=True):

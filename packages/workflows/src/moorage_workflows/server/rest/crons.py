@@ -80,7 +80,7 @@ async def show_cron(call: Call[None, None]) -> Cron:
 
 
 async def suspend_cron(call: Call[None, None]) -> Cron:
-    """Run no slot from now on. Runs that go on are left alone."""
+    """Stop running slots. Active runs continue."""
     call.audit("suspend cron", f"{call.namespace}/{call.name}")
     return await crons.suspend_cron(call.api, call.namespace, call.name, call.context.now(), is_suspended=True)
 

@@ -55,7 +55,7 @@ async def get_artifact(call: Call[None, WhichRun]) -> Response:
     ]
     if not candidates:
         raise NotFound(
-            f"step {wanted!r} of workflow {call.name} has left no artifact {name!r}",
+            f"step {wanted!r} of workflow {call.name} has no artifact {name!r}",
             hint="list them: moor workflow artifacts list",
             code=ErrorCode.NOT_FOUND,
         )
@@ -158,7 +158,7 @@ async def _run(call: Call[None, WhichRun]) -> WorkflowRecord:
         if call.query.uid in ("", run.uid):
             return run
     raise NotFound(
-        f"nothing is kept of workflow {call.namespace}/{call.name}",
+        f"there are no records of workflow {call.namespace}/{call.name}",
         hint="it has not begun, or Argo runs it",
         code=ErrorCode.NOT_FOUND,
     )

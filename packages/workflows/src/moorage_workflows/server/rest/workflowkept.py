@@ -38,12 +38,12 @@ async def erase_kept_steps(call: Call[None, None]) -> Erased:
     workflows.
     """
     await check_right(call, "delete", WORKFLOWS)
-    call.audit("erase what is kept of workflow", f"{call.namespace}/{call.name}")
+    call.audit("erase records of pods of workflow", f"{call.namespace}/{call.name}")
     try:
         since = await oldest_for(call.context, call.user, "delete", WORKFLOWS, call.namespace)
         return Erased(pods=await call.context.keeper.erase_steps(call.namespace, call.name, since))
     except StorageError as error:
-        raise ServerError(f"what is kept cannot be erased: {error.message}", status=503) from error
+        raise ServerError(f"the records cannot be erased: {error.message}", status=503) from error
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
@@ -61,5 +61,5 @@ async def _newest(call: Call[None, Any]) -> str:
     except StorageError as error:
         raise ServerError(f"the records of workflows cannot be read: {error.message}", status=503) from error
     if record is None:
-        raise NotFound(f"nothing is kept of workflow {call.namespace}/{call.name}", code=ErrorCode.NOT_FOUND)
+        raise NotFound(f"there are no records of workflow {call.namespace}/{call.name}", code=ErrorCode.NOT_FOUND)
     return record.uid

@@ -194,7 +194,9 @@ def choice_of(query: ListedByArgo, context: Context) -> Choice:
     """The selection of a query. Raises UsageError for phases that exclude each other."""
     phases = set(query.status)
     if query.running and query.completed:
-        raise UsageError("no workflow is running and completed", code=ErrorCode.BAD_REQUEST, field="running")
+        raise UsageError(
+            "running and completed exclude each other: set only one", code=ErrorCode.BAD_REQUEST, field="running"
+        )
     if query.running or query.completed:
         wanted = (PENDING, RUNNING) if query.running else ENDED
         phases = phases & set(wanted) if phases else set(wanted)

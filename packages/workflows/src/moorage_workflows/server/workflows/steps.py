@@ -218,7 +218,7 @@ def check_report(report: StepReport) -> None:
 
 def _check_artifact(artifact: Artifact) -> None:
     if len(msgspec.json.encode(artifact)) > PARAMETER_BYTES:
-        raise _too_large(f"what is said of artifact {artifact.name[:64]} is too long", "outputs.artifacts")
+        raise _too_large(f"the entry of artifact {artifact.name[:64]} is too long", "outputs.artifacts")
 
 
 def _too_large(message: str, field: str) -> Problem:
@@ -228,7 +228,7 @@ def _too_large(message: str, field: str) -> Problem:
 def _named(request: Request, name: str, pattern: re.Pattern[str]) -> str:
     value = str(request.path_params[name])
     if pattern.fullmatch(value) is None:
-        raise Problem(422, ErrorCode.INVALID, f"{value[:64]!r} is no name of a {name}", field=name)
+        raise Problem(422, ErrorCode.INVALID, f"{value[:64]!r} is not a name of a {name}", field=name)
     return value
 
 

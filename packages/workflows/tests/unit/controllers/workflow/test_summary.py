@@ -138,7 +138,7 @@ def test_argos_definitions_keep_what_is_written_to_a_status() -> None:
     locks.grant({lock: 1 for lock in locks.wanted()})
     record = msgspec.structs.replace(
         a_record(), phase="Failed", message="m", started_at=STARTED, finished_at=STARTED,
-        parameters={"a": "1"}, metrics_error="no number",
+        parameters={"a": "1"}, metrics_error="not a number",
     )  # fmt: skip
     for workflow in ("u", "other"):
         patch = summary_patch({"metadata": {}}, record, locks.status_of(workflow))

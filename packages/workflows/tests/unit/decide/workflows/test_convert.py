@@ -255,7 +255,7 @@ def test_what_cannot_be_converted_is_refused_with_its_field(change, field):
 @pytest.mark.parametrize(
     ("change", "field", "outcome"),
     [
-        pytest.param({"timeZone": None}, "spec.timeZone", Outcome.CHANGED, id="no time zone"),
+        pytest.param({"timeZone": None}, "spec.timeZone", Outcome.CHANGED, id="not a time zone"),
         pytest.param(
             {"startingDeadlineSeconds": None}, "spec.startingDeadlineSeconds", Outcome.CHANGED, id="no deadline"
         ),
@@ -348,7 +348,7 @@ def test_a_cronjob_that_submits_a_template_becomes_a_reference_to_it():
         ),
         pytest.param(
             ["argo", "submit", "--from", "cronworkflow/c"],
-            NotConverted("--from cronworkflow/c is no WorkflowTemplate"),
+            NotConverted("--from cronworkflow/c is not a WorkflowTemplate"),
             id="from a CronWorkflow",
         ),
         pytest.param(
@@ -545,7 +545,7 @@ def test_what_comes_out_is_a_valid_workflow(obj):
     from moorage_workflows.decide.workflows.support import unsupported
 
     result = convert(obj)
-    if result.document is None:  # what is no quantity in the CronJob is none in a workflow
+    if result.document is None:  # an invalid quantity in the CronJob is invalid in a workflow
         refused = [change for change in result.changes if change.outcome is Outcome.REFUSED]
         assert any("must be a quantity" in change.message for change in refused)
         return

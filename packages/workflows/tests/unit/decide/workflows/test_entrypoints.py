@@ -11,7 +11,7 @@ def test_steps_learn_the_commands_from_the_nodes() -> None:
     rules = [{"image": "say", "entrypoint": ["/say"], "cmd": ["x"]}, {"image": "busybox", "cmd": ["sh"]}]
     nodes = [
         {"metadata": {"name": "a", "annotations": {"localcluster.moorage.dev/images": json.dumps(rules)}}},
-        {"metadata": {"name": "b", "annotations": {"localcluster.moorage.dev/images": "no JSON"}}},
+        {"metadata": {"name": "b", "annotations": {"localcluster.moorage.dev/images": "not JSON"}}},
         {"metadata": {"name": "c"}},
     ]
     known = entrypoints_of(nodes)

@@ -161,11 +161,11 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
     (("metadata.name", "Nightly"), "metadata.name",
      "must be lower case letters, digits, '-' and '.', and begin and end with a letter or digit"),
     (("metadata.name", "-"), "metadata.name", "is required (or generateName)"),
-    ((f"{T}.1.name", "main"), f"{T}[1].name", "stands twice: also at templates[0]; give each its own name"),
+    ((f"{T}.1.name", "main"), f"{T}[1].name", "is repeated: also at templates[0]; give each its own name"),
     ((f"{T}.6", {"suspend": {}}), f"{T}[6].name", "is required"),
     ((f"{T}.6", {"name": "a_b", "suspend": {}}), f"{T}[6].name",
      "must be letters, digits and '-', begin with a letter or digit, and have at most 128 characters"),
-    ((f"{T}.0.steps.1.1.name", "fetch"), f"{T}[0].steps[1][1].name", "stands twice: also at steps[0][0]"),
+    ((f"{T}.0.steps.1.1.name", "fetch"), f"{T}[0].steps[1][1].name", "is repeated: also at steps[0][0]"),
     ((f"{T}.0.steps.1.1.name", "run_{{item}}"), f"{T}[0].steps[1][1].name",
      "must be letters, digits and '-', begin with a letter or digit, and have at most 128 characters"),
     ((f"{T}.3.inputs.parameters.0.name", "a b"), f"{T}[3].inputs.parameters[0].name",
@@ -174,13 +174,13 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
     (("spec.entrypoint", "-"), "spec.entrypoint",
      "is required; templates: main, fetch, graph, fit, pause, tell"),
     (("spec.entrypoint", "no"), "spec.entrypoint",
-     "no template is named 'no'; there are: main, fetch, graph, fit, pause, tell"),
+     "there is no template 'no'; there are: main, fetch, graph, fit, pause, tell"),
     (("spec.onExit", "no"), "spec.onExit",
-     "no template is named 'no'; there are: main, fetch, graph, fit, pause, tell"),
+     "there is no template 'no'; there are: main, fetch, graph, fit, pause, tell"),
     (("spec.hooks.running.template", "no"), "spec.hooks.running.template",
-     "no template is named 'no'; there are: main, fetch, graph, fit, pause, tell"),
+     "there is no template 'no'; there are: main, fetch, graph, fit, pause, tell"),
     ((f"{T}.0.steps.0.0.template", "no"), f"{T}[0].steps[0][0].template",
-     "no template is named 'no'; there are: main, fetch, graph, fit, pause, tell"),
+     "there is no template 'no'; there are: main, fetch, graph, fit, pause, tell"),
     ((f"{T}.4.suspend", "-"), f"{T}[4]", "the template has no type; use one of container, containerSet, steps,"
      " dag, script, resource, data, suspend, http, plugin"),
     ((f"{T}.4.container", {"image": "x"}), f"{T}[4]", "the template has 2 types, container, suspend; use one"),
@@ -274,17 +274,17 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
     ((f"{T}.2.dag.tasks.0.depends", "c"), f"{T}[2].dag.tasks", "tasks wait for each other: a -> c -> b -> a"),
     ((f"{T}.2.dag.tasks.0.depends", "a"), f"{T}[2].dag.tasks", "tasks wait for each other: a -> a"),
     ((f"{T}.2.dag.tasks.0.depends", "x && y"),
-     f"{T}[2].dag.tasks[0].depends", "no task is named 'x'; tasks: a, b, c"),
+     f"{T}[2].dag.tasks[0].depends", "there is no task 'x'; tasks: a, b, c"),
     ((f"{T}.2.dag.tasks.1.depends", "a.Done"), f"{T}[2].dag.tasks[1].depends", None),
     ((f"{T}.2.dag.tasks.1.depends", "a &&"), f"{T}[2].dag.tasks[1].depends", None),
     ((f"{T}.2.dag.tasks.1.depends", "a.AllFailed"), f"{T}[2].dag.tasks[1].depends",
      "a.AllFailed needs a loop; task 'a' has no withItems, withParam, withSequence"),
     ((f"{T}.2.dag.tasks.1.dependencies", ["a"]), f"{T}[2].dag.tasks[1].dependencies",
-     "cannot be used beside depends in the same DAG; use depends"),
+     "cannot be used together with depends in the same DAG; use depends"),
     ((f"{T}.2.dag.tasks.1.continueOn", {"failed": True}), f"{T}[2].dag.tasks[1].continueOn", None),
     ((f"{T}.2.dag.tasks.3", {"name": "1st", "template": "pause"}), f"{T}[2].dag.tasks[3].name",
      "cannot begin with a digit where depends or dependencies is used"),
-    ((f"{T}.2.dag.target", "a x"), f"{T}[2].dag.target", "no task is named 'x'; tasks: a, b, c"),
+    ((f"{T}.2.dag.target", "a x"), f"{T}[2].dag.target", "there is no task 'x'; tasks: a, b, c"),
     # loops
     ((f"{T}.0.steps.1.1.withItems", ["a"]), f"{T}[0].steps[1][1]",
      "has withItems and withSequence; use one of them"),
@@ -326,7 +326,7 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
      f"{T}[1].outputs.parameters[1]", "has no value; set valueFrom"),
     ((f"{T}.1.outputs.parameters.1", {"name": "x", "value": "1", "globalName": "count"}),
      f"{T}[1].outputs.parameters[1].globalName",
-     "stands twice: also at parameters[0]; only one of them is kept"),
+     "is repeated: also at parameters[0]; only one of them counts"),
     ((f"{T}.1.outputs.artifacts.0.path", "-"), f"{T}[1].outputs.artifacts[0].path",
      "is required: where the artifact is in the container"),
     ((f"{T}.1.outputs.artifacts.0.path", "images"), f"{T}[1].outputs.artifacts[0].path",
@@ -355,7 +355,7 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
      "is required"),
     # volumes and containers
     ((f"{T}.1.container.volumeMounts.0.name", "no"), f"{T}[1].container.volumeMounts[0].name",
-     "no volume has this name; volumes: scratch, work"),
+     "there is no volume of this name; volumes: scratch, work"),
     ((f"{T}.1.inputs.artifacts", [{"name": "x", "path": "/work", "raw": {"data": "d"}}]),
      f"{T}[1].inputs.artifacts[0].path", "volumeMounts[0] has the same path; use another"),
     ((f"{T}.3.sidecars.0.name", "wait"), f"{T}[3].sidecars[0].name", "is a name that Argo keeps for itself"),
@@ -381,7 +381,7 @@ def test_one_wrong_thing_is_named_with_its_field(change, field, message):
 @pytest.mark.parametrize(("change", "field", "message"), [
     (("spec.schedules", []), "spec.schedules", "must be a list with at least one schedule, such as '0 8 * * 1-5'"),
     (("spec.schedules.0", "0 25 * * *"), "spec.schedules[0]", None),
-    (("spec.schedules.0", "0 0 30 2 *"), "spec.schedules[0]", "never comes: no year has such a day"),
+    (("spec.schedules.0", "0 0 30 2 *"), "spec.schedules[0]", "never comes: this day does not exist"),
     (("spec.timezone", "Mars/Olympus"), "spec.timezone", None),
     (("spec.schedules.0", "TZ=UTC 0 0 * * *"), "spec.schedules[0]",
      "names a time zone, and spec.timezone does too; use one of them"),
@@ -391,7 +391,7 @@ def test_one_wrong_thing_is_named_with_its_field(change, field, message):
     (("metadata.name", "a" * 53), "metadata.name", "has 53 characters; a CronWorkflow may have 52"),
     (("spec.workflowSpec", "-"), "spec.workflowSpec", "is required, and must be a mapping"),
     (("spec.workflowSpec.entrypoint", "x"), "spec.workflowSpec.entrypoint",
-     "no template is named 'x'; there are: main"),
+     "there is no template 'x'; there are: main"),
     (("spec.workflowSpec.arguments", {"parameters": [{"name": "x"}]}), "spec.workflowSpec.arguments.parameters[0]",
      "parameter 'x' has no value; set value or valueFrom"),
 ], ids=named)  # fmt: skip
@@ -442,7 +442,7 @@ def test_a_template_of_others_is_looked_at():
 
 @pytest.mark.parametrize(("reference", "message"), [
     ({"name": "no", "template": "t"}, "no WorkflowTemplate is named 'no'; known are: lib"),
-    ({"name": "lib", "template": "no"}, "no template is named 'no'; WorkflowTemplate lib has: t"),
+    ({"name": "lib", "template": "no"}, "there is no template 'no'; WorkflowTemplate lib has: t"),
     ({"name": "lib"}, "is required"),
 ], ids=named)  # fmt: skip
 def test_a_reference_that_leads_nowhere_is_an_error(reference, message):
@@ -454,7 +454,7 @@ def test_a_reference_to_what_nobody_knows_is_a_warning():
     step = {"name": "a", "templateRef": {"name": "no", "template": "t"}}
     after = {"name": "b", "template": "p", "when": "{{steps.a.outputs.result}} == x"}
     document = a_workflow({"name": "main", "steps": [[step], [after]]}, {"name": "p", "suspend": {}})
-    want = [("warning", f"{T}[0].steps[0][0].templateRef", "is not checked: its document is not at hand")]
+    want = [("warning", f"{T}[0].steps[0][0].templateRef", "is not checked: its document is not available")]
     assert said(document) == want
     assert said(document, others=OTHERS, knows_others=False) == want
 
@@ -489,8 +489,8 @@ def test_a_workflow_of_a_template_is_checked_with_it():
 @pytest.mark.parametrize(("spec", "others", "field", "message"), [
     pytest.param({}, {}, "spec.workflowTemplateRef.name", "no WorkflowTemplate is named 'lib'", id="is missing"),
     pytest.param({"templates": [{"name": "a", "suspend": {}}]}, OTHERS, "spec.templates",
-                 "cannot stand beside workflowTemplateRef", id="beside templates"),
-    pytest.param({"entrypoint": "no"}, OTHERS, "spec.entrypoint", "no template is named 'no'; there are: t",
+                 "cannot be used together with workflowTemplateRef", id="beside templates"),
+    pytest.param({"entrypoint": "no"}, OTHERS, "spec.entrypoint", "there is no template 'no'; there are: t",
                  id="no such entry"),
 ])  # fmt: skip
 def test_a_workflow_of_a_template_needs_it(spec, others, field, message):
@@ -514,20 +514,20 @@ def test_a_workflow_of_a_template_needs_it(spec, others, field, message):
     pytest.param(changed(VALID, ("spec.arguments.parameters.1", {"name": "x"})), "spec.arguments.parameters[1]",
                  "parameter 'x' has no value; give one when you submit it", id="a value to come"),
     pytest.param(changed(CRON, ("spec.schedules.0", "@every 0s")), "spec.schedules[0]",
-                 "comes every second: a shorter span is taken as 1s", id="a span of nothing"),
+                 "comes every second: a shorter interval is rounded up to 1s", id="a span of nothing"),
     pytest.param(changed(VALID, (f"{T}.0.steps.0.0.when", "{{item}} == 1")), f"{T}[0].steps[0][0].when",
                  "stays as it is: there is no loop here", id="an item without a loop"),
     pytest.param(a_workflow(*({"name": f"t{number}", "suspend": {}} for number in range(201))), T,
-                 "there are 201 templates; this cannot be handed to Argo v4, whose CRDs allow 200",
+                 "there are 201 templates; Argo v4 cannot run this, because its CRDs allow 200",
                  id="templates"),
     pytest.param(a_workflow({"name": "t", "dag": {"tasks": [
                      {"name": f"a{number}", "inline": {"suspend": {}}} for number in range(201)]}}),
                  f"{T}[0].dag.tasks",
-                 "there are 201 tasks; this cannot be handed to Argo v4, whose CRDs allow 200", id="tasks"),
+                 "there are 201 tasks; Argo v4 cannot run this, because its CRDs allow 200", id="tasks"),
     pytest.param(a_workflow({"name": "t", "suspend": {}}, arguments={"parameters": [
                      {"name": f"p{number}", "value": "1"} for number in range(501)]}),
                  "spec.arguments.parameters",
-                 "there are 501 parameters; this cannot be handed to Argo v4, whose CRDs allow 500",
+                 "there are 501 parameters; Argo v4 cannot run this, because its CRDs allow 500",
                  id="parameters"),
 ])  # fmt: skip
 def test_what_may_be_meant_otherwise_is_a_warning(document, field, message):

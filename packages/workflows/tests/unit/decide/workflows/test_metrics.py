@@ -115,7 +115,7 @@ def test_restarts_count_nothing_twice(manifest: str, seed: int) -> None:
 @pytest.mark.parametrize(("metric", "why"), [
     ("{name: m, help: h, counter: {value: '{{outputs.parameters.none}}'}}", "outputs.parameters.none"),
     ("{name: m, help: h, counter: {value: many}}", "has the value 'many'"),
-    ("{name: m, help: h, counter: {value: '-1'}}", "never goes down"),
+    ("{name: m, help: h, counter: {value: '-1'}}", "never decreases"),
     ("{name: m, help: h, gauge: {value: '1e999'}}", "has the value '1e999'"),
     ("{name: 'm-{{status}}', help: h, counter: {value: '1'}}", "has a name"),
     ("{name: m, help: h, when: '{{status}} ==', counter: {value: '1'}}", "m"),

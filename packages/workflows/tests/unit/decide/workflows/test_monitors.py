@@ -131,7 +131,7 @@ def test_where_a_beat_goes(annotations, beat, expected):
         pytest.param({"start": "https://u:secret@x/"}, "holds no user and no password", id="password"),
         pytest.param({"notify": "command:secret"}, "commands are not run for workflows", id="command"),
         pytest.param({"monitor": "https://x.example/", "after": "2d"}, "moorage.dev/monitor-after: ", id="days"),
-        pytest.param({"monitor": "https://x.example/", "after": "0s"}, "use a span such as 2h", id="no time"),
+        pytest.param({"monitor": "https://x.example/", "after": "0s"}, "use a duration such as 2h", id="no time"),
     ],
 )
 def test_what_is_wrong_is_said_without_secrets(annotations, problem):
@@ -150,7 +150,7 @@ def test_people_are_told_of_failures():
     assert monitor.targets == (Email(("ada@example.com",)),)
     notice = make_notice(a_run("Failed", message="child failed", cron="nightly"), FAILURE, NOON)
     assert notice.text == (
-        "workflow lab/n-1 failed\nschedule: nightly\nchild failed\nlook at it: moor workflow get n-1 -n lab"
+        "workflow lab/n-1 failed\nschedule: nightly\nchild failed\nshow it: moor workflow get n-1 -n lab"
     )
     assert make_notice(a_run(), OVERDUE, NOON + HOUR).title == "workflow lab/n-1 is overdue: it has run for 60m"
     assert make_notice(a_run(), START, NOON) is None

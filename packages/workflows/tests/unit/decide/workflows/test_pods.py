@@ -770,7 +770,7 @@ def test_a_resource_step_has_the_account_of_the_executor(
         ({"successCondition": "a ="}, None),
         ({"failureCondition": "a > b"}, "resource.failureCondition"),
         ({"manifest": "x" * 300_000}, "resource.manifest has 300000 bytes"),
-        ({"manifest": "", "manifestFrom": {"artifact": {"name": "m"}}}, "no input artifact has this name"),
+        ({"manifest": "", "manifestFrom": {"artifact": {"name": "m"}}}, "there is no input artifact of this name"),
     ],
 )
 def test_a_resource_that_cannot_be_carried_out_makes_no_pod(fields: dict[str, Any], why: str | None) -> None:

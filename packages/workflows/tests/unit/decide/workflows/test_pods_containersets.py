@@ -113,7 +113,7 @@ def test_the_result_is_that_of_main_and_a_set_without_it_has_none() -> None:
             {"containers": [a_container("a")], "retryStrategy": {"retries": 1, "duration": "soon"}},
             {},
             "containerSet.retryStrategy.duration",
-            id="a pause that is no duration",
+            id="a pause that is not a duration",
         ),
     ],
 )

@@ -59,7 +59,7 @@ def test_an_entry_is_the_place_of_artifacts(reference, config, want):
     (Reference("c", "", True), None, "ConfigMap c does not exist"),
     (Reference("c", "two", True), a_config(), "no key 'two'; its keys: one"),
     (Reference("c", "", True), a_config(), "has no default"),
-    (Reference("c", "one", True), a_config("secret-text"), "is no repository"),
+    (Reference("c", "one", True), a_config("secret-text"), "is not a repository"),
     (Reference("c", "one", True), a_config("a: ["), "is not YAML"),
     (Reference("c", "one", True), a_config("azure: {container: secret-text}"), "must have one of s3, gcs"),
     (Reference("c", "one", True), a_config("s3: {endpoint: secret-text}"), "has no s3.bucket"),

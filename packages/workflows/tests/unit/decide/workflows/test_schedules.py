@@ -91,7 +91,7 @@ def test_the_next_slot_of_a_schedule(schedule, after, expected):
         pytest.param("*/0 * * * *", "a step of 0", id="step of nothing"),
         pytest.param("5-1 * * * *", "out of range", id="backwards"),
         pytest.param(", * * * *", "no value", id="a comma alone"),
-        pytest.param("x * * * *", "'x' is no number", id="a word"),
+        pytest.param("x * * * *", "'x' is not a number", id="a word"),
         pytest.param("@fortnightly", "use five fields, or one of", id="unknown descriptor"),
         pytest.param("@every 1d", "use a span with units h, m and s", id="days in a span"),
         pytest.param("@every 99999999h", "more than a hundred years", id="a span too long"),

@@ -255,7 +255,9 @@ def test_a_memoized_run_names_the_run_that_it_takes_results_from():
 @pytest.mark.parametrize(
     ("earlier", "words"),
     [
-        pytest.param(a_failed("Succeeded"), "is Succeeded: only what a workflow that is Failed", id="succeeded"),
+        pytest.param(
+            a_failed("Succeeded"), "is Succeeded: only results of a workflow that is Failed", id="succeeded"
+        ),
         pytest.param(a_failed("Running"), "is Running", id="running"),
         pytest.param(a_failed(""), "is Pending", id="not begun"),
         pytest.param(a_failed(labels={}), "Argo ran workflow 'train-x7k2p'", id="of Argo"),

@@ -199,17 +199,17 @@ def test_an_inline_template_stays_in_its_scope_and_has_the_defaults():
 
 
 @pytest.mark.parametrize(("step", "scope", "field", "message"), [
-    pytest.param({"template": "no"}, "", "a.template", "no template is named 'no'; there are: main", id="own"),
+    pytest.param({"template": "no"}, "", "a.template", "there is no template 'no'; there are: main", id="own"),
     pytest.param({"template": "no"}, "lib", "a.template",
-                 "no template is named 'no'; WorkflowTemplate lib has: main, print", id="in a scope"),
+                 "there is no template 'no'; WorkflowTemplate lib has: main, print", id="in a scope"),
     pytest.param(ref("lib", "no"), "", "a.templateRef.template",
-                 "no template is named 'no'; WorkflowTemplate lib has: main, print", id="in what is referred to"),
+                 "there is no template 'no'; WorkflowTemplate lib has: main, print", id="in what is referred to"),
     pytest.param(ref("no", "main"), "", "a.templateRef.name",
                  "no WorkflowTemplate is named 'no'; known are: lib", id="no such WorkflowTemplate"),
     pytest.param(ref("lib", "main", True), "", "a.templateRef.name",
                  "no ClusterWorkflowTemplate is named 'lib'; known are: top", id="of the cluster"),
     pytest.param({"templateRef": {"template": "x"}}, "", "a.templateRef.name", "is required", id="no name"),
-    pytest.param({}, "", "a", "no template is named", id="nothing"),
+    pytest.param({}, "", "a", "the template has no name", id="nothing"),
 ])  # fmt: skip
 def test_a_missing_template_is_named_with_its_field(step, scope, field, message):
     library = Library(a_workflow(steps(ref("lib", "main"))), OTHERS)
@@ -220,7 +220,7 @@ def test_a_missing_template_is_named_with_its_field(step, scope, field, message)
 
 
 def test_an_entry_point_that_is_missing_is_named():
-    with pytest.raises(TemplateMissing, match="spec.entrypoint: no template is named 'main'; there are: print"):
+    with pytest.raises(TemplateMissing, match="spec.entrypoint: there is no template 'main'; there are: print"):
         Library(a_workflow(PRINT)).entry()
     with pytest.raises(TemplateMissing, match="spec.entrypoint: is required"):
         Library({"spec": {}}).entry()

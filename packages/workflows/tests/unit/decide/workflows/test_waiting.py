@@ -143,7 +143,7 @@ def test_a_pause_before_the_next_attempt_has_its_end():
     ("suspend", "message", "minutes"),
     [
         ({}, "it waits for a person", None),
-        ({"duration": "5m"}, "it goes on by itself, or when a person says so", 5),
+        ({"duration": "5m"}, "it continues after its duration, or when a person resumes it", 5),
     ],
 )
 def test_a_step_that_waits_for_a_person_says_how_it_goes_on(suspend, message, minutes):
@@ -152,7 +152,7 @@ def test_a_step_that_waits_for_a_person_says_how_it_goes_on(suspend, message, mi
     (wait,) = waits_of(view, spec).waits
     assert (wait.kind, wait.steps, wait.message) == (WaitKind.PERSON, ("approve",), message)
     assert wait.until == (None if minutes is None else player.now + timedelta(minutes=minutes))
-    assert wait.hint == "let it go on: moor workflow resume wf --node-field-selector displayName=approve"
+    assert wait.hint == "resume it: moor workflow resume wf --node-field-selector displayName=approve"
 
 
 def test_a_suspended_workflow_says_so_beside_what_still_runs():
@@ -160,7 +160,7 @@ def test_a_suspended_workflow_says_so_beside_what_still_runs():
     player.run.control(Controls(is_suspended=True))
     live = {"spec": {**player.workflow.document["spec"], "suspend": True}}
     assert waits(player, live=live) == [
-        ("suspended", (), "the workflow is suspended: no further step begins"),
+        ("suspended", (), "the workflow is suspended: further steps do not begin"),
     ]
 
 
@@ -221,11 +221,11 @@ def test_a_step_that_has_not_begun_names_what_it_comes_after(main, step, want):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        ({}, "no controller has taken it yet"),
+        ({}, "it has no controller yet"),
         ({"workflows.argoproj.io/controller-instanceid": "moorage"}, "the operator has not begun it yet"),
         (
             {"workflows.argoproj.io/controller-instanceid": "argo-2"},
-            "it is left to the controller with the instance id 'argo-2'",
+            "it belongs to the controller with the instance id 'argo-2'",
         ),
     ],
 )

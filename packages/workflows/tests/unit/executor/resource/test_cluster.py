@@ -100,10 +100,10 @@ def test_a_refusal_has_the_whole_message_of_the_server(site: Site, cluster: Clus
 
 
 def test_a_connection_that_breaks_after_the_request_may_have_done_it(site: Site, cluster: Cluster) -> None:
-    site.answers = [None, (200, b"no JSON")]
+    site.answers = [None, (200, b"not JSON")]
     with pytest.raises(Lost, match="PATCH /x at the API server 127.0.0.1"):
         cluster.ask("PATCH", "/x", body={})
-    with pytest.raises(Lost, match="no JSON object"):
+    with pytest.raises(Lost, match="not a JSON object"):
         cluster.ask("PATCH", "/x", body={})
 
 

@@ -223,7 +223,7 @@ def test_delete_waits_until_the_object_is_gone_and_names_its_finalizers(bench: B
     kept = bench.table.objects[f"{MAPS}/made"]
     answer = bench.table._answer
     bench.table._answer = lambda method, *more: kept if method == "DELETE" else answer(method, *more)  # type: ignore[method-assign]
-    with pytest.raises(StepError, match="not gone after 2 s; its finalizers: example.org/hold"):
+    with pytest.raises(StepError, match="still exists after 2 s; its finalizers: example.org/hold"):
         bench.do("delete", A_MAP, "--timeout=2s")
     assert sum(bench.pauses) >= 2
 

@@ -58,7 +58,7 @@ def test_a_schedule_has_the_state_that_a_person_wants_to_know(cron, now, state):
 def test_a_late_run_that_waits_for_an_earlier_one_says_so():
     cron = a_cron(last=SLOT, active=("nightly-1",), concurrency_policy="Forbid")
     row = cron_row(cron, SLOT + timedelta(days=2, hours=1))
-    words = "The slot of 2026-03-03 08:00 UTC did not run: an earlier run goes on, and the policy is Forbid"
+    words = "The slot of 2026-03-03 08:00 UTC did not run: an earlier run is active, and the policy is Forbid"
     assert row.overdue == words
 
 

@@ -284,7 +284,7 @@ async def test_the_log_of_a_step_is_that_of_its_pod_while_it_exists(ada):
     await ada.keep(STEPS, plays=False)
     await add(ada, a_node())
     gone = await ada.get("/workflows/team/train/log", at="id-a")
-    assert (gone.status, gone.text) == (STOP_ASKING, "The pod is gone, and nothing is kept of its log.")
+    assert (gone.status, gone.text) == (STOP_ASKING, "The pod was deleted, and its log is not stored.")
     kept = Outputs(artifacts=(Artifact(name="main-logs", key="k"),))
     await add(ada, a_node("b", outputs=kept))
     assert "the artifact main-logs" in (await ada.get("/workflows/team/train/log", at="id-b")).text
@@ -559,7 +559,7 @@ async def test_one_that_failed_is_submitted_again_with_what_succeeded(ada):
     await ada.api.patch(WORKFLOWS, "train", ours, "team")
     assert 'href="/workflows/team/train/resubmit?memoized=1"' in (await ada.get("/workflows/team/train")).text
     page = await ada.get("/workflows/team/train/resubmit", memoized="1")
-    assert "takes over what succeeded" in page.text
+    assert "takes over the successful steps" in page.text
     assert 'action="/workflows/team/train/resubmit?memoized=1"' in page.text
     answer = await ada.post("/workflows/team/train/resubmit?memoized=1")
     assert answer.status == 303, answer.text

@@ -186,7 +186,7 @@ def artifact_of(
     if expression := artifact.get("fromExpression"):
         value = evaluate(str(expression), {**scope, **artifacts})
         if not isinstance(value, Artifact):
-            raise TextError(f"artifact {artifact.get('name')}: {expression} is no artifact, but {value!r}")
+            raise TextError(f"artifact {artifact.get('name')}: {expression} is not an artifact, but {value!r}")
         return _below(value, artifact, scope)
     location = {key: artifact[key] for key in places_of(artifact) if key in LOCATIONS}
     if location:

@@ -56,7 +56,9 @@ def limit_of(name: str, entry: str, data: Mapping[str, Any] | None) -> Limit:
             0, f"the key {entry} of the ConfigMap {name} has an invalid value: use a whole number, at least 1"
         )
     count = int(text)
-    return Limit(count, "" if count else f"the key {entry} of the ConfigMap {name} is 0: nobody may hold it")
+    return Limit(
+        count, "" if count else f"the key {entry} of the ConfigMap {name} is 0: the semaphore cannot be held"
+    )
 
 
 def lock_namespace(lock: str) -> str:

@@ -68,7 +68,7 @@ async def run_node(state: State, call: Call) -> NodeRecord:
             check_cut(state, is_exit=call.is_exit)
             waiting = state.save(msgspec.structs.replace(waiting, message=waiting_for(locks)))
             if refused := await take_locks(state, waiting.id, locks, is_exit=call.is_exit):
-                return state.end_node(waiting, NodePhase.ERROR, f"its locks cannot be had: {refused}")
+                return state.end_node(waiting, NodePhase.ERROR, f"its locks are not available: {refused}")
             check_cut(state, is_exit=call.is_exit)
         except Cut as cut:
             release_locks(state, waiting.id)

@@ -103,7 +103,9 @@ def outcome_of(
         return ended(NodePhase.ERROR, pod.broken or "pod deleted")
     if pod.exit_code == STOPPED:
         return ended(
-            NodePhase.FAILED, "interrupted: it was told to stop and did not say that it had finished", is_lost=True
+            NodePhase.FAILED,
+            "interrupted: it was asked to stop and did not report that it had finished",
+            is_lost=True,
         )
     if pod.exit_code is None:
         return ended(NodePhase.ERROR, pod.broken or "the pod ended, and its main container never ran")

@@ -52,7 +52,7 @@ async def run_workflow(state: State) -> None:
         if locks and not workflow.locks:
             check_cut(state, is_exit=False)
             if refused := await take_locks(state, workflow.name, locks):
-                await _finish(state, "Failed", f"the workflow's locks cannot be had: {refused}")
+                await _finish(state, "Failed", f"the workflow's locks are not available: {refused}")
                 return
             state.workflow = msgspec.structs.replace(state.workflow, locks=locks, message="")
             if (record := state.records.get(workflow.name)) is not None and not record.pod_name:

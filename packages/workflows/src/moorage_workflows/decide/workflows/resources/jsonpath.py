@@ -343,7 +343,9 @@ def _after(step: Step, value: Any, root: Any) -> Iterator[Any]:
 def _picked(step: Part, value: Any) -> Iterator[Any]:
     if not isinstance(value, list):
         if value is not None and step.index is not None:
-            raise JsonPathError(f"jsonPath has the index {step.index} of what is not a list: {_shown(value)[:80]}")
+            raise JsonPathError(
+                f"jsonPath has the index {step.index} for a value that is not a list: {_shown(value)[:80]}"
+            )
         if isinstance(value, Mapping) and step == Part():
             yield from value.values()
         return

@@ -96,7 +96,9 @@ def _manifest_path(template: Mapping[str, Any], usual: str) -> str:
     for entry in (template.get("inputs") or {}).get("artifacts") or ():
         if entry.get("name") == name:
             return str(entry.get("path") or "")
-    raise OrderError("resource.manifestFrom.artifact.name", f"is {name!r}, and no input artifact has this name")
+    raise OrderError(
+        "resource.manifestFrom.artifact.name", f"is {name!r}, and there is no input artifact of this name"
+    )
 
 
 def _owner(workflow: Mapping[str, Any]) -> Obj:

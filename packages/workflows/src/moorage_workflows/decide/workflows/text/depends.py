@@ -131,7 +131,7 @@ class _Parser:
             )
         if result is not None and result not in RESULTS:
             self.start = match.start("result")
-            raise self._wrong(f"{result!r} is no result of task {name!r}; use one of {', '.join(RESULTS)}")
+            raise self._wrong(f"{result!r} is not a result of task {name!r}; use one of {', '.join(RESULTS)}")
         self.sign, self.leaf = "name", _Is(name, result or OK)
 
     def _either(self) -> _Term:

@@ -68,7 +68,7 @@ def go_nanoseconds(text: str) -> int:
             raise _invalid(text, f"a number has no unit; use {_UNITS}")
         if unit not in NANOSECONDS:
             more = "; write days as hours, such as 24h" if unit in ("d", "day", "days") else ""
-            raise _invalid(text, f"{unit!r} is no unit; use {_UNITS}{more}")
+            raise _invalid(text, f"{unit!r} is not a unit; use {_UNITS}{more}")
         scale = NANOSECONDS[unit]
         total += int(whole or "0") * scale
         if point and fraction:

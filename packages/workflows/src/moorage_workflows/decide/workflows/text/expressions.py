@@ -442,7 +442,7 @@ class _Compiler:
             if isinstance(value, values.Duration):
                 return values.Duration(-value.nanoseconds) if sign == "-" else value
             if not is_number(value):
-                raise TextError(f"{sign}{shown(value)}: {shown(value)} is no number")
+                raise TextError(f"{sign}{shown(value)}: {shown(value)} is not a number")
             if sign == "+":
                 return value
             return values.wrapped(-value) if isinstance(value, int) else -value
@@ -526,7 +526,7 @@ class _Compiler:
             for key, value in row:
                 name = key(frame)
                 if not isinstance(name, str):
-                    raise TextError(f"{shown(name)} is no key of a map; use a string")
+                    raise TextError(f"{shown(name)} is not a key of a map; use a string")
                 made[name] = value(frame)
             return made
 
@@ -620,7 +620,7 @@ def _reduce(loop: _Loop, initial: Any) -> Any:
         frame.element, frame.index = element, index
         frame.accumulated = loop.predicate(frame)
     if frame.accumulated is _MISSING:
-        raise TextError("reduce: the list is empty, and no initial value is given")
+        raise TextError("reduce: the list is empty, and there is no initial value")
     return frame.accumulated
 
 
@@ -628,7 +628,7 @@ def _group(loop: _Loop, _extra: Any) -> dict[Any, list[Any]]:
     groups: dict[Any, list[Any]] = {}
     for _, element, key in loop.each():
         if is_list(key) or is_map(key):
-            raise TextError(f"groupBy: {shown(key)} is no key of a map")
+            raise TextError(f"groupBy: {shown(key)} is not a key of a map")
         groups.setdefault(key, []).append(element)
     return groups
 
@@ -773,7 +773,7 @@ def _is_in(left: Any, right: Any, budget: Budget) -> bool:
     if is_map(right):
         return isinstance(left, (str, int, float, bool)) and left in right
     raise TextError(
-        f"{shown(left)} in {shown(right)}: the right side is no list or map", hint="use contains for strings"
+        f"{shown(left)} in {shown(right)}: the right side is not a list or map", hint="use contains for strings"
     )
 
 

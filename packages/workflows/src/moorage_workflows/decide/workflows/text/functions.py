@@ -55,7 +55,7 @@ def text(value: Any, name: str) -> str:
     """An argument that has to be a string. Raises TextError, naming the function."""
     if not isinstance(value, str):
         raise TextError(
-            f"{name}: {shown(value)} is no string", hint=f"convert it first, such as {name}(string(x))"
+            f"{name}: {shown(value)} is not a string", hint=f"convert it first, such as {name}(string(x))"
         )
     return value
 
@@ -63,13 +63,13 @@ def text(value: Any, name: str) -> str:
 def items(value: Any, name: str) -> Sequence[Any]:
     """An argument that has to be a list. Raises TextError, naming the function."""
     if not is_list(value):
-        raise TextError(f"{name}: {shown(value)} is no list")
+        raise TextError(f"{name}: {shown(value)} is not a list")
     return value
 
 
 def _map(value: Any, name: str) -> Any:
     if not is_map(value):
-        raise TextError(f"{name}: {shown(value)} is no map")
+        raise TextError(f"{name}: {shown(value)} is not a map")
     return value
 
 
@@ -77,7 +77,7 @@ def moment_now(call: Call, name: str) -> datetime:
     """The moment of the evaluation. Raises TextError where there is none: an answer must not depend on when."""
     if call.now is None:
         raise TextError(
-            f"{name}: the current time cannot be read here: a decision must come out the same when it is repeated",
+            f"{name}: the current time is not available here: a repeated decision must have the same result",
             hint="use workflow.creationTimestamp or workflow.scheduledTime",
         )
     return call.now
@@ -183,7 +183,7 @@ def total(numbers: Sequence[Any], budget: Budget) -> int | float:
     for number in numbers:
         result = values.add(result, number, budget)
     if not is_number(result):
-        raise TextError(f"sum: {shown(result)} is no number")
+        raise TextError(f"sum: {shown(result)} is not a number")
     return result
 
 
@@ -191,7 +191,7 @@ def _numbers(name: str, arguments: Sequence[Any], budget: Budget) -> list[int | 
     flat = flattened(arguments, budget)
     for number in flat:
         if not is_number(number):
-            raise TextError(f"{name}: {shown(number)} is no number")
+            raise TextError(f"{name}: {shown(number)} is not a number")
     return flat
 
 
@@ -205,7 +205,7 @@ def _len(_call: Call, arguments: Sequence[Any]) -> int:
 def _abs(_call: Call, arguments: Sequence[Any]) -> int | float:
     value = arguments[0]
     if not is_number(value):
-        raise TextError(f"abs: {shown(value)} is no number")
+        raise TextError(f"abs: {shown(value)} is not a number")
     return values.wrapped(abs(value)) if isinstance(value, int) else abs(value)
 
 
@@ -213,7 +213,7 @@ def _rounding(name: str, rounding: Callable[[float], float]) -> Function:
     def rounded(_call: Call, arguments: Sequence[Any]) -> float:
         value = arguments[0]
         if not is_number(value):
-            raise TextError(f"{name}: {shown(value)} is no number")
+            raise TextError(f"{name}: {shown(value)} is not a number")
         number = float(value)
         return float(rounding(number)) if math.isfinite(number) else number
 
@@ -347,7 +347,7 @@ def from_base64(encoded: str, name: str) -> str:
             "utf-8", "replace"
         )
     except (binascii.Error, ValueError) as exc:
-        raise TextError(f"{name}: {shown(encoded)} is no base64: {exc}") from exc
+        raise TextError(f"{name}: {shown(encoded)} is not base64: {exc}") from exc
 
 
 def _now(call: Call, arguments: Sequence[Any]) -> datetime:
@@ -355,7 +355,7 @@ def _now(call: Call, arguments: Sequence[Any]) -> datetime:
     if not arguments:
         return moment
     if not isinstance(arguments[0], tzinfo):
-        raise TextError(f"now: {shown(arguments[0])} is no time zone; use timezone('Europe/Zurich')")
+        raise TextError(f"now: {shown(arguments[0])} is not a time zone; use timezone('Europe/Zurich')")
     return moment.astimezone(arguments[0])
 
 
@@ -440,7 +440,7 @@ def _from_pairs(_call: Call, arguments: Sequence[Any]) -> dict[Any, Any]:
     mapping: dict[Any, Any] = {}
     for pair in items(arguments[0], "fromPairs"):
         if not is_list(pair) or len(pair) != 2 or not _is_key(pair[0]):
-            raise TextError(f"fromPairs: {shown(pair)} is no pair; use lists of a key and a value")
+            raise TextError(f"fromPairs: {shown(pair)} is not a pair; use lists of a key and a value")
         mapping[pair[0]] = pair[1]
     return mapping
 
@@ -492,7 +492,7 @@ def _bits(name: str, operation: Callable[[int, int], int], *, shifts: bool = Fal
     def bits(_call: Call, arguments: Sequence[Any]) -> int:
         left, right = arguments
         if not values.is_integer(left) or not values.is_integer(right):
-            raise TextError(f"{name}: {shown(right if values.is_integer(left) else left)} is no whole number")
+            raise TextError(f"{name}: {shown(right if values.is_integer(left) else left)} is not a whole number")
         if shifts and right < 0:
             raise TextError(f"{name}: the count is {right}; use 0 or more")
         return values.wrapped(operation(left, min(right, 64) if shifts else right))
@@ -502,7 +502,7 @@ def _bits(name: str, operation: Callable[[int, int], int], *, shifts: bool = Fal
 
 def _bit_not(_call: Call, arguments: Sequence[Any]) -> int:
     if not values.is_integer(arguments[0]):
-        raise TextError(f"bitnot: {shown(arguments[0])} is no whole number")
+        raise TextError(f"bitnot: {shown(arguments[0])} is not a whole number")
     return ~arguments[0]
 
 

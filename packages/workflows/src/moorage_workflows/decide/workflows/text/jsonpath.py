@@ -355,7 +355,7 @@ def _apply(steps: Sequence[Step], current: Any, root: Any, budget: Budget, depth
             return _each(_elements(current, "*"), rest, root, budget, depth)
         case Range(start, stop, span):
             if not is_list(current):
-                raise TextError(f"jsonpath: {shown(current)} is no list, so it has no range")
+                raise TextError(f"jsonpath: {shown(current)} is not a list, so it has no range")
             elements = current[slice(start, stop)]
             return _each(elements[::span] if span > 0 else elements[::-1][::-span], rest, root, budget, depth)
         case Union(parts):

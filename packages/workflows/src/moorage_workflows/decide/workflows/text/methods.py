@@ -48,7 +48,7 @@ def call_method(owner: Any, name: str, arguments: Sequence[Any], call: Call) -> 
 
 def _moment(value: Any, name: str) -> datetime:
     if not isinstance(value, datetime):
-        raise TextError(f"{name}: {shown(value)} is no date")
+        raise TextError(f"{name}: {shown(value)} is not a date")
     return value
 
 
@@ -56,7 +56,7 @@ def _span(value: Any, name: str) -> Duration:
     if is_integer(value):
         return Duration(value)
     if not isinstance(value, Duration):
-        raise TextError(f"{name}: {shown(value)} is no duration; use duration('1h')")
+        raise TextError(f"{name}: {shown(value)} is not a duration; use duration('1h')")
     return value
 
 
@@ -69,7 +69,7 @@ def _add_date(moment: datetime, arguments: Sequence[Any], _call: Call) -> dateti
     """Years, months and days later; the 31st of a short month runs into the next, as in Go."""
     for argument in arguments:
         if not is_integer(argument):
-            raise TextError(f"AddDate: {shown(argument)} is no whole number")
+            raise TextError(f"AddDate: {shown(argument)} is not a whole number")
     years, months, days = arguments
     count = (moment.year + years) * 12 + moment.month - 1 + months
     year, month = divmod(count, 12)
@@ -95,7 +95,7 @@ def _rounded(moment: datetime, span: Duration) -> datetime:
 
 def _in_zone(moment: datetime, arguments: Sequence[Any], _call: Call) -> datetime:
     if not isinstance(arguments[0], tzinfo):
-        raise TextError(f"In: {shown(arguments[0])} is no time zone; use timezone('Europe/Zurich')")
+        raise TextError(f"In: {shown(arguments[0])} is not a time zone; use timezone('Europe/Zurich')")
     try:
         return moment.astimezone(arguments[0])
     except OverflowError as exc:

@@ -36,7 +36,7 @@ def compare(constraint: str, version: str) -> bool:
     """Whether a version meets a constraint. Raises TextError for an invalid version or constraint."""
     match = _VERSION.fullmatch(version.strip())
     if match is None or any(_is_wild(match[name]) for name in ("major", "minor", "patch") if match[name]):
-        raise TextError(f"semverCompare: {shown(version)} is no version; use a form such as 1.2.3")
+        raise TextError(f"semverCompare: {shown(version)} is not a version; use a form such as 1.2.3")
     wanted = Version(_key(match), _words(match))
     alternatives = [_read(alternative) for alternative in constraint.split("||")]
     return any(all(_meets(wanted, sign, match) for sign, match in row) for row in alternatives)
@@ -52,7 +52,9 @@ def _read(alternative: str) -> list[tuple[str, re.Match[str]]]:
         row.append((match["sign"] or "", match))
         rest = rest[match.end() :].lstrip(" ,")
     if rest or not row:
-        raise TextError(f"semverCompare: {shown(alternative)} is no constraint; use a form such as ^1.2 or >=1.2")
+        raise TextError(
+            f"semverCompare: {shown(alternative)} is not a constraint; use a form such as ^1.2 or >=1.2"
+        )
     return row
 
 

@@ -22,7 +22,7 @@ from moorage_workflows.decide.workflows.text.sprigtexts import TEXTS, plain
 from moorage_workflows.decide.workflows.text.values import Duration, add, is_integer, is_map, shown
 
 _GO = "2006-01-02 15:04:05 -0700 MST"  # how Go writes a moment, and Argo `workflow.creationTimestamp`
-_RANDOM = "its result is another one each time, and a decision must come out the same when it is repeated"
+_RANDOM = "its result differs each time, and a repeated decision must have the same result"
 _SECRETS = "keys and certificates do not belong in a manifest; make them in a step, or use a Secret"
 REFUSED: dict[str, str] = {
     **dict.fromkeys(
@@ -121,7 +121,7 @@ def _date_modify(call: Call, arguments: Sequence[Any]) -> Any:
 
 def _must_date_modify(call: Call, arguments: Sequence[Any]) -> Any:
     if not isinstance(arguments[1], datetime):
-        raise TextError(f"sprig.dateModify: {shown(arguments[1])} is no date")
+        raise TextError(f"sprig.dateModify: {shown(arguments[1])} is not a date")
     return add(arguments[1], Duration(go_nanoseconds(text(arguments[0], "sprig.dateModify"))), call.budget)
 
 
@@ -138,7 +138,7 @@ def _to_date(call: Call, arguments: Sequence[Any]) -> datetime:
 
 def _unix_epoch(_call: Call, arguments: Sequence[Any]) -> str:
     if not isinstance(arguments[0], datetime):
-        raise TextError(f"sprig.unixEpoch: {shown(arguments[0])} is no date")
+        raise TextError(f"sprig.unixEpoch: {shown(arguments[0])} is not a date")
     return str(unix_nanoseconds(arguments[0]) // 10**9)
 
 
@@ -189,7 +189,7 @@ def _url_parse(address: str) -> dict[str, Any]:
         parts = urlsplit(address)
         hostname = parts.hostname or ""
     except ValueError as exc:
-        raise TextError(f"sprig.urlParse: {shown(address)} is no address: {exc}") from exc
+        raise TextError(f"sprig.urlParse: {shown(address)} is not an address: {exc}") from exc
     user, at, host = parts.netloc.rpartition("@")
     is_opaque = bool(parts.scheme) and not parts.netloc and not parts.path.startswith("/")
     return {
@@ -206,7 +206,7 @@ def _url_parse(address: str) -> dict[str, Any]:
 
 def _url_join(_call: Call, arguments: Sequence[Any]) -> str:
     if not is_map(arguments[0]):
-        raise TextError(f"sprig.urlJoin: {shown(arguments[0])} is no map")
+        raise TextError(f"sprig.urlJoin: {shown(arguments[0])} is not a map")
     parts: Mapping[Any, Any] = arguments[0]
 
     def part(name: str) -> str:

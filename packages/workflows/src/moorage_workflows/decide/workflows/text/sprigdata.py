@@ -257,7 +257,7 @@ def _copied(value: Any, budget: Budget, depth: int = 0) -> Any:
 
 def _mapping(value: Any, name: str) -> Mapping[Any, Any]:
     if not is_map(value):
-        raise TextError(f"{name}: {shown(value)} is no map")
+        raise TextError(f"{name}: {shown(value)} is not a map")
     return value
 
 

@@ -274,7 +274,7 @@ def _base32(encoded: str) -> str:
     try:
         return base64.b32decode(encoded).decode("utf-8", "replace")
     except (binascii.Error, ValueError) as exc:
-        raise TextError(f"sprig.b32dec: {shown(encoded)} is no base32: {exc}") from exc
+        raise TextError(f"sprig.b32dec: {shown(encoded)} is not base32: {exc}") from exc
 
 
 def _digest(name: str) -> Callable[[str], str]:

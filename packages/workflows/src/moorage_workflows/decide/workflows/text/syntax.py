@@ -361,7 +361,7 @@ class _Parser:
                 self.index, self.token = start, self.tokens[start]
                 break
             if before == "??" and sign not in ("??", "|"):
-                raise self.wrong(f"{sign!r} beside '??' is ambiguous; put one of them in parentheses")
+                raise self.wrong(f"{sign!r} next to '??' is ambiguous; put one of them in parentheses")
             self.next()
             self.nodes += 1
             if sign == "|":

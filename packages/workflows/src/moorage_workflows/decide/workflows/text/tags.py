@@ -62,7 +62,7 @@ def substitute(
     try:
         read: T = msgspec.json.decode(replaced)
     except msgspec.DecodeError as exc:
-        raise TextError(f"the document is no JSON any more after its tags were replaced: {exc}") from exc
+        raise TextError(f"the document is not JSON any more after its tags were replaced: {exc}") from exc
     return read
 
 

@@ -104,7 +104,7 @@ def _unescaped(body: str, start: int) -> str:
         digits = match["braced"] or match["short"] or match["long"] or match["hex"]
         code = int(digits, 16) if digits else int(match["octal"], 8)
         if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-            raise SyntaxProblem(f"a string has {match[0]}, which is no character", position=start)
+            raise SyntaxProblem(f"a string has {match[0]}, which is not a character", position=start)
         return chr(code)
 
     return _ESCAPE.sub(character, body)

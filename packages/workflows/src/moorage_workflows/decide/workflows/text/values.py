@@ -92,14 +92,14 @@ def whole(value: Any) -> int:
         return wrapped(value)
     if isinstance(value, float) and math.isfinite(value):
         return wrapped(int(value))
-    raise TextError(f"{shown(value)} is no whole number")
+    raise TextError(f"{shown(value)} is not a whole number")
 
 
 def to_integer(value: Any) -> int:
     """`int(value)` of a number, or of a string of decimal digits. Raises TextError."""
     if isinstance(value, str):
         if not _INTEGER.fullmatch(value) or not -(2**63) <= int(value) < 2**63:
-            raise TextError(f"int: {shown(value)} is no whole number; use digits, such as 42")
+            raise TextError(f"int: {shown(value)} is not a whole number; use digits, such as 42")
         return int(value)
     if isinstance(value, Duration):
         return value.nanoseconds
@@ -110,10 +110,10 @@ def to_float(value: Any) -> float:
     """`float(value)` of a number or of a string. Raises TextError."""
     if isinstance(value, str):
         if not _FLOAT.fullmatch(value):
-            raise TextError(f"float: {shown(value)} is no number; use digits, such as 4.2")
+            raise TextError(f"float: {shown(value)} is not a number; use digits, such as 4.2")
         return float(value)
     if not is_number(value):
-        raise TextError(f"float: {shown(value)} is no number")
+        raise TextError(f"float: {shown(value)} is not a number")
     return float(value)
 
 
@@ -404,11 +404,11 @@ def read_json(text: str, budget: Budget) -> Any:
     try:
         return json.loads(text, parse_int=float, parse_constant=_no_constant)
     except (ValueError, RecursionError) as exc:
-        raise TextError(f"{shown(text)} is no JSON: {exc}") from exc
+        raise TextError(f"{shown(text)} is not JSON: {exc}") from exc
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def base64_text(data: bytes) -> str:

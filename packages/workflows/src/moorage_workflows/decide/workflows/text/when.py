@@ -211,7 +211,9 @@ class _Lexer:
         if sign in _SIGNS and sign != ",":
             return _Token(_SIGNS[sign][0], sign, start)
         raise SyntaxProblem(
-            f"{sign!r} is no operator", position=start, hint="put values in quotes, and spaces between operators"
+            f"{sign!r} is not an operator",
+            position=start,
+            hint="put values in quotes, and spaces between operators",
         )
 
     def run(self, belongs: Callable[[str], bool]) -> str:
@@ -327,7 +329,7 @@ class _Parser:
         if self.depth > DEPTH // 2:
             raise SyntaxProblem(f"it is nested more than {DEPTH // 2} deep", position=token.position)
         if self.tokens[self.index].kind is _Kind.CLOSE:
-            raise SyntaxProblem("nothing stands in the brackets", position=token.position)
+            raise SyntaxProblem("the brackets are empty", position=token.position)
         node = self.joined(0)
         if self.index >= len(self.tokens) or self.tokens[self.index].kind is not _Kind.CLOSE:
             raise SyntaxProblem("a bracket is not closed: ) is missing", position=token.position)
@@ -353,7 +355,7 @@ def _prefixed(sign: str, value: Any) -> Any:
             raise TextError(f"!{_text(value)}: the value is neither true nor false")
         return not value
     if not isinstance(value, float):
-        raise TextError(f"{sign}{_text(value)}: the value is no number")
+        raise TextError(f"{sign}{_text(value)}: the value is not a number")
     return -value if sign == "-" else float(~_whole(value, 63))
 
 
@@ -388,7 +390,8 @@ def _join(sign: str, left: Any, node: _Node) -> Any:
     for side in (left, right):
         if not isinstance(side, float):
             raise TextError(
-                f"{sign}: {_text(side)!r} is no number", hint='put words with hyphens or slashes in quotes: "a-b"'
+                f"{sign}: {_text(side)!r} is not a number",
+                hint='put words with hyphens or slashes in quotes: "a-b"',
             )
     return _MODIFIERS[sign](left, right)
 
@@ -413,13 +416,13 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
 def _found(left: Any, right: Any) -> bool:
     for side in (left, right):
         if not isinstance(side, str):
-            raise TextError(f"=~: {_text(side)!r} is no string", hint="put it in quotes")
+            raise TextError(f"=~: {_text(side)!r} is not a string", hint="put it in quotes")
     return patterns.matches(right, left)
 
 
 def _is_in(left: Any, right: Any) -> bool:
     if not isinstance(right, tuple):
-        raise TextError(f"in: {_text(right)!r} is no list", hint="write two values or more: x in ('a', 'b')")
+        raise TextError(f"in: {_text(right)!r} is not a list", hint="write two values or more: x in ('a', 'b')")
     return any(_same(left, element) for element in right)
 
 

@@ -448,7 +448,7 @@ def test_tags_of_the_spec_itself_have_values_for_pods() -> None:
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        pytest.param("template: print", "a result of the loop is no JSON", id="results"),
+        pytest.param("template: print", "a result of the loop is not JSON", id="results"),
         pytest.param('template: say, when: "{{item}} = = 1"', "= = 1", id="condition of an item"),
     ],
 )
@@ -468,7 +468,7 @@ def test_a_loop_that_cannot_go_on_is_an_error_and_the_other_tasks_end_first(task
           script: {{image: python, command: [python], source: "print()"}}
           outputs: {{parameters: [{{name: y, value: "{{{{outputs.result}}}}"}}]}}
 """,
-        by_node(fan=Ends(result="no JSON"), slow=Ends(after=timedelta(hours=1))),
+        by_node(fan=Ends(result="not JSON"), slow=Ends(after=timedelta(hours=1))),
         entry="inner",
     )
     phases = player.phases()

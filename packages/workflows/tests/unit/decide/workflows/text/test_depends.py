@@ -59,7 +59,7 @@ def test_tasks_come_once_in_their_order():
         pytest.param("a & b", 2, "not expected", id="a single ampersand"),
         pytest.param("(a", 2, r"'\)' is missing", id="an open bracket"),
         pytest.param("a)", 1, "not expected", id="a closing bracket too many"),
-        pytest.param("a.Done", 2, "'Done' is no result", id="an unknown result"),
+        pytest.param("a.Done", 2, "'Done' is not a result", id="an unknown result"),
         pytest.param("a.", 0, "without a result", id="a point alone"),
         pytest.param("a.Succeeded.b", 0, "without a result", id="two points"),
         pytest.param("{{x}}", 0, "not expected", id="a tag"),

@@ -72,7 +72,7 @@ def test_a_path_selects(path, want):
         pytest.param("$.nobody", "key 'nobody' does not exist in a map with 4 keys", id="a missing key"),
         pytest.param("$.employees[9]", "index 9 does not exist in a list of 3 items", id="a missing index"),
         pytest.param("$.company.name.x", "does not exist in 'Moor'", id="a key of a string"),
-        pytest.param("$.company[0:1]", "no list", id="a range of a map"),
+        pytest.param("$.company[0:1]", "not a list", id="a range of a map"),
         pytest.param("", "does not start with", id="nothing"),
         pytest.param("company", "does not start with", id="no root"),
         pytest.param("$.", "a key is missing", id="no key"),

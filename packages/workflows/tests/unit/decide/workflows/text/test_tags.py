@@ -51,7 +51,7 @@ SCOPE = {
         pytest.param("{{=inputs.parameters['my-list'] | fromJSON() | join('-')}}", "a-b", id="a hyphen in a name"),
         pytest.param("{{=inputs.parameters.name + which}}", "adaa", id="longer names win over inputs.parameters"),
         pytest.param("{{inputs.parameters}}", '[{"name":"name","value":"ada"}]', id="but not in a simple tag"),
-        pytest.param("{{=toJson(number)}}", "5", id="a value that is no string"),
+        pytest.param("{{=toJson(number)}}", "5", id="a value that is not a string"),
         pytest.param("{{=steps.b.outputs.parameters.x ?? 'none'}}", "none", id="an absent output has a fallback"),
         pytest.param("{{=steps.b.outputs.parameters.x}}", "{{=steps.b.outputs.parameters.x}}", id="nil stays"),
         pytest.param("{{=unknown}}", "{{=unknown}}", id="an unknown variable stays"),
@@ -123,7 +123,7 @@ def test_other_tags_may_stay_beside_strict_ones(text):
 
 
 def test_where_there_is_something_strict_an_expression_must_not_fail():
-    with pytest.raises(TextError, match="'a' is no whole number") as caught:
+    with pytest.raises(TextError, match="'a' is not a whole number") as caught:
         substitute_text("{{=asInt(which)}}", SCOPE, strict=("steps.",))
     assert "asInt(which)" in caught.value.message
 
