@@ -93,13 +93,31 @@ def test_the_architecture_page_names_every_room_in_the_order_of_the_layers():
     assert named == rooms  # import-linter holds the layers to the tree
 
 
-@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+FOR_CONTRIBUTORS = [
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(ROOT.glob("docs/contributing/*.md")),
+]
+
+
+@pytest.mark.parametrize("page", FOR_CONTRIBUTORS, ids=lambda page: page.name)
 def test_every_path_of_a_page_for_contributors_exists(page):
-    paths = re.findall(
-        r"(?<![\w/.])(?:packages|docs|examples|benchmarks|deploy)/[\w./-]*\w", (ROOT / page).read_text()
-    )
+    paths = re.findall(r"(?<![\w/.])(?:packages|docs|examples|benchmarks|deploy)/[\w./-]*\w", page.read_text())
     assert paths
-    assert [one for one in paths if not (ROOT / one).exists()] == []
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", FOR_CONTRIBUTORS, ids=lambda page: page.name)
+def test_a_page_for_contributors_names_what_is_in_the_file(page):
+    """`NAME` in `FILE` is somewhere in that file; so are a decorator and a field."""
+    named = re.findall(r"`([^`\n]+)`\s+(?:in|of)\s+`(packages/[\w./-]+\.\w+)`", page.read_text())
+    wrong = [f"{name}: {file}" for name, file in named if name not in (ROOT / file).read_text()]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/contributing/*.md")), ids=lambda page: page.name)
+def test_a_checklist_is_short(page):
+    assert len(page.read_text().splitlines()) <= 60
 
 
 NAMES = {"kube": "moorage_kube", "local": "moorage_local"}
@@ -129,8 +147,8 @@ def test_every_field_of_our_kinds_has_a_description(kind):
 
 
 def test_every_target_that_contributing_names_exists():
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"(?:`|^    )make ([a-z-]+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = set(re.findall(r"(?:`|^    )make ([a-z][a-z-]*)", (ROOT / "CONTRIBUTING.md").read_text(), re.M))
     assert named - targets == set()
     assert {"setup", "quick", "test", "test-all", "explore"} <= named
 

@@ -1,4 +1,4 @@
-"""The page "Where is what": every package of the workspace, by the first sentence of its docstring."""
+"""The page of folders: every package of the workspace, by the first sentence of its docstring."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moorage_testing.reference.kinds import cell
 
 ROOT = Path(__file__).parents[5]
 HEAD = """
-# Where is what
+# Folders of the code
 
 Each folder of the code has one subject. Its `__init__.py` says what belongs in it; this page shows the first
 sentences. The unit tests of `packages/moorage/src/moorage/decide/runs` are in
