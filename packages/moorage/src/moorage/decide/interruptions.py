@@ -20,8 +20,9 @@ from moorage_kube.meta import condition
 from moorage_kube.moments import moment
 
 DONE_FILE_ENV = "MOORAGE_DONE_FILE"
-STOPPED = 85  # exit code: told to stop, and not finished (ERESTART); as in worker/runner.py and executor/*.sh
-LONG_AGO = datetime.min.replace(tzinfo=UTC)  # told to stop at a moment that nothing says
+# exit code: stopped by a signal, and not finished (ERESTART); as in worker/runner.py and executor/*.sh
+STOPPED = 85
+LONG_AGO = datetime.min.replace(tzinfo=UTC)  # stopped at an unknown moment
 
 
 def is_interruption(

@@ -56,8 +56,9 @@ OF_ONE_PIECE = (
 )  # all their pods are of the work that was judged: its template has the class
 POD_CLASS = ("priorityClassName", "priority", "preemptionPolicy")  # of a pod Kubernetes has set all three before
 _CLASS: Mapping[str, Any] = dict(zip(POD_CLASS, (OVER_BUDGET_PRIORITY, OVER_BUDGET_VALUE, "Never"), strict=True))
-_PRICED = ("cpu", "memory")  # what money buys, beside GPUs
-_SCHEDULES = {"Job": "CronJob", "Workflow": "CronWorkflow"}  # kind → whose controller makes it anew
+_PRICED = ("cpu", "memory")  # resources that cost money, in addition to GPUs
+# kind → the kind with the controller that creates it again
+_SCHEDULES = {"Job": "CronJob", "Workflow": "CronWorkflow"}
 
 
 class _Beginning(Enum):
@@ -72,7 +73,7 @@ class _Beginning(Enum):
 
 class _Judged(Struct, frozen=True):
     beginning: _Beginning
-    user: str  # whose budget it is
+    user: str  # the owner of the budget
 
 
 def apply_budgets(draft: Draft) -> None:
@@ -135,7 +136,7 @@ def _patch_asks_gpus(text: str) -> bool:
         return True
     try:
         return asks_gpus(parse_document(text))
-    except DocumentError:  # no pod is made with it
+    except DocumentError:  # the API server makes no pod of it
         return False
 
 

@@ -32,7 +32,7 @@ def keeping_off(affinity: Any, away: Sequence[Obj]) -> Obj:
 def gpu_nodes(subject: Subject) -> Iterator[Finding]:
     template = subject.template
     if template.is_guest or wants_gpu(container for _, container in template.containers):
-        return  # a guest goes where its machine is
+        return  # a guest is sent to the node of its machine
     for where, value in _chosen_gpu_nodes(template):
         yield Finding("gpuNodes", where, value, "chooses GPU nodes, but no container asks for a GPU")
         return
@@ -113,7 +113,7 @@ def gpu_count(subject: Subject) -> Iterator[Finding]:
     try:
         asked = pod_requests(_as_pod(template))
     except (ValueError, TypeError, AttributeError):
-        return  # `misshapen` tells
+        return  # `misshapen` reports it
     selected = mapping(template.spec.get("nodeSelector"))
     chosen = {key: selected[key] for key in GPU_TYPE_LABELS if key in selected}
     for resource, count in asked.items():

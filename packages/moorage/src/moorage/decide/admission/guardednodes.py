@@ -35,7 +35,8 @@ def judge_nodes(draft: Draft) -> None:
         return  # an administrator's, for every node; in a team's namespace, its members may make one
     if request.tenant is not None and request.old is None:
         draft.refusals += judge_apart(draft.obj)
-    guest = draft.obj if request.old is None or request.is_copy else request.old  # nobody becomes one by a label
+    # a pod does not become a guest by a label that is added later
+    guest = draft.obj if request.old is None or request.is_copy else request.old
     guards = guards_of(request.tenants, (request.pools or {}).values()) - own_guards(guest, request.tenant)
     draft.refusals += judge_pod(draft.obj, guards, request.node_taints, old=request.old)
 

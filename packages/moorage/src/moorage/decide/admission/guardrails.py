@@ -51,7 +51,7 @@ def answer_kills(draft: Draft) -> None:
     request = draft.request
     if request.known is None or request.kind != "Pod" or request.operation != "CREATE" or is_gated(draft.obj):
         return
-    # a machine's guest has what its machine has
+    # a machine's guest has the resources of its machine
     decided = answer(draft.obj, request.known, rule_of(request.policy), may_raise=not draft.is_guest)
     match decided:
         case Hold(kill):

@@ -63,7 +63,7 @@ KINDS: Mapping[str, tuple[tuple[str, str], ...]] = {  # API group → (plural, k
 }
 HOSTS_MAX = 500  # of one object: each is compared with all tenants' domains, and others wait for their answers
 
-HOST_LENGTH_MAX = 253  # characters (RFC 1123); what is longer is not looked at
+HOST_LENGTH_MAX = 253  # characters (RFC 1123); a longer one is not parsed
 
 _LABEL = r"[a-z0-9_](?:[-a-z0-9_]{0,61}[a-z0-9_])?"
 _HOST = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*")
@@ -81,7 +81,7 @@ _HOST_ANNOTATIONS = (
     "cert-manager.io/common-name",
     "cert-manager.io/alt-names",
 )
-# addresses that a load balancer gives to whoever asks for them
+# addresses that a load balancer gives to any Service that asks for them
 _ADDRESS_ANNOTATION = re.compile(
     r"load-?balancer-?ip(?:s|v[46]|-addresses)?$|load-?balancer-(?:id|name)$|vpc-lb-name$|allow-shared-ip$"
     r"|static-ip-name$"
@@ -93,15 +93,15 @@ _ADDRESS_KEYS = frozenset({"load-balancer.hetzner.cloud/name"})
 
 CLASS_ANNOTATION = "kubernetes.io/ingress.class"
 _NGINX = "nginx.ingress.kubernetes.io/"
-# values are not text of a configuration; the second is where GKE's controller reports what it made
+# values are not text of a configuration; in the second, GKE's controller reports its objects
 _AS_JSON = ("alb.ingress.kubernetes.io", "ingress.kubernetes.io")
 _CONTROLLERS = (  # annotations of these groups, and of groups below them, are read by ingress controllers
     "ingress.kubernetes.io", "nginx.org", "nginx.com", "haproxy.org", "haproxy-ingress.github.io", "konghq.com",
     "getambassador.io", "projectcontour.io", "traefik.io", "voyager.appscode.com", "gateway.envoyproxy.io",
     "router.openshift.io", "apisix.apache.org", "zalando.org",
 )  # fmt: skip
-# of ingress-nginx: what concerns one's own requests alone, by the documentation of 1.12. All others are refused,
-# since one that inserts text into the configuration of all tenants comes to light every year.
+# of ingress-nginx: annotations that affect only requests to the Ingress itself, by the documentation of 1.12. All
+# others are refused: every year one is found that inserts text into the configuration of all tenants.
 # https://kubernetes.github.io/ingress-nginx/user-guide/nginx-configuration/annotations/
 _OF_NGINX = frozenset(
     """
@@ -132,7 +132,7 @@ _PLAIN_RULE = (
     "must consist of calls such as Host(`a.example.org`) && PathPrefix(`/x`), joined by && and ||, so that its"
     " hosts can be checked: no '!', no HostRegexp, no comments, no blank before '(', every text in backticks"
 )
-_INSERTS = re.compile(r"[\x00-\x1f\x7f{};#'\"`\\]")  # what ends a value in a controller's configuration
+_INSERTS = re.compile(r"[\x00-\x1f\x7f{};#'\"`\\]")  # characters that end a value in a controller's configuration
 _INSERTS_IN_PATH = re.compile(r"[\x00-\x20\x7f{};#'\"`]")  # regular expressions of paths may hold a backslash
 
 
@@ -345,7 +345,7 @@ def _hosts_of_spec(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, st
         case "HTTPProxy":
             if (virtual := spec.get("virtualhost")) is not None:
                 yield "spec.virtualhost.fqdn", str(mapping(virtual).get("fqdn") or "")
-        case "ServiceEntry" if spec.get("exportTo") != ["."]:  # else it is for its own namespace alone
+        case "ServiceEntry" if spec.get("exportTo") != ["."]:  # else it is for its own namespace only
             yield from _texts("spec.hosts", spec.get("hosts") or [""])
         case "Route":  # OpenShift has given a host to a Route without before it is judged
             host = str(spec.get("host") or "")
@@ -354,13 +354,13 @@ def _hosts_of_spec(kind: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, st
             yield from _of_traefik(spec)
         case "VirtualServer" | "VirtualServerRoute":
             yield "spec.host", str(spec.get("host") or "")
-        case "TransportServer" | "TCPMapping":  # without a host they have a port of their own
+        case "TransportServer" | "TCPMapping":  # without a host they have a separate port
             if spec.get("host"):
                 yield "spec.host", str(spec["host"])
         case "Mapping" | "Host":
             names = [name for name in ("hostname", "host") if spec.get(name)]
             yield from ((f"spec.{name}", str(spec.get(name) or "")) for name in names or ["hostname"])
-        case "TCPIngress":  # without a host a rule has a port of its own
+        case "TCPIngress":  # without a host a rule has a separate port
             rules = (field for field in _of_rules(spec) if field[1])
             yield from (*rules, *_of_tls(spec))
         case "DNSEndpoint":
@@ -416,7 +416,7 @@ def _texts(where: str, values: Any) -> Iterator[tuple[str, str]]:
         yield f"{where}[{at}]", str(value)
 
 
-# --- what steers controllers
+# --- fields that steer controllers
 
 
 def _judge_shape(kind: str, obj: Mapping[str, Any]) -> Iterator[Refusal]:

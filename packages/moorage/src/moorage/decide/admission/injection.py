@@ -43,7 +43,7 @@ from moorage_kube.quantity import amount, format_milli
 from moorage_kube.resources import Obj
 from moorage_kube.scheduling import has_gate, is_extended, pod_requests
 
-FREE_OF_CHARGE = frozenset({"pods", "ephemeral-storage"})  # asked for beside a machine's size
+FREE_OF_CHARGE = frozenset({"pods", "ephemeral-storage"})  # requested in addition to a machine's size
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _OURS = (PLACE_ANNOTATION, PLACE_AT_ANNOTATION)
 

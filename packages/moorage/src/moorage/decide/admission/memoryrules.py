@@ -179,7 +179,7 @@ def fill_restart_bomb(subject: Subject) -> Iterator[Filled]:
         text = f"exit code {KILLED} fails the Job"
         rules = {"rules": [{"action": "FailJob", "onExitCodes": on_exit}]}
         yield Filled(Finding("restartBomb", where, "", text), rules)
-        # the API server sets defaults before it asks us, and this one is invalid beside a podFailurePolicy
+        # the API server sets defaults before it asks us, and this one is invalid with a podFailurePolicy
         if template.job.get("podReplacementPolicy") not in (None, _REPLACED_WHEN_FAILED):
             where = (*template.job_path, "podReplacementPolicy")
             text = f"set to {_REPLACED_WHEN_FAILED}, the only value allowed with a podFailurePolicy"

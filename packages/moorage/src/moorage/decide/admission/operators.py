@@ -17,7 +17,7 @@ from moorage.model.people import PEOPLE_NAMESPACE
 from moorage_kube.meta import labels_of
 from moorage_kube.resources import NAMESPACES, Obj
 
-# (group, plurals) of what the operator makes in namespaces of tenants alone
+# (group, plurals) of objects that the operator creates in namespaces of tenants only
 OF_TENANTS = (
     ("rbac.authorization.k8s.io", ("rolebindings",)),
     ("networking.k8s.io", ("networkpolicies",)),

@@ -82,10 +82,10 @@ _NEW_POD: dict[str, Any] = _NEW | {"kinds": ("Pod",)}
 _NEW_JOB: dict[str, Any] = _NEW | {"kinds": ("Job",)}
 
 STEPS: tuple[Step, ...] = (
-    # who it is
+    # identity
     Step(name="owner", apply=stamp, sets=_parts(Part.OWNER)),
     Step(name="marks of services", apply=restore_protected, sets=_parts(Part.MARKS)),
-    # what it gets
+    # fields to fill in
     Step(
         name="machine",
         apply=make_guest,
@@ -95,7 +95,7 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         name="defaults of CPU and memory",
-        apply=fill_in_amounts,  # where it reads retries, it means what the author wrote
+        apply=fill_in_amounts,  # where it reads retries, it means the author's value
         reads=_parts(Part.AMOUNTS, Part.MARKS),
         sets=_parts(Part.AMOUNTS, Part.MARKS),
         **_NEW,
@@ -115,7 +115,7 @@ STEPS: tuple[Step, ...] = (
         sets=_parts(Part.NODES),
         **_NEW,
     ),
-    # what it must be
+    # requirements
     Step(
         name="guardrails of the policy",
         apply=partial(apply_policy, fill=True),

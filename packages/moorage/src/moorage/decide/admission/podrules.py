@@ -8,7 +8,7 @@ from moorage.decide.admission.amounts import can_set, is_more
 from moorage.decide.admission.fields import at, mapping, sequence, shown_value
 from moorage.decide.admission.findings import Filled, Finding, Subject
 
-# annotations that Kubernetes reads no more, and what took their place
+# annotations that Kubernetes does not read any more, and their replacements
 DEAD_ANNOTATIONS: Mapping[str, str] = {
     "scheduler.alpha.kubernetes.io/critical-pod": "priorityClassName (removed in 1.16)",
     "scheduler.alpha.kubernetes.io/affinity": "spec.affinity (removed in 1.8)",

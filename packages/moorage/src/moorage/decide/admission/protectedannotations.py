@@ -25,7 +25,8 @@ _WHO = {
     SUSPENDED_ANNOTATION: "people suspend a run in their own name",
     ENDED_ANNOTATION: "people can only cancel a run",
 }
-MORE_METADATA = {"CronWorkflow": (("spec", "workflowMetadata"),)}  # where else that of what it makes stands
+# kind → other paths of the metadata of objects that it creates
+MORE_METADATA = {"CronWorkflow": (("spec", "workflowMetadata"),)}
 
 
 def forged(request: Request) -> Iterator[tuple[tuple[str, ...], str, str | None, str | None]]:
@@ -77,6 +78,6 @@ def _may_write(key: str, value: str | None, before: str | None, request: Request
             return value is None or read_suspension(value).by == request.user
         case names.ENDED_ANNOTATION:  # a run that Moorage ended may be cancelled, too
             return value is not None and value.startswith(f"{CANCELLED} by ")
-        case names.OVER_BUDGET_ANNOTATION:  # our webhook has set it on what is new
+        case names.OVER_BUDGET_ANNOTATION:  # our webhook has set it on a new object
             return request.operation == "CREATE" and before is None
     return False

@@ -34,7 +34,7 @@ _COPYING_PREFIXES = (
 
 _OF_WORKFLOW = ("metadata", "labels", WORKFLOW_LABEL)
 
-# kind → where the metadata of its templates is; their pods are made from these, or bear its owner
+# kind → path of the metadata of its templates; pods are created from these, or have its owner
 TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "Pod": (),
     "Job": (("spec", "template", "metadata"),),
@@ -46,7 +46,7 @@ TEMPLATES: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "ReplicationController": (("spec", "template", "metadata"),),
     "MapJob": (("spec", "template", "metadata"),),
     "Workspace": (),
-    "Workflow": (),  # pods of its steps bear its owner: the operator makes them
+    "Workflow": (),  # pods of its steps have its owner: the operator creates them
     "CronWorkflow": (),
     "Dataset": (),
     "VolumeBackup": (),
@@ -63,12 +63,12 @@ class Request(Struct, frozen=True, kw_only=True):
     obj: Obj
     old: Obj | None = None  # on UPDATE: the object as stored
     defaults: TenantDefaults = field(default_factory=TenantDefaults)
-    restart_limit_max: int | None = None  # the tenant's; None: no cap of its own
+    restart_limit_max: int | None = None  # the tenant's; None: it sets no cap
     away_from_gpus: tuple[Obj, ...] = ()  # see `away_from_gpus`; empty: there is no other place to run
     policy: Policy | None = None  # None: no GuardrailPolicy holds in the namespace
     facts: Facts | None = None  # of the cluster's GPUs
     known: Known | None = None  # kills for memory of the pods that this one may stand for; None: there are none
-    pools: Mapping[str, Pool] | None = None  # the Machines, by group; None: not known, no guest is made
+    pools: Mapping[str, Pool] | None = None  # the Machines, by group; None: not known, pods do not become guests
     gpu_machines: Collection[str] = ()  # names of the machine types, and groups of them, that have GPUs
     namespace: Mapping[str, Any] | None = None  # the Namespace; None: newer than the caller's copy
     tenant: Obj | None = None  # the Tenant whose namespace it is

@@ -60,8 +60,8 @@ class Judgement(Struct, frozen=True, kw_only=True):
 
     denied: tuple[Finding, ...] = ()
     warned: tuple[Finding, ...] = ()
-    filled: tuple[Finding, ...] = ()  # what was filled in, and where
-    obj: Obj  # the object, with what was filled in
+    filled: tuple[Finding, ...] = ()  # the values that were filled in, with their paths
+    obj: Obj  # the object with these values
 
 
 def judge_workload(

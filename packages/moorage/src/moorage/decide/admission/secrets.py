@@ -26,7 +26,7 @@ def judge_secrets(request: Request) -> tuple[Refusal, ...]:
     """Refusals of Secrets in a workload that are another member's, or that its kind may not name."""
     if request.kind not in WORKLOADS or request.is_mirror:
         return ()
-    whole = request.kind == "MapJob"  # who changes its command has another program read what is mounted
+    whole = request.kind == "MapJob"  # a user who changes its command makes another program read the mounted files
     path: Path = ("spec",) if whole else (*WORKLOADS[request.kind], "spec")
     spec = at(request.obj, path)
     if request.old is not None and at(request.old, path) == spec:
@@ -61,7 +61,7 @@ def _may_name(request: Request, secret: OwnedSecret) -> bool:
     owner = str(annotations_of(request.obj).get(OWNER_ANNOTATION) or "")
     if request.kind == "Pod":  # the Job was judged
         is_made_from = (controller_ref(request.obj) or {}).get("kind") == "Job"
-    else:  # a next attempt of the run, or workers of the map; not what a CronJob makes
+    else:  # a next attempt of the run, or workers of the map; not Jobs of a CronJob
         names = [labels_of(request.obj).get(label) for label in (RUN_LABEL, MAP_LABEL)]
         is_made_from = request.user == OPERATOR and secret.run in names
     return is_made_from and _is_of(secret, owner)

@@ -49,7 +49,7 @@ class Template(Struct, frozen=True, kw_only=True):
     containers: Sequence[tuple[Path, Obj]]
     job: Obj | None = None  # the Job's spec, of Jobs and CronJobs
     job_path: Path = ()
-    resources: Mapping[str, Any] = field(default_factory=dict)  # what a container without any inherits (Argo)
+    resources: Mapping[str, Any] = field(default_factory=dict)  # inherited by a container that has none (Argo)
 
     @property
     def is_workflow(self) -> bool:
@@ -222,9 +222,9 @@ def _workflow_templates(kind: str, obj: Obj) -> Iterator[Template]:
                     if isinstance(container, dict):
                         containers.append(((*path, *((key,) if key else ()), name, number), container))
         if not containers:
-            continue  # steps, a DAG, suspend, …: no pod of its own
+            continue  # steps, a DAG, suspend, …: without a pod
         patch = patched + str(template.get("podSpecPatch") or "")
-        whole = {"limits": {name: "1" for name in GUARANTEED if name in patch}}  # what the patch states is stated
+        whole = {"limits": {name: "1" for name in GUARANTEED if name in patch}}  # values of the patch count as set
         yield Template(
             kind=kind,
             path=path,

@@ -17,7 +17,7 @@ from moorage.model.names import ENDED_ANNOTATION, GROUP, RUN_LABEL, SYSTEM_NAMES
 from moorage_kube.meta import annotations_of, labels_of
 from moorage_kube.resources import Obj
 
-# Kubernetes' own parts and ours. What they do follows from what somebody asked for, and that is recorded.
+# Kubernetes' own parts and ours. Their requests follow from users' requests, which are recorded.
 COMPONENTS = (
     "system:node:",
     "system:kube-",
@@ -25,7 +25,7 @@ COMPONENTS = (
     "system:serviceaccount:kube-system:",
     f"system:serviceaccount:{SYSTEM_NAMESPACE}:",
 )
-NOUNS: Mapping[tuple[str, str], str] = {  # group and plural → what people call it; nothing else is recorded
+NOUNS: Mapping[tuple[str, str], str] = {  # group and plural → the name that users know; nothing else is recorded
     ("", "pods"): "pod",
     ("", "nodes"): "node",
     ("", "namespaces"): "namespace",

@@ -137,7 +137,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     sheet: PriceSheet
     now: datetime
     tenants: Mapping[str, str] = field(default_factory=dict)  # namespace → tenant
-    measured: Mapping[str, Measured] = field(default_factory=dict)  # pod uid → what its samples say
+    measured: Mapping[str, Measured] = field(default_factory=dict)  # pod uid → the sums of its samples
     bookings: Sequence[Booking] = ()
 
 

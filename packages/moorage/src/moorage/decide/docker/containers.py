@@ -19,9 +19,9 @@ from moorage_kube.resources import Obj
 
 API_VERSION, MIN_API_VERSION = "1.41", "1.24"
 CONFIG_ANNOTATION = CONTAINER_LABEL  # JSON: the body it was made from
-ID_ANNOTATION = f"{CONTAINER_LABEL}-id"  # hex, 64; missing on the first pod, whose uid it is made from
+ID_ANNOTATION = f"{CONTAINER_LABEL}-id"  # hex, 64; missing on the first pod: it is computed from that pod's uid
 START_LABEL = f"{CONTAINER_LABEL}-start"  # "1", "2", …: which of its pods
-REMOVE_ANNOTATION = f"{CONTAINER_LABEL}-remove"  # "true": gone once it has ended
+REMOVE_ANNOTATION = f"{CONTAINER_LABEL}-remove"  # "true": deleted once it has ended
 REQUEST_ANNOTATION = f"{CONTAINER_LABEL}-request"  # sha256 of the idempotency key and the body
 MAIN = "main"
 NEVER_STARTED = 125  # exit code, as of `docker run` for an image that cannot be pulled
@@ -31,7 +31,7 @@ NEVER_STARTING = frozenset(
 """Reasons of a waiting container. `ErrImagePull` is left out: the kubelet tries again."""
 
 
-# --- a pod, as Docker tells of it
+# --- a pod in Docker's words
 
 
 def container_name(pod: Mapping[str, Any]) -> str:

@@ -114,7 +114,7 @@ class Around(Struct, frozen=True, kw_only=True):
     memory: str = DEFAULT_MEMORY
     gpu_types: tuple[GpuType, ...] = ()
     salt: str = ""  # random text, for a generated name
-    on_processes: bool = False  # pods are processes of this machine, as on a local cluster: no image is pulled
+    on_processes: bool = False  # pods are processes of this machine, as on a local cluster: images are not pulled
     host_env: bool = False  # then: the command of any image runs in this machine's environment
 
 
@@ -169,7 +169,8 @@ class _Draft:
         for where, usual in _HOST_MODES.items():
             if (mode := self.host.get(where) or "") not in ("", *usual):
                 self.fault(f"HostConfig.{where}", f"{mode!r} is not available", "leave it out")
-        for where in ("MaskedPaths", "ReadonlyPaths"):  # an empty list shows what Docker hides of /proc and /sys
+        # an empty list unmasks the paths that Docker hides in /proc and /sys
+        for where in ("MaskedPaths", "ReadonlyPaths"):
             if self.host.get(where) is not None:
                 self.fault(f"HostConfig.{where}", "the paths are the node's to hide", "leave it out")
         # build the spec even with faults: its parts report more of them

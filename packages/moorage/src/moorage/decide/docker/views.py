@@ -245,7 +245,7 @@ def _stamp(when: datetime | None) -> str:
     return rfc3339(when) if when else "0001-01-01T00:00:00Z"
 
 
-# --- what a filter of `docker ps --filter` asks
+# --- filters of `docker ps --filter`
 
 
 def matches(row: Mapping[str, Any], filters: Mapping[str, Sequence[str]]) -> bool:

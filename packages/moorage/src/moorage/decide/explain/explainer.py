@@ -196,7 +196,7 @@ def _landing(pending: PendingPod, used: Used) -> str:
     return min(fitting, key=fullness).name if fitting else ""
 
 
-# -- what the API server and the kubelet wrote
+# -- texts of the API server and the kubelet
 
 
 def _quota(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:

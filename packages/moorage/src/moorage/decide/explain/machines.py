@@ -85,7 +85,7 @@ def _pool_of(machines: Sequence[Obj], group: str, kind: str) -> tuple[Pool | Non
         try:
             parsed = parse_machine(machine)
         except (QuantityError, KeyError, TypeError, ValueError):
-            continue  # its Ready condition says what is wrong with it
+            continue  # its Ready condition names the fault
         if parsed.group == group and kind in parsed.types:
             pool, obj = parsed, machine
     return pool, obj

@@ -85,7 +85,7 @@ def _free(node: NodeInfo, used: Mapping[str, int], resource: str) -> int:
     return max(0, node.allocatable.get(resource, 0) - used.get(resource, 0))
 
 
-# -- who holds what is missing
+# -- holders of missing resources
 
 
 def held_by(pending: PendingPod, short: Sequence[Missing]) -> tuple[HeldBy, ...]:

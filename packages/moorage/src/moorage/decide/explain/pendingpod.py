@@ -25,7 +25,7 @@ class PendingPod(Struct, frozen=True, kw_only=True):
 
     me: PodInfo
     obj: Obj
-    base: Explanation  # what is known of it before anything is judged
+    base: Explanation  # the facts that are known before anything is judged
     lookup: Lookup
     others: Sequence[ParsedPod]  # all pods but this one
     volumes: PodVolumes
@@ -33,7 +33,7 @@ class PendingPod(Struct, frozen=True, kw_only=True):
     events: Sequence[Obj]
     suspended: bool  # its Job is
     queue: QueueWait | None
-    brief: bool  # leaves out who holds what is missing, and smaller requests
+    brief: bool  # leaves out holders of missing resources, and smaller requests
 
     @property
     def snapshot(self) -> Snapshot:

@@ -96,10 +96,10 @@ class _Simulation:
         # pods of the same number are alike to the scheduler: when one finds no room, the others need not be tried
         self._nodes = {node.name: node for node in pending.snapshot.nodes}
         self._numbers, self._allowed = self._alike()
-        self._left: dict[str, dict[str, int]] = {}  # what is used on the nodes where something changed
+        self._left: dict[str, dict[str, int]] = {}  # usage of the nodes where something changed
         self._ticket = count()
         self._ends: list[tuple[datetime, int, str, ParsedPod, Usual | None]] = []
-        self._last: tuple[ParsedPod, Usual | None] | None = None  # who ended last
+        self._last: tuple[ParsedPod, Usual | None] | None = None  # the last one that ended
         for other in pending.others:
             if other.holder is None or other.pod.node not in self._allowed[0] or is_reservation(other.pod):
                 continue

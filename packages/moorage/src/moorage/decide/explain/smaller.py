@@ -16,7 +16,7 @@ from moorage_kube.scheduling import NodeInfo, PodInfo, is_gpu, shortages
 SMALLER_SHOWN = 3
 TYPE_COST = 0.25  # another GPU type counts as a change as large as a quarter fewer GPUs
 RESOURCE_COST = 0.35  # another GPU resource, such as a slice of a GPU
-FEWER_OF_ALL_COST = 0.05  # beside fewer GPUs: less CPU and memory too
+FEWER_OF_ALL_COST = 0.05  # with fewer GPUs: less CPU and memory too
 NODE_COST = 0.4  # another node than the named node: its data may be there
 LEAST_KEPT = 0.1  # a change to less than a tenth of the CPU or memory asked for is not offered
 

@@ -32,7 +32,7 @@ class Trouble(Struct, frozen=True):
     """A claim that keeps the pod from every node."""
 
     claim: str
-    message: str  # what is wrong with it, as the end of a sentence that begins with "volume NAMESPACE/CLAIM"
+    message: str  # the fault, as the end of a sentence that begins with "volume NAMESPACE/CLAIM"
     missing: bool = False
 
 

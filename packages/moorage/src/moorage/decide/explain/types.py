@@ -37,7 +37,7 @@ class Missing(Struct, frozen=True, kw_only=True):
     """A resource of which no node that the pod may use has enough free."""
 
     resource: str
-    gpu_types: tuple[str, ...]  # what the pod asks for, of GPUs; empty: any
+    gpu_types: tuple[str, ...]  # the requested types of GPUs; empty: any
     asks: int  # units of `quantity.amount`
     most_free: int  # on one node
     most_free_node: str  # empty: the pod may use no node
@@ -95,7 +95,7 @@ class Smaller(Struct, frozen=True, kw_only=True):
     gpu_types: tuple[str, ...]  # the wish; empty: any type
     node: str
     node_type: str
-    change: str = ""  # what is different, for people: "1 GPU", "4 cpu"
+    change: str = ""  # the difference, for display: "1 GPU", "4 cpu"
     options: str = ""  # the options of `moor run` that say so
     cost: float = 0.0  # how much of the wish is given up, 0 to 1
 
@@ -116,7 +116,7 @@ class MachineLine(Struct, frozen=True, kw_only=True):
     order: str  # fifo or fair
     available: int
     used: int  # places held by guests, or on their way to one
-    waits_for: str = ""  # a sentence: a place is free, and kept for somebody's reservation
+    waits_for: str = ""  # a sentence: a place is free, but reserved
     waits_until: datetime | None = None  # the end of that reservation
     known: bool = True  # False: no such Machine exists
 
@@ -154,10 +154,10 @@ class Explanation(Struct, frozen=True, kw_only=True):
     smaller: tuple[Smaller, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     until: Holder | None = None  # of a pod that has its place: since when, and its limit
-    usual: Usual | None = None  # and how long what is like it took
+    usual: Usual | None = None  # and the durations of similar pods
     starting: Starting | None = None  # it has its place, but its containers do not run; None: they do
-    ended: RunView | None = None  # the run has ended, or restarts after a disruption: how it stands
-    public: bool = False  # only what everybody may know
+    ended: RunView | None = None  # the run has ended, or restarts after a disruption: its state
+    public: bool = False  # only the part that all users may see
     step: str = ""  # "WORKFLOW/STEP" whose pod it is; empty: of no workflow
 
     @property

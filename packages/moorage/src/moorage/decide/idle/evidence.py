@@ -52,7 +52,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     started: datetime  # when it began to run, or was resumed
     windows: tuple[Window, ...] = ()
     kernels: Kernels | None = None  # None: it has none, such as a run
-    connection: Connection | None = None  # None: nobody opens it in a browser
+    connection: Connection | None = None  # None: it is not opened in browsers
     checkpoint_at: datetime | None = None
     proven_since: datetime | None = None  # idle since then by earlier looks, where older windows are not given
     unseen: str = ""  # why something that counts cannot be read: then it is in use
@@ -111,7 +111,7 @@ def _idle_tail(windows: Sequence[Window], policy: Policy) -> tuple[list[Window],
     """The unbroken run of idle windows at the end, oldest first, and the window that stops it."""
     tail: list[Window] = []
     for window in reversed(windows):
-        if tail and window.end < tail[-1].start:  # a gap: nobody measured between them
+        if tail and window.end < tail[-1].start:  # a gap: no measurements between them
             return tail[::-1], Window(start=window.end, end=tail[-1].start, gpu_peak=None, cpu_milli=None)
         if not is_idle(window.gpu_peak, window.cpu_milli, policy):
             return tail[::-1], window

@@ -36,7 +36,7 @@ class Act(StrEnum):
     WARN = "warn"
     REMIND = "remind"
     SUSPEND = "suspend"
-    REPORT = "report"  # tell of a suspension that was done
+    REPORT = "report"  # report a suspension that was done
 
 
 class Work(Struct, frozen=True, kw_only=True):
@@ -52,8 +52,8 @@ class Work(Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()  # "NODE/ID" of its GPUs; empty: the nodes name none
     labels: Mapping[str, str] = field(default_factory=dict)
-    suspended: bool = False  # as its spec says, whoever did it
-    queued: bool = False  # a run that waits, or waited, in a queue of Kueue, which resumes what it did not suspend
+    suspended: bool = False  # by its spec, no matter which user did it
+    queued: bool = False  # is or was in a queue of Kueue, which resumes runs also after others' suspension
     started: datetime | None = None
     checkpoint_at: datetime | None = None
 
@@ -70,8 +70,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     policy: Policy | None  # None: no policy holds for it
     record: Record
     now: datetime
-    next_holder: str = ""  # who took the GPUs that it gave back; empty: nobody yet
-    reachable: bool = True  # whether a notice has anybody to go to beside marks and events
+    next_holder: str = ""  # the next user of the GPUs that it released; empty: none yet
+    reachable: bool = True  # whether notices have a recipient, other than annotations and events
 
 
 class Step(Struct, frozen=True):
@@ -225,7 +225,7 @@ def _idle(
         case Act.REMIND:
             return move(record, State.REMINDED, now, pending=Act.REMIND), Act.REMIND
         case _:
-            if not record.delivered:  # nobody has surely heard of it: begin again with a warning
+            if not record.delivered:  # notices may have been lost: begin again with a warning
                 return _warn(record, now), Act.WARN
             node = ", ".join(seen.work.nodes)
             suspended = move(

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from moorage.model.moves import Moves
 
-HISTORY = 8  # moves that are kept in a record
+HISTORY = 8  # moves that are stored in a record
 
 
 class State(StrEnum):
@@ -83,19 +83,19 @@ class Record(Struct, frozen=True, rename="camel", omit_defaults=True):
     at: datetime | None = None  # when it came into this state
     warned_at: datetime | None = None
     warnings: int = 0  # since it became idle
-    delivered: bool = False  # at least one notice since the first warning reached somebody
+    delivered: bool = False  # at least one notice since the first warning was delivered
     pending: str = ""
     suspended_at: datetime | None = None
     snoozed_until: datetime | None = None
     snoozed_by: str = ""
     snoozes: int = 0  # in a row, since it was last used
-    next: str = ""  # what comes, unless it is used: warn, remind, suspend, or end (of a snooze)
+    next: str = ""  # the next step, unless it is used: warn, remind, suspend, or end (of a snooze)
     next_at: datetime | None = None
     policy: str = ""
     gpus: int = 0  # that it held when this was written
     node: str = ""  # of the GPUs, when it was suspended; several with ", " between them
     devices: tuple[str, ...] = ()  # the GPUs, when it was suspended: "NODE/ID"; empty: the node names none
-    went_to: str = ""  # who got them next, for people
+    went_to: str = ""  # their next user, for display
     told_at: datetime | None = None  # when `why` was last written
     history: tuple[str, ...] = ()  # "warned 2026-01-31T09:10:00Z", oldest first
 
@@ -114,7 +114,7 @@ def read_record(text: str | None) -> Record:
         return Record()
     try:
         return msgspec.json.decode(text, type=Record)
-    except (msgspec.MsgspecError, ValueError):  # somebody wrote it by hand
+    except (msgspec.MsgspecError, ValueError):  # it was written by hand
         return Record()
 
 

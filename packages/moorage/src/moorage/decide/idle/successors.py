@@ -32,7 +32,7 @@ def takers_of(pods: Iterable[Obj]) -> tuple[Taker, ...]:
         try:
             pod = parse_pod(obj)
             holder = holder_of(obj, pod)
-        except (MoorageError, ValueError):  # something that nobody can read
+        except (MoorageError, ValueError):  # unreadable
             continue
         if not pod.gpus or not pod.node or holder.since is None:
             continue

@@ -118,7 +118,7 @@ class _Replay:
         if span.use is Use.UNSEEN:
             return True
         if span.use is Use.USED and self.suspended is not None:
-            return False  # somebody would have resumed it
+            return False  # a user would have resumed it
         held = span.measured if span.measured is not None else span.held(self._past.pods)
         self.measured += held
         if span.use is Use.IDLE:
@@ -136,7 +136,7 @@ class _Replay:
         """Advance by an idle span; return the part of it that the policy would have reclaimed."""
         if self.suspended is not None:
             return held
-        if self._since is None or self._until != span.start:  # it begins, or nobody measured in between
+        if self._since is None or self._until != span.start:  # it begins, or there is a gap in the measurements
             self._since = span.start
             if self._record.warned_at is not None:
                 self._record = Record()

@@ -227,7 +227,7 @@ def _namespace(obj: Mapping[str, Any]) -> str:
 def _gpus(pod: Obj) -> int:
     try:
         return gpus_in(pod_requests(pod.get("spec") or {}))
-    except MoorageError:  # a quantity that nobody can read
+    except MoorageError:  # an unreadable quantity
         return 0
 
 

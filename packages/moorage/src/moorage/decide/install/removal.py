@@ -45,7 +45,7 @@ FINALIZERS = frozenset(
         BEATS_FINALIZER,
     }
 )
-LIFTED_GATES = frozenset({MACHINE_GATE, MEMORY_GATE})  # a container that nobody has started stays so
+LIFTED_GATES = frozenset({MACHINE_GATE, MEMORY_GATE})  # a container that was not started stays so
 ADMIN_PREFIX = "moorage-admin-"  # ClusterRoleBindings of first users
 _SHOWN = 5  # names in a line
 
@@ -89,12 +89,12 @@ Step = Delete | AwaitServices | LiftGates | Release | CleanNode
 class Present(Struct, frozen=True, kw_only=True):
     """All that was read of a cluster before an uninstall."""
 
-    written: Sequence[Ref]  # that are there, of what installations write
+    written: Sequence[Ref]  # existing objects that installations write
     ours: Sequence[Obj] = ()  # objects of our kinds, with apiVersion and kind
     pods: Sequence[Obj] = ()
     nodes: Sequence[Obj] = ()
     shared: Sequence[Ref] = ()  # claims and volumes of datasets in the namespaces of readers
-    class_users: Mapping[str, Sequence[str]]  # PriorityClass → what has it in its template, "Job lab/train"
+    class_users: Mapping[str, Sequence[str]]  # PriorityClass → objects with it in their template, "Job lab/train"
     admin_bindings: Sequence[Ref] = ()
     accounts: int = 0
 

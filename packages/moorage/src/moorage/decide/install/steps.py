@@ -21,9 +21,9 @@ from moorage_kube.resources import Obj
 FIELD_MANAGER = "moorage-install"
 REGISTRATIONS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 MINIMUM = (1, 30)  # of Kubernetes: match conditions of webhooks, and scheduling gates
-# in an upgrade one after the other; the webhook first, for it must take what the others write
+# in an upgrade one after the other; the webhook first, because it must accept writes of the others
 ROLLOUT = ("moorage-webhook", "moorage-extender", "moorage-operator", "moorage-server")
-# what holds people's data goes by uninstall only, whatever a newer version ships
+# objects with users' data are deleted by uninstall only, even if a newer version does not ship them
 NEVER_PRUNED = frozenset({"CustomResourceDefinition", "Namespace", "PersistentVolumeClaim", "Secret"})
 
 
@@ -32,7 +32,7 @@ class Phase(IntEnum):
 
     NAMESPACES = 0
     DEFINITIONS = 1
-    RIGHTS = 2  # and all else that services stand on
+    RIGHTS = 2  # and all other objects that services need
     SERVICES = 3
     REGISTRATIONS = 4  # last: nothing is sent to a webhook that is not there
 

@@ -45,7 +45,7 @@ class InstallValues(Struct, frozen=True, kw_only=True):
     trusted_proxies: str = ""  # networks whose X-Forwarded headers are believed, with commas between them
     storage_class: str = ""  # of the server's volume; empty: the cluster's default
     pause_image: str = ""  # of the pods that hold machines' places
-    scheduler: Scheduler = "configure"  # who asks the extender
+    scheduler: Scheduler = "configure"  # the client of the extender
     scheduler_image: str = ""  # of a second kube-scheduler, without its tag; empty: registry.k8s.io/kube-scheduler
     database_secret: str = ""  # in moorage-system; its `url`: postgresql://…
     replicas: Mapping[str, int] = field(default_factory=dict)  # by service

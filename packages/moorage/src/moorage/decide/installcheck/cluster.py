@@ -20,7 +20,7 @@ from moorage_kube.scheduling import NodeInfo, PodInfo, parse_node, parse_pod, re
 
 OLDEST = (1, 30)  # ValidatingAdmissionPolicy and match conditions are stable from here on
 NEWEST = (1, 36)  # on which the suite runs
-SKEW = timedelta(seconds=5)  # of two clocks; more is told
+SKEW = timedelta(seconds=5)  # of two clocks; a larger one is reported
 SKEW_MAX = timedelta(seconds=60)  # more breaks tokens and leases
 LEASE_AGE_MAX = timedelta(seconds=60)  # a kubelet renews its node's lease every 10 s
 ENFORCING = {  # a part of a DaemonSet's name → the network plugin that enforces NetworkPolicies
@@ -36,7 +36,7 @@ ENFORCING = {  # a part of a DaemonSet's name → the network plugin that enforc
     "weave-net": "Weave Net",
     "kube-network-policies": "kube-network-policies",
 }
-NEIGHBOURS = {  # API group → what it is
+NEIGHBOURS = {  # API group → its product
     "kueue.x-k8s.io": "Kueue",
     "argoproj.io": "Argo Workflows",
     "cert-manager.io": "cert-manager",

@@ -104,7 +104,7 @@ class Facts(Struct, frozen=True, kw_only=True):
     secrets: Reading[frozenset[str]] = frozenset()  # names of ours
     webhooks: Objects = ()  # both kinds of configurations, ours
     webhook_refusal: Reading[str] = NOT_ASKED  # of a Machine that it must refuse; empty: the Machine was accepted
-    server: Reading[str] = NOT_ASKED  # what its /readyz says; raised as Unread where it does not answer 200
+    server: Reading[str] = NOT_ASKED  # the body of its /readyz; raised as Unread where it does not answer 200
     extenders: Reading[tuple[str, ...]] = NOT_ASKED  # the metrics of each replica
     public: Site | None = None  # of publicUrl
     workspace_host: str = ""  # one that workspaceUrl covers

@@ -52,7 +52,7 @@ class Ruling(Struct, frozen=True):
 
     booking: Booking
     hold: Hold | None
-    reason: str = ""  # empty: what was asked for is in force
+    reason: str = ""  # empty: the requested terms are in force
     message: str = ""
 
 

@@ -33,7 +33,7 @@ from moorage.model.reservation import (
 from moorage_kube.meta import Key
 from moorage_kube.moments import rfc3339
 
-LOOK_AGAIN_AT_MOST = timedelta(minutes=15)  # delays stand still while the computer sleeps, and clocks are set
+LOOK_AGAIN_AT_MOST = timedelta(minutes=15)  # a delay stops while the computer sleeps, and clocks may be set
 BLOCKERS_SHOWN = 20
 
 
@@ -81,7 +81,7 @@ class Seen(Struct, Generic[G], frozen=True, kw_only=True):
     bookings: Sequence[Booking]
     guests: Sequence[G]  # those that hold a place, or are promised one
     now: datetime
-    missing: int = 0  # of those offered, for which no node has room
+    missing: int = 0  # offered machines that have no room on any node
 
 
 class Plan(Struct, Generic[G], frozen=True, kw_only=True):

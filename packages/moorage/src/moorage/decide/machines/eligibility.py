@@ -111,7 +111,8 @@ class Eligibility(Generic[G]):
     def __init__(self, capacity: int, holds: Sequence[Hold], guests: Iterable[G], now: datetime) -> None:
         """`capacity`: places there are; `guests`: those that hold one."""
         self._capacity, self._now = capacity, now
-        self._refused: dict[tuple[object, ...], HeldBack[G]] = {}  # by what decides; it stays so, whoever is taken
+        # by the fields that decide; a refused guest stays refused when others are taken
+        self._refused: dict[tuple[object, ...], HeldBack[G]] = {}
         starts = sorted({hold.terms.start for hold in holds if hold.terms.start > now})
         self._moments: list[Moment[G]] = [Moment(at, holds) for at in (now, *starts)]
         for guest in sorted(guests, key=by_age):

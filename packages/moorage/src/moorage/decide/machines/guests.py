@@ -28,7 +28,7 @@ class Guest(Protocol):
     @property
     def started(self) -> datetime | None: ...  # from when the limit counts
     @property
-    def leaves(self) -> datetime | None: ...  # being deleted: gone by then
+    def leaves(self) -> datetime | None: ...  # being deleted: the latest time of its end
 
 
 G = TypeVar("G", bound=Guest)

@@ -20,7 +20,7 @@ from moorage.model.prices import ON_DEMAND, Offer, PriceSheet
 class MachineOffer(Struct, frozen=True, kw_only=True):
     """Nodes of one type and size. CPU in millicores, memory in bytes, both of one node."""
 
-    type: str  # instance type; empty: the nodes bear none
+    type: str  # instance type; empty: the nodes have no such label
     region: str
     market: str  # spot or on-demand; empty: the nodes do not say
     gpu_type: str  # empty: no GPUs
@@ -33,7 +33,7 @@ class MachineOffer(Struct, frozen=True, kw_only=True):
     together: int  # most free GPUs on one node
     free_cpu: int
     free_memory: int
-    kept_for: str = ""  # the tenant or machine group that alone may use these nodes; empty: everybody may
+    kept_for: str = ""  # the tenant or machine group that owns these nodes; empty: all may use them
 
     @property
     def all_gpus(self) -> int:

@@ -34,8 +34,8 @@ from moorage.model.reservation import Booking
 from moorage_kube.scheduling import NodeInfo, PodInfo, refusal_by_labels, refusal_by_taints
 
 LOST_AFTER = timedelta(seconds=10)  # a guest that the scheduler still refuses so long after its gate was lifted
-SHARE_FORGOTTEN = 1  # machine-seconds: what is less no longer decides anything
-HOLDING_CHARGE = 60  # machine-seconds charged for each machine held now, so that ties go to who holds less
+SHARE_FORGOTTEN = 1  # machine-seconds: a smaller share does not decide anything
+HOLDING_CHARGE = 60  # machine-seconds charged for each machine held now, so that the owner with fewer wins a tie
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
@@ -45,10 +45,10 @@ class Reservation(Struct, frozen=True, kw_only=True):
     uid: str
     type: str
     node: str = ""  # empty: not bound
-    promised_to: str = ""  # uid of a guest; empty: kept
+    promised_to: str = ""  # uid of a guest; empty: not promised
     ending: bool = False  # being deleted, or ended by itself
     unschedulable: bool = False  # the scheduler found no room
-    alone: bool = False  # under no budget, though promised to nobody
+    alone: bool = False  # under no budget, and not promised
     preempted: bool = False  # the scheduler announced that it takes its place away
     image: str = ""
     trouble: str = ""  # why its container does not start, a reason and a sentence; empty: it does, or is about to
@@ -79,13 +79,13 @@ class Guest(Struct, frozen=True, kw_only=True):
     nominated: str = ""
     deleting: bool = False
     unschedulable: bool = False
-    pod: PodInfo | None = None  # what placement needs to know; only for guests behind the gate
+    pod: PodInfo | None = None  # fields for placement; only for guests behind the gate
     limit: timedelta | None = None  # running time allowed
     grace: timedelta = timedelta(seconds=30)  # between the request to end and the kill
     backfill: bool = False  # may be asked to leave
     started: datetime | None = None  # from when the limit counts
-    leaves: datetime | None = None  # being deleted: gone by then
-    waits_for: str = ""  # what is noted on it of the calendar
+    leaves: datetime | None = None  # being deleted: the latest time of its end
+    waits_for: str = ""  # the note about the calendar on it
     is_last: bool = False  # its owner's budget is used up: it is let through after all others
 
     @property
@@ -120,7 +120,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     shares: Mapping[str, Share] = field(default_factory=dict)
     shares_at: datetime | None = None
     bookings: Sequence[Booking] = ()  # of the calendar, for types of this Machine
-    image: str = ""  # what reservations are to run; empty: as they do
+    image: str = ""  # the image for reservations; empty: unchanged
 
 
 class Unmark(Struct, frozen=True):
@@ -267,7 +267,7 @@ def plan(seen: Seen) -> Plan:
     ]
     for draft in drafts:
         draft.decide()
-    # reservations of types that the Machine no longer has
+    # reservations of types that were removed from the Machine
     known = set(seen.pool.types)
     strays = [
         Drop(reservation, "its machine type no longer exists")
@@ -344,7 +344,7 @@ def shares_now(seen: Seen) -> dict[str, Share]:
     age = max(0.0, (seen.now - seen.shares_at).total_seconds()) if seen.shares_at else 0.0
     half = seen.pool.half_life
     fade = 0.5 ** (age / half)
-    grown = half / math.log(2) * (1 - fade)  # what one machine held all the time adds
+    grown = half / math.log(2) * (1 - fade)  # the use of one machine that was held all the time
     holding: dict[str, int] = {}
     for guest in seen.guests:
         kind = seen.pool.types.get(guest.type)
@@ -396,7 +396,7 @@ class _TypePlan:
         self.held_back: list[HeldBack[Guest]] = []
         self.look_again: timedelta | None = None
         self.added = 0
-        self.backed: set[str] = set()  # of those let through, whose place still stands
+        self.backed: set[str] = set()  # uids of guests that were let through and still have their place
         self.taken = 0  # places thought to stand for a guest who perhaps has taken another already
 
     def decide(self) -> None:

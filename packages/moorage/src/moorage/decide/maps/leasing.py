@@ -39,14 +39,14 @@ from moorage.api.maps import MapState as MapState
 from moorage.model.moves import Moves
 from moorage_kube.backoff import DoublingDelay
 
-RESULT_BYTES = 256 * 1024  # a longer result goes by path
+RESULT_BYTES = 256 * 1024  # a longer result is sent as a path
 VALUE_BYTES = 64 * 1024  # of one item's own value
 GRANT_BYTES = 1024 * 1024  # of the values in one grant
-OUTPUT_BYTES = 16 * 1024  # of the last output kept for a failed item
-MAP_OUTPUT_BYTES = 256 * 1024 * 1024  # of outputs kept for one map; beyond it each keeps OUTPUT_FLOOR_BYTES
+OUTPUT_BYTES = 16 * 1024  # of the last output, stored for a failed item
+MAP_OUTPUT_BYTES = 256 * 1024 * 1024  # of stored outputs of one map; beyond it each retains OUTPUT_FLOOR_BYTES
 OUTPUT_FLOOR_BYTES = 512
 MESSAGE_CHARACTERS = 2000
-BATCH_MS = 10_000  # work handed out at once: what the death of a worker can cost
+BATCH_MS = 10_000  # work handed out at once: the most that the death of a worker can cost
 BATCH_FLOOR_MS = 500  # a batch of less work is not split further, even when items run out
 STOCK_MS = 1_000  # busy workers get no stock of items that take longer than this on average,
 STOCK_SHARE = (
@@ -54,7 +54,7 @@ STOCK_SHARE = (
 )
 AWAY_MS = 5_000  # five ticks: a longer silence of the server is added to all leases
 STRAGGLER_FACTOR = 3.0  # an item that takes this many mean times, and
-STRAGGLER_FLOOR_MS = 2_000  # longer than this, may run a second time beside the first
+STRAGGLER_FLOOR_MS = 2_000  # longer than this, may run a second time in parallel
 _PRIORITY_STEP = 1 << 41
 _LONGEST_MS = 1 << 40  # 34 years
 _HASH = 2654435761  # Knuth's multiplicative hash: spreads retries of neighbouring items
@@ -96,7 +96,7 @@ class Outcome(StrEnum):
     ERROR = "error"
     TIMEOUT = "timeout"
     OOM = "oom"
-    PREEMPTED = "preempted"  # begun, and stopped by no fault of its own
+    PREEMPTED = "preempted"  # begun, and interrupted from outside
     RETURNED = "returned"  # not begun
 
 
@@ -133,14 +133,14 @@ class Counts(msgspec.Struct):
     done: int = 0
     dead: int = 0
     large: int = 0
-    leases: int = 0  # in sessions' hands, also those whose item somebody else has answered
+    leases: int = 0  # held by sessions, also if another session has answered the item
     workers: int = 0  # sessions
     granted: int = 0  # leases ever
     lost: int = 0  # leases that ended by preemption or silence
     returned: int = 0  # leases handed back unused
     failed: int = 0  # leases that ended by error, time-out or memory
     refused: int = 0  # answers under a fence that was not live
-    twinned: int = 0  # leases given beside another
+    twinned: int = 0  # second leases for the same item
     measured: int = 0
     spent_ms: int = 0  # of the measured
     hinted: int = 0
@@ -165,7 +165,7 @@ class Map(Struct, frozen=True, kw_only=True):
     id: int
     policy: Policy
     state: MapState = MapState.RUNNING
-    closed: bool = False  # no more items will be added
+    closed: bool = False  # the list of items is complete
     priority: int = 0
     counts: Counts = field(default_factory=Counts)
     rate_level: float = 0.0  # leases that may go out at `rate_at`
@@ -184,7 +184,7 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     settled: int = 0  # the last lease that was answered
     tries: int = 0
     losses: int = 0
-    memory_bytes: int = 0  # what it needs; 0: the map's own
+    memory_bytes: int = 0  # its memory; 0: the map's own
     ready_at: int = 0
 
 
@@ -496,7 +496,7 @@ class _Book:
         if asked.want and asked.request and not asked.bye and not reply.items:
             workers = target_map.counts.workers + tally.workers + (before is None)
             for candidate, fence in self._grant(of, target_map, tally, asked, len(leases), workers):
-                if candidate.item.seq in leases:  # an older lease of it, answered by somebody else, ends here
+                if candidate.item.seq in leases:  # an older lease of it, answered by another worker, ends here
                     self._end_leases(policy, tally, 1)
                 leases[candidate.item.seq] = Lease(candidate.item.seq, fence, self.now, asked.request)
                 reply.items.append((candidate.item.seq, fence, _raw(candidate.value)))
@@ -642,7 +642,7 @@ class _Book:
             tally.returned += 1
         candidate = self._candidate(of, lease.item)
         if candidate is None or lease.fence not in (candidate.item.holder, candidate.item.twin):
-            return  # somebody else was quicker
+            return  # another worker was quicker
         after = _unleased(candidate.item, lease.fence, lost=why == LOST)
         policy = self._loaded.maps[of].policy
         if why == LOST and after.state is not State.LEASED and after.losses > policy.loss_limit:
@@ -677,7 +677,7 @@ class _Book:
             busy=held >= asked.slots,
         )
         level = None
-        if policy.limits or policy.rate is not None:  # what it leases it must begin at once: no stock of leases
+        if policy.limits or policy.rate is not None:  # it must begin leased items at once: no stock of leases
             most = min(most, asked.slots - held)
             if policy.rate is not None:
                 level = self._rate_level(of, target_map, policy.rate)

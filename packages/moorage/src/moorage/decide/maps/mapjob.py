@@ -23,7 +23,7 @@ from moorage_kube.errors import QuantityError
 from moorage_kube.quantity import parse_count
 from moorage_kube.resources import Obj
 
-WORK_FOLDER = "/moorage-work"  # where `--working-dir` and what is sent along stand; /moorage is the worker's
+WORK_FOLDER = "/moorage-work"  # for `--working-dir` and files that are sent along; /moorage is the worker's
 UNPACKER_FOLDER = "/moorage-run"
 SHIPPED = "work"  # volume of a directory that was sent along
 EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"

@@ -29,7 +29,7 @@ from moorage_kube.quantity import format_bytes, format_milli
 
 HOUR = 3600.0
 GIGABYTE = 1e9  # bytes; networks are paid by the decimal one
-SURE = 0.9  # the chance that a deadline is kept with
+SURE = 0.9  # the chance to meet a deadline
 STEPS = 12  # numbers of nodes tried between one and the most, evenly by factor
 NODES_MAX = 100_000  # a map has no more
 ITEMS_MAX = 1_000_000_000
@@ -53,10 +53,10 @@ class Work(Struct, frozen=True, kw_only=True):
     gpus: int = 0
     disk_bytes: int = 0  # scratch, and data that every pod fetches for itself
     node_data_bytes: int = 0  # fetched once for each node
-    pod_data_bytes: int = 0  # of disk_bytes, what each pod fetches
+    pod_data_bytes: int = 0  # of disk_bytes, the part that each pod fetches
     read_bytes: int = 0  # by each item
     write_bytes: int = 0  # by each item
-    data_region: str = ""  # "": beside the nodes, wherever they are
+    data_region: str = ""  # "": in the region of the nodes
     item_overhead_seconds: float = 0.0
     parallelism: int | None = None
     limits: tuple[Limit, ...] = ()
@@ -77,7 +77,7 @@ class Terms(Struct, frozen=True, kw_only=True):
     deadline_seconds: float | None = None
     budget: float | None = None
     nodes: tuple[int, ...] = ()  # exactly these numbers; empty: chosen here
-    quotas: tuple[Quota, ...] = ()  # besides those of the price file
+    quotas: tuple[Quota, ...] = ()  # in addition to those of the price file
 
 
 class Bind(Struct, frozen=True):

@@ -18,16 +18,16 @@ from msgspec import Struct
 from moorage.decide.packing.policies import WHOLE, Ask, Room, Rooms, take
 
 STRANDED = 0.8  # GPUs lost per GPU left without its share of CPU; 0.4 to 1.5 place alike, 0 loses a point of fill
-TIGHTNESS = 1.5  # exponent: what is plentiful costs nearly nothing; 2 fills alike, 3 and more too late
+TIGHTNESS = 1.5  # exponent: plentiful resources cost nearly nothing; 2 fills alike, 3 and more too late
 SPARE = 1.0  # requests of its size that a class keeps in reserve; 0 refuses 0.5 % under churn, all of eight GPUs
-CALM = 0.01  # share of all GPUs added to what is free, so that prices stay calm when that is nearly nothing
+CALM = 0.01  # share of all GPUs added to the free ones, so that prices stay calm when few are free
 POINTS_PER_GPU = 20  # a twentieth of a GPU is one point: finer and coarser (10, 100) placed alike
-MIDDLE = 500  # points of a placement that costs what it takes; a request's own size is the same on every node
+MIDDLE = 500  # points of a placement that costs only its own GPUs; these are the same on every node
 MAX_POINTS = 1000
 
 PRIOR_SIZES = (1, 2, 4, 8)  # GPUs: equal capacity for each, one half of the neutral prior
 PRIOR_WHOLE_CPU = 0.9  # share of a node's CPU: whole nodes of each size offered are the other half
-PRIOR_CPU = 8000  # millicores per GPU in the prior: what 8-GPU machines leave per GPU at 64 cores
+PRIOR_CPU = 8000  # millicores per GPU in the prior: the share of a GPU on 8-GPU machines with 64 cores
 PRIOR_GPUS = 64  # GPUs of evidence the prior stands for; outweighed after some 64 GPUs of real requests
 
 
@@ -96,7 +96,7 @@ def make_mix(
         for at, room in enumerate(sizes):
             if room.gpus >= count and room.cpus >= ask.cpu and (not ask.kinds or room.kind in ask.kinds):
                 able |= 1 << at
-        if able:  # what no node can ever take says nothing about where others should go
+        if able:  # an ask that is too large for all nodes does not matter for the placement of others
             wanted[ask] = gpus, able
     # asks that differ only in CPU share a shape, so that a loss is one search in a sorted list
     prices = _prices(wanted, total, offered, free) if free is not None else {}

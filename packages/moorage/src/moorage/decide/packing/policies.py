@@ -37,7 +37,7 @@ class Room(NamedTuple):
     free: tuple[int, ...]  # thousandths left of each device that has any, largest first
     cpu: int  # millicores not requested
     cpus: int  # millicores the node offers
-    kind: str  # GPU type; "" when nothing tells
+    kind: str  # GPU type; "" if unknown
 
 
 Rooms = Mapping[str, Room]

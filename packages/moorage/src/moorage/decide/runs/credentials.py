@@ -32,7 +32,7 @@ PATHS = (
     # hubs of models and data
     "**/.huggingface/token", "**/huggingface/token", "**/huggingface/stored_tokens", "kaggle.json",
     "**/.config/wandb/", "**/.streamlit/secrets.toml", "**/.dvc/config.local",
-    # databases, environments, what was typed
+    # databases, environments, histories of shells
     ".pgpass", ".my.cnf", ".env", ".env.*", "!.env.example", "!.env.sample", "!.env.template", ".Renviron",
     ".*_history",
 )  # fmt: skip

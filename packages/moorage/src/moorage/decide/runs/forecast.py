@@ -29,9 +29,9 @@ from msgspec import Struct, field
 SHARE = 0.8  # the share of its like that was done by the time of the forecast
 LEAST = 5  # past stays under a template before it is asked; 80 % of fewer says nothing
 LEAST_LEFT = 3  # of them that took longer than it has run already
-KEPT = 200  # newest stays under each template: what was long ago tells little
+KEPT = 200  # newest stays under each template: old ones say little
 
-_RUNNER = "/moorage/run/runner.py"  # wraps the command of a run; what comes before "--" differs in every run
+_RUNNER = "/moorage/run/runner.py"  # wraps the command of a run; the words before "--" differ in every run
 _ADDED = re.compile(r"(-[a-hj-km-np-z2-9]{4}|-[0-9]{1,10}|-(?=[a-z]*\d)[a-z0-9]{5})?$")
 
 Likeness = Literal["work", "name", "owner", "type"]

@@ -129,7 +129,7 @@ def plan_run(request: RunRequest, caller: Caller, facts: ClusterFacts) -> RunPla
     )
 
 
-# -- the choices: each function reads a few options, and refuses what is wrong with them
+# -- the choices: each function reads a few options, and refuses their faults
 
 
 def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks) -> _Settled:
@@ -442,7 +442,7 @@ def _runner(settled: _Settled) -> list[str]:
     """The command line of our runner, up to the user's own command."""
     python = settled.caller.python if settled.process_runtime else "python3"
     words = [python, f"{RUNNER_PATH}/runner.py"]
-    if not settled.process_runtime:  # whose agents measure memory themselves
+    if not settled.process_runtime:  # their agents measure memory themselves
         words += ["--peak-file", LAST_WORDS_FILE]
     if settled.caller.archive is not None:
         words += ["--unpack", f"{RUNNER_PATH}/work.tar.gz", "--into", UNPACK_PATH]

@@ -72,7 +72,7 @@ def answer(pod: Mapping[str, Any], known: Known, rule: BombRule, *, may_raise: b
     if known.held > len(mine) - rule.allowed:
         return Pass()
     if (pod.get("spec") or {}).get("nodeName"):
-        return Pass()  # it goes to no other node, and the API server refuses a gate beside a node
+        return Pass()  # its node is fixed, and the API server refuses a gate together with a node
     return Hold(newest)
 
 
@@ -139,7 +139,7 @@ def _raised(
             floor = max(bound or 0, hit.used or 0)
             limit, request = memory_of(spec, by_name[hit.container])
             if floor <= 0:
-                return None  # it had no bound, and nobody measured it
+                return None  # it had no bound, and was not measured
             start = (limit if kill.by == OOM_KILLED else request) or floor
             more = start
             while more <= floor and more < escalation.most:

@@ -24,7 +24,7 @@ from moorage.model.names import MEMORY_LABEL, MEMORY_RELEASE_ANNOTATION, RELEASE
 from moorage_kube.meta import annotations_of, labels_of
 from moorage_kube.moments import moment
 
-REMEMBERED = 10  # kills kept on an owner, the newest; more would only lengthen the annotation
+REMEMBERED = 10  # kills stored on an owner, the newest; more would only lengthen the annotation
 SLIP_SECONDS = 120  # a replacement that slipped past the webhook is stopped while it is younger than this
 LOOK_SECONDS = 5  # how often an unanswered kill is looked at while a replacement may still slip past
 
@@ -41,8 +41,8 @@ class PodSeen(Struct, frozen=True, kw_only=True):
     created: datetime | None
     gated: bool = False
     state: str = ""  # of MEMORY_LABEL
-    kill_uid: str = ""  # what it says it was held for
-    asked: bool = False  # somebody annotated it to be released
+    kill_uid: str = ""  # the kill that it was held for
+    asked: bool = False  # a user annotated it to be released
     outdated: bool = False  # its StatefulSet would make it of a newer revision now
     grown: frozenset[str] = frozenset()  # kills, by uid, than which it has more memory
 

@@ -10,7 +10,7 @@ from moorage.model.names import RESTART_LIMIT
 GRACE_SECONDS = 30  # Kubernetes' own default
 CHECKPOINT_GRACE_SECONDS = 120  # a run that keeps checkpoints gets the time to write another
 GRACE_MAX_SECONDS = 24 * 3600
-RETRIES_MAX = 2**31 - 1  # what a Job's backoffLimit holds
+RETRIES_MAX = 2**31 - 1  # the maximum of a Job's backoffLimit
 RESTART_LIMIT_MAX = 998  # attempts are numbered with three digits
 
 

@@ -296,7 +296,7 @@ def known_of(
             if not is_deleting(pod) and (slot is None or slot_of(pod, owner) == slot):
                 held.append(pod)
         elif meant is not None and labels_of(pod)[MEMORY_LABEL] in (RELEASED, "held"):
-            forgiven.add(meant.uid)  # let through, by us at somebody's word or by hand
+            forgiven.add(meant.uid)  # released, by us on a user's request or by hand
     concerned = {uid: kill for uid, kill in kills.items() if slot is None or kill.slot == slot}
     return concerned, frozenset(forgiven), held
 

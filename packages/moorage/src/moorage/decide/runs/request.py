@@ -24,7 +24,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     name: str | None = None
     gpus: int = 0
     gpu_type: str | None = None
-    gpu_resource: str | None = None  # of what `gpus` are counted: a resource's name, or what follows its "/"
+    gpu_resource: str | None = None  # the resource that `gpus` counts: its name, or the part after its "/"
     gpu_claim: str | None = None  # a ResourceClaimTemplate of the namespace, instead of a number of GPUs
     machine: str | None = None  # GROUP/TYPE, instead of all amounts
     cpu: str | None = None
@@ -86,7 +86,7 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
     """Facts about the cluster. None: the caller may not read it, so nothing is judged by it."""
 
     nodes: tuple[NodeInfo, ...] | None = ()
-    gpu_nodes: tuple[NodeInfo, ...] | None = None  # without `nodes`: what the server tells, labels not among it
+    gpu_nodes: tuple[NodeInfo, ...] | None = None  # without `nodes`: reported by the server, without labels
     pods: tuple[PodInfo, ...] = ()
     process_runtime: bool = False
     defaults: Defaults = Defaults()
@@ -101,7 +101,7 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
     is_guarded: bool | None = None  # whether our webhook sees the namespace's pods; None: not known
     queues: Queues = UNKNOWN_QUEUES  # of Kueue; read where a queue is asked for
     has_default_class: bool | None = None  # whether a claim that names no StorageClass gets one
-    server_url: str = ""  # empty: no server is known, so no checkpoint is reported
+    server_url: str = ""  # empty: the server is unknown, so checkpoints are not reported
 
 
 class Problem(Struct, frozen=True):

@@ -39,7 +39,7 @@ EVICTED = "Evicted"  # status.reason of a pod that its kubelet evicted for memor
 # https://github.com/kubernetes/kubernetes/blob/v1.36.0/pkg/controller/job/pod_failure_policy.go
 _BY_CONDITION = re.compile(r"Pod (?P<namespace>[^/\s]+)/(?P<pod>\S+) has condition (?P<condition>\S+) matching")
 _BY_EXIT_CODE = re.compile(r"failed with exit code (?P<code>\d+) matching")
-INTERRUPTED = "Interrupted"  # reason of an attempt whose Job ended after its pod was told to stop
+INTERRUPTED = "Interrupted"  # reason of an attempt with a Job that ended after its pod was asked to stop
 DEADLINE = "DeadlineExceeded"  # status.reason of a pod that was stopped after its time
 _KILLED = 137  # 128 + SIGKILL; the rule that names it stands for "killed for its memory"
 
@@ -103,9 +103,9 @@ class AttemptSeen(Yielding, frozen=True, kw_only=True):
     parallelism: int = 1
     running_since: datetime | None = None  # as written down
     used_seconds: int | None = None  # as written down
-    is_queued: bool = False  # Kueue suspends and resumes it, and no person has suspended it
-    stopped_at: datetime | None = None  # when its pod was told to stop, where no runner sees that
-    is_noted: bool = False  # that it was told to stop is written down
+    is_queued: bool = False  # Kueue suspends and resumes it, and a user has not suspended it
+    stopped_at: datetime | None = None  # when its pod was asked to stop, where no runner sees that
+    is_noted: bool = False  # the stop request is recorded
     pods: tuple[PodSeen, ...] = ()
 
 
@@ -117,10 +117,10 @@ class Observed(Struct, frozen=True, kw_only=True):
     now: datetime
     restart_limit: int
     time_limit_seconds: int | None = None
-    ended: str | None = None  # what ENDED_ANNOTATION says
+    ended: str | None = None  # the value of ENDED_ANNOTATION
     cancelled: bool = False
-    made: int = 1  # what ATTEMPTS_ANNOTATION says
-    lost_nodes: Mapping[str, datetime | None] = field(default_factory=dict)  # unreachable since; None: gone
+    made: int = 1  # the value of ATTEMPTS_ANNOTATION
+    lost_nodes: Mapping[str, datetime | None] = field(default_factory=dict)  # unreachable since; None: deleted
     lost_after: timedelta = LOST_AFTER
     turn_over: bool = True  # the run that the last attempt gave its place to has one, or waits no more
 

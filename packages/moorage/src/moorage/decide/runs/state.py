@@ -60,12 +60,12 @@ class State(StrEnum):
     WAITING = "Waiting"
     RUNNING = "Running"
     RESTARTING = "Restarting"  # disrupted, and the next attempt is due
-    SUSPENDED = "Suspended"  # holds nothing until somebody resumes it
+    SUSPENDED = "Suspended"  # holds nothing until a user resumes it
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     OOM_KILLED = "OOMKilled"
     CANCELLED = "Cancelled"
-    DELETED = "Deleted"  # its Jobs are gone; it is shown from what is kept
+    DELETED = "Deleted"  # its Jobs are deleted; it is shown from stored facts
 
     @property
     def ended(self) -> bool:
@@ -133,7 +133,7 @@ class PodView(Struct, frozen=True, kw_only=True):
     disrupted: bool = False
     deleting: bool = False
     uid: str = ""
-    gone: bool = False  # its object is not there: these are kept facts
+    gone: bool = False  # its object is deleted: these are stored facts
 
     def running_time(self, now: datetime) -> timedelta | None:
         """How long its container ran. None: it did not start, or its end is unknown."""
@@ -159,7 +159,7 @@ class AttemptView(Yielding, frozen=True, kw_only=True):
     created: datetime | None = None
     ended: datetime | None = None
     pods: tuple[PodView, ...] = ()  # oldest first
-    misses_pods: bool = False  # pods that it made may be gone
+    misses_pods: bool = False  # pods that it made may be deleted
 
 
 class RunView(Struct, frozen=True, kw_only=True):
@@ -170,7 +170,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     owner: str
     state: State
     gpus: int
-    gpu_type: str  # where it runs, else what it asked for; empty: any, or none
+    gpu_type: str  # of its node, else the requested one; empty: any, or none
     node: str
     created: datetime | None
     started: datetime | None
@@ -179,7 +179,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     restarts: int
     restart_limit: int
     retries: int  # pods that Kubernetes made after a pod of the same attempt failed by itself (--retries)
-    checkpoint: str  # claim name; empty: none kept
+    checkpoint: str  # claim name; empty: none
     checkpoint_at: datetime | None
     checkpoint_checked_at: datetime | None
     command: str
@@ -189,7 +189,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     attempts: tuple[AttemptView, ...]
     checkpoint_from: str = ""  # the run whose checkpoint it continued at its start; empty: none
     labels: Mapping[str, str] = field(default_factory=dict)  # those of its user
-    idle: Record = field(default_factory=Record)  # what is kept of its idleness; active: it is in use
+    idle: Record = field(default_factory=Record)  # the record of its idleness; active: it is in use
 
     @property
     def pods(self) -> tuple[PodView, ...]:
@@ -313,7 +313,7 @@ def read_suspension(text: str) -> Suspension:
     """Parse the annotation; an empty value if it is unreadable."""
     try:
         return msgspec.json.decode(text, type=Suspension)
-    except (msgspec.MsgspecError, ValueError):  # somebody wrote it by hand
+    except (msgspec.MsgspecError, ValueError):  # it was written by hand
         return Suspension()
 
 
@@ -529,7 +529,7 @@ def view_pod(pod: Obj) -> PodView:
     peaks = (_bytes(annotations_of(pod).get(PEAK_MEMORY_ANNOTATION)), written_peak)
     if ended.get("reason") == "OOMKilled" and not any(peaks):
         peaks = (limit, None)  # it was killed when it wanted more
-    # the cause comes first: what took the pod away, then how its container ended
+    # the cause comes first: the disruption of the pod, then the end of its container
     reason = str(
         status.get("reason")
         or (ended.get("reason") if ended.get("reason") == "OOMKilled" else "")

@@ -39,7 +39,7 @@ from moorage_kube.scheduling import parse_pod
 
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # annotation of a pod, as kubectl reads it
 MAIN_CONTAINER = "main"  # of a step that has one
-EXECUTOR_CONTAINERS = frozenset({"init", "wait"})  # of a step, ours or Argo's; no author may use these names
+EXECUTOR_CONTAINERS = frozenset({"init", "wait"})  # of a step, ours or Argo's; authors may not use these names
 DELETED = "Deleted"  # reason of a pod that was removed before it ended
 _LABELS = (RUN_LABEL, ATTEMPT_LABEL, OWNER_LABEL)
 _ANNOTATIONS = (
@@ -97,7 +97,7 @@ def plan(seen: Seen) -> KeptRun:
             wanted_attempts[uid] = _gone_attempt(attempt, seen.now)
     for uid, pod_row in pods.items():
         if uid not in wanted_pods and pod_row.gone is None:
-            wanted_pods[uid] = gone_pod(pod_row, seen.now, ended=None)  # nobody saw it go
+            wanted_pods[uid] = gone_pod(pod_row, seen.now, ended=None)  # its deletion was not watched
     for uid, facts in list(wanted_pods.items()):
         known_facts = _with_what_was_known(facts, pods.get(uid))
         peak = higher(known_facts.peak_memory_bytes, seen.sampled.get(uid))
@@ -326,7 +326,7 @@ def _with_what_was_known(pod: KeptPod, known: KeptPod | None) -> KeptPod:
     """Add earlier facts that are missing now: a deleted node has no type, a pod with an overwritten status no
     times.
     """
-    if known is None or (known.gone and pod.gone is None):  # it was taken for gone, and is there
+    if known is None or (known.gone and pod.gone is None):  # it was thought deleted, and exists
         return pod
     return msgspec.structs.replace(
         pod,

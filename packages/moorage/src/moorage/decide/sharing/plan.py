@@ -167,7 +167,7 @@ def _on(node: NodeInfo, waiting: Waiting, seen: Observed) -> list[Holding]:
             break
     else:
         return []
-    for holding in list(chosen):  # who was chosen first may not be needed
+    for holding in list(chosen):  # an early choice may turn out unneeded
         rest = [other for other in chosen if other is not holding]
         if rest and _fits_without(waiting, node, there, rest):
             chosen = rest

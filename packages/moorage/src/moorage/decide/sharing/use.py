@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from moorage.decide.usage.intervals import Interval
 
-HALF_LIVES = 10  # what is older counts for less than a thousandth, and is not read
+HALF_LIVES = 10  # older use counts for less than a thousandth, and is not read
 
 K = TypeVar("K", bound=Hashable)
 

@@ -209,7 +209,7 @@ def _lint_document(file: _File, document: Any, node: Any, path: Path) -> None:
         for item in wrong:
             _add(file, node, path, item, "deny", document)
         return
-    # what admission would fill in counts as there, unless there is something in its way
+    # values that admission would fill in count as set, unless it cannot write them
     judgement = judge_workload(kind, document, file.policy, facts=file.facts, away=file.away, fill=not wrong)
     refused: list[Finding] = []
     if not is_reserved(_namespace(document)):

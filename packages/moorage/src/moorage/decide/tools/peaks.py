@@ -15,7 +15,7 @@ from moorage_kube.meta import labels_of
 from moorage_kube.resources import Obj
 
 _JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name")
-_TICK = re.compile(r"-[0-9]+")  # what a CronJob or a CronWorkflow adds to its name
+_TICK = re.compile(r"-[0-9]+")  # the suffix that a CronJob or a CronWorkflow adds to its name
 _Key = tuple[str, str, str]
 
 

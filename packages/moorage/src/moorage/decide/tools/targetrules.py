@@ -24,7 +24,7 @@ from moorage_kube.scheduling import is_gpu
 RESOURCES = ("cpu", "memory", "ephemeral-storage")
 PEAK_MARGIN = Fraction(6, 5)  # on the largest memory that a run was seen to use
 MEBIBYTE = 2**20
-CPU_STEP = 50  # millicores: what we write is a multiple
+CPU_STEP = 50  # millicores: the values that we write are multiples
 SPOT = "cloud.google.com/gke-spot"
 
 
@@ -56,7 +56,7 @@ class _Pod(Struct, frozen=True, kw_only=True):
     namespace: str
     place: Place
     template: Template
-    owners: tuple[tuple[Path, Mapping[str, Any]], ...]  # where pod fields stand, the nearest last
+    owners: tuple[tuple[Path, Mapping[str, Any]], ...]  # paths of pod fields, the nearest last
     metadata: tuple[tuple[Path, Mapping[str, Any]], ...]
     patch: str  # podSpecPatch texts
     peak_bytes: int | None
@@ -113,7 +113,7 @@ class _Pod(Struct, frozen=True, kw_only=True):
         if value is None:
             return None
         if not is_quantity(value):
-            raise _Unknown  # a tag, or what `misshapen` names
+            raise _Unknown  # a tag, or a value that `misshapen` reports
         return amount(resource, value)
 
 
@@ -247,7 +247,7 @@ def _given(
     if not pod.is_general:
         return {}
     if target.are_defaults_shared:
-        # the smallest size is shared by all containers; beside others that ask for more, nobody can say
+        # the smallest size is shared by all containers; with others that ask for more, it is unknown
         if not is_whole or not {"cpu", "memory"} <= names.keys() or _runs_before(path, container):
             return {}
         return {name: format_amount(name, amount(name, target.defaults[name]) // max(1, share)) for name in names}
@@ -558,7 +558,7 @@ RULES: tuple[Callable[[_Pod], Iterator[TargetFinding]], ...] = (
     _commands,
 )
 
-# rule → what it checks; read by the reference
+# rule → its check, in words; read by the reference
 CHECKS: Mapping[str, str] = {
     "targetKind": "the kind and the namespace are run there",
     "targetRequests": "every container requests CPU, memory and disk, and as much memory as earlier runs used",

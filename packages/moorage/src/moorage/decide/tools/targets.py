@@ -53,7 +53,7 @@ class Target(Struct, frozen=True, kw_only=True):
     takes_daemon_sets: bool = True
     takes_gpus: bool = True
     gpu_label: str = ""  # the node label that a pod with GPUs must choose
-    arm: str = "yes"  # "yes", "no", or the node label that must be chosen beside it
+    arm: str = "yes"  # "yes", "no", or the node label that must be chosen with it
     eviction_since: tuple[int, int] | None = None  # first version that honours safe-to-evict "false"
 
 

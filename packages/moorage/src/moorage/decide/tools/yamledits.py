@@ -92,7 +92,7 @@ def _added(text: str, root: Any, edit: Add) -> list[Patch] | None:
     if not isinstance(node, yaml.MappingNode) or any(not isinstance(step, str) for step in rest):
         return None
     if any(key.tag == _MERGE for key, _ in node.value):
-        return None  # what is written beside it would hide what it brings
+        return None  # keys written next to it would hide those that it merges
     present = {key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
     values = _nested(rest, {key: value for key, value in edit.values.items() if rest or key not in present})
     if not values:
@@ -172,7 +172,7 @@ def _into_block(text: str, node: Any, values: Mapping[str, Any]) -> list[Patch] 
         return [Patch(end, end, lines)]
     line_end = text.find("\n", end)
     if line_end < 0 and _has_block_text(node):
-        # a line end behind it would become part of the text: what is new goes before the last key
+        # a line end behind it would become part of the text: new keys are put before the last key
         start = text.rfind("\n", 0, node.value[-1][0].start_mark.index) + 1
         is_first = bool(text[start : node.value[-1][0].start_mark.index].strip())
         return None if is_first else [Patch(start, start, lines)]

@@ -17,7 +17,7 @@ _MIG = re.compile(r"/mig-(\d+)g\.")
 _TEXT = re.compile(r"(?P<resource>[^=\s]+)=(?P<count>\d+)(?::(?P<share>\d+(?:/\d+)?))?")
 
 Counts = tuple[tuple[str, int], ...]  # GPU resource → how many, by name
-Shares = Mapping[str, Fraction]  # GPU resource → what one of it is of a whole GPU
+Shares = Mapping[str, Fraction]  # GPU resource → the part of a whole GPU that one of it is
 
 
 def counts_of(amounts: Mapping[str, int]) -> Counts:

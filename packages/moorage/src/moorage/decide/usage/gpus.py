@@ -35,7 +35,7 @@ from moorage_kube.quantity import parse_count
 from moorage_kube.resources import Obj
 from moorage_kube.scheduling import NodeInfo, PodInfo, is_gpu, parse_node, parse_pod, used_on
 
-NOBODY = "-"  # owner of a pod that bears no owner mark
+NOBODY = "-"  # owner of a pod without an owner label
 SHARE_CPU = 1000  # millicores
 SHARE_MEMORY = 2 * 2**30  # bytes
 UNKNOWN_TYPE = "gpu"  # type of a GPU on a node without any of GPU_TYPE_LABELS
@@ -45,7 +45,7 @@ class GpuState(StrEnum):
     FREE = "free"
     USED = "used"
     RESERVED = "reserved"  # a reservation pod holds it until a machine's guest comes
-    UNAVAILABLE = "unavailable"  # nobody holds it, and no pod can be placed there now
+    UNAVAILABLE = "unavailable"  # it is free, but pods cannot be placed there now
 
 
 class Holder(Struct, frozen=True, kw_only=True):
@@ -74,10 +74,10 @@ class Gpu(Struct, frozen=True, kw_only=True):
     resource: str
     state: GpuState
     device: str = ""  # the id its node gave it (KEP-4680); empty: the holder is counted, not identified
-    why: str = ""  # why it is unavailable, what it is reserved for, or what a stranded one lacks
+    why: str = ""  # why it is unavailable, its reservation, or the missing resource of a stranded one
     holder: Holder | None = None  # set exactly when used
-    fragmented: bool = False  # free, beside others that are taken
-    stranded: bool = False  # free, with nothing left beside it
+    fragmented: bool = False  # free, on a node with taken ones
+    stranded: bool = False  # free, on a node without other free resources
 
 
 class Counts(Struct, frozen=True, kw_only=True):
@@ -265,7 +265,7 @@ def _node_gpus(
     with_gpus = [pod for pod in pods if pod[0].gpus]
     for resource, (whole, allocatable) in sizes.items():
         placed = _places(resource, whole, with_gpus)
-        spare = allocatable - len(placed)  # beyond these, what nobody holds is unhealthy
+        spare = allocatable - len(placed)  # beyond these, devices without a holder are unhealthy
         for place in range(whole):
             device, holder, held_for = placed.get(place, ("", None, ""))
             why, state = held_for, GpuState.RESERVED if held_for else GpuState.USED

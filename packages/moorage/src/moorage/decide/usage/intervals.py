@@ -60,7 +60,7 @@ class Interval(Struct, frozen=True, kw_only=True):
     last_seen_at: datetime
     devices: tuple[str, ...] = ()  # ids of the GPUs as the kubelet names them; empty when it does not
     work: str = ""  # `forecast.work_of`; empty: not known
-    workflow: str = ""  # whose step it is; empty: of none
+    workflow: str = ""  # its workflow, if it is a step; else empty
     gpu_counts: Counts = ()  # `gpus` by resource; empty: not recorded, or none
     storage_bytes: int = 0  # scratch disk that it asks for
     reserved_for: str = ""  # "GROUP/TYPE" of the machine whose place it keeps; empty: it keeps none

@@ -35,7 +35,7 @@ class NodeLife(Struct, frozen=True, kw_only=True):
 
     node_uid: str
     node: str
-    instance_type: str = ""  # by its label, as are the next two; empty: it bears none
+    instance_type: str = ""  # by its label, as are the next two; empty: no label
     region: str = ""
     market: str = ""  # spot or on-demand
     gpu_type: str = ""  # empty: it has no GPUs

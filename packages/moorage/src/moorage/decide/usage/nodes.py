@@ -34,10 +34,10 @@ class NodeView(Struct, frozen=True, kw_only=True):
 
     name: str
     state: NodeState
-    reason: str  # why it takes no pods, or what it lacks; empty: nothing is wrong
+    reason: str  # why it takes no pods, or the missing resource; empty: it is fine
     cordoned: bool
     created: datetime | None
-    instance_type: str  # by its label, as are the next two; empty: it bears none
+    instance_type: str  # by its label, as are the next two; empty: no label
     region: str
     market: str  # spot or on-demand
     gpu_type: str  # empty: it has no GPUs

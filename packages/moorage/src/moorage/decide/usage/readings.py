@@ -119,7 +119,7 @@ def cpu_milli(before: Measured | None, now: Measured) -> int | None:
         return None
     seconds = (now.cpu_at - before.cpu_at).total_seconds()
     used = now.cpu_nanoseconds - before.cpu_nanoseconds
-    if not 0 < seconds <= _RATE_SECONDS or used < 0:  # the same reading, a long gap, or it began anew
+    if not 0 < seconds <= _RATE_SECONDS or used < 0:  # the same reading, a long gap, or a restarted counter
         return None
     return round(used / seconds / 1_000_000)
 

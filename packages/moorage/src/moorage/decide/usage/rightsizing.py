@@ -33,7 +33,7 @@ GPU_LEAST_RUNS = 3
 GPU_LEAST_SECONDS = 3600  # GPUs × time for which they were measured
 MARGIN = 1.2  # above the highest peak
 NEAR = 0.9  # of the limit: a little more, and it is killed
-KILLED_MARGIN = 1.5  # above the limit that a run was killed at; how much it wanted, nobody knows
+KILLED_MARGIN = 1.5  # above the limit that a run was killed at; its real need is unknown
 FAR = 0.7  # less than a change by 30 % is not worth it
 LEAST_MEMORY = 256 << 20  # bytes; a smaller saving is not worth it
 LEAST_CPU = 500  # thousandths of a core
@@ -109,9 +109,9 @@ class Advice(Struct, frozen=True, kw_only=True):
 
     kind: Kind
     asked: int
-    to: int | None  # None: no number can be told
-    used: float  # what it stands on: the highest peak, the mean, or the limit that a run was killed at
-    runs: int  # that it stands on
+    to: int | None  # None: the number is unknown
+    used: float  # its basis: the highest peak, the mean, or the limit that a run was killed at
+    runs: int  # that it is based on
     hours: float  # for which these ran; of GPUs: GPU-hours that were measured
 
     @property

@@ -28,7 +28,7 @@ _MEMORY_MAX = 1 << 50
 _GPU_MEMORY_MAX = 1 << 40
 _POWER_MAX = 10_000_000  # milliwatts of one GPU
 _GPUS_MAX = 64  # of one pod that are measured
-_TENTHS, _MILLI = 10, 1000  # utilisation is kept in tenths of a percent, power in milliwatts
+_TENTHS, _MILLI = 10, 1000  # utilisation is stored in tenths of a percent, power in milliwatts
 _BUSY_TENTHS = BUSY_PERCENT * _TENTHS
 N = TypeVar("N", int, float)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -63,7 +63,7 @@ class Reading(Struct, frozen=True, kw_only=True):
     cpu_milli: int | None = None  # thousandths of a core
     memory_bytes: int | None = None  # the working set, which counts against the limit
     gpus: tuple[GpuReading, ...] = ()
-    owner: str = ""  # who uses it; empty: nobody known
+    owner: str = ""  # its user; empty: unknown
     namespace: str = ""
 
 
@@ -457,7 +457,7 @@ def by_pod(points: Iterable[Point]) -> Mapping[str, list[Point]]:
 
 
 def _within(value: N, most: int) -> N | int:
-    return value if 0 <= value <= most else most if value > most else 0  # 0 for what is no number
+    return value if 0 <= value <= most else most if value > most else 0  # 0 for values that are not numbers
 
 
 def _kib(size: int) -> int:
