@@ -63,20 +63,36 @@ def is_ready(cluster: Cluster, team: str) -> bool:
 
 
 @pytest.fixture
-def typed(tmp_path: Path) -> Typed:
-    """Types a command of `moor` in a home that has nothing in it."""
-    home = tmp_path / "home"
-    home.mkdir()
+def home(tmp_path: Path) -> Path:
+    """The home of a person, with nothing in it."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def type_argv(home: Path) -> Typed:
+    """Runs a program in the environment of the person with that home."""
     hidden = ("KUBECONFIG", "MOORAGE_", "XDG_", "BROWSER", "DISPLAY", "WAYLAND_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     scripts = str(Path(sys.executable).parent)
     env |= {"HOME": str(home), "PATH": f"{scripts}:{env['PATH']}", "NO_COLOR": "1"}
 
-    def type_in(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, "-m", "moorage.cli.main", *words] if words[0] != "kubectl" else list(words)
+    def type_in(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             argv, env=env, cwd=home, input=stdin, capture_output=True, text=True, timeout=300, check=False
         )
+
+    return type_in
+
+
+@pytest.fixture
+def typed(type_argv: Typed) -> Typed:
+    """Types a command of `moor` in a home that has nothing in it."""
+
+    def type_in(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        argv = [sys.executable, "-m", "moorage.cli.main", *words] if words[0] != "kubectl" else list(words)
+        return type_argv(*argv, stdin=stdin)
 
     return type_in
 

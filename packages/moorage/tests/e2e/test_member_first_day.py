@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from moorage_kube.resources import SECRETS
 from moorage_kube.testing.waiting import wait_until
 from moorage_testing.cluster import Cluster, find_kubectl
+from moorage_testing.docblocks import blocks_of
 from tests.e2e.conftest import PASSWORD, is_ready, log_in
+
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.fixture
@@ -174,3 +180,37 @@ async def test_a_member_gives_the_credentials_of_a_private_source_by_a_secret(
     read = typed("dataset", "create", "third", "--size", "10Mi", "--wait", "--source", private_source, "--secret",
                  "photos-keys")  # fmt: skip
     assert read.returncode == 0, read.stderr
+
+
+def test_the_tutorial_of_the_first_day_works_as_written(type_argv, typed, home, cluster, server, people, unique):
+    """Each block is typed, with this server, person and team in place of those of the page."""
+    page = ROOT / "docs/tutorial/first-day-as-a-member.md"
+    team, person = f"{unique}-b", people["guest"]
+    cluster.moor("tenant", "add", team, "--user", person, "--role", "member")
+    wait_until("the rights of the new member", lambda: is_ready(cluster, team))
+    names = {"https://moorage.example.org": server, "ada": person, "vision": team}
+    login, greeting, *blocks, refusal = (
+        replace(block, text=with_names(block.text, names)) for block in blocks_of(page, ROOT)
+    )
+    assert login.commands == [f"moor login {server}"]  # by browser; here with a password
+    assert log_in(typed, server, person) == greeting.text.replace("~", str(home))
+    printed = ""
+    for block in blocks:
+        if block.language == "text":  # on this cluster no folder is sent
+            assert re.fullmatch(r"\S+ is sent along: 1 file, 27 B\n", block.text)
+            continue
+        if find_kubectl() is None:
+            block = replace(block, text=re.sub(r"^kubectl .*\n", "", block.text, flags=re.MULTILINE))
+        done = type_argv("bash", "-euc", block.text)
+        assert done.returncode == 0, f"{block.text}\n{done.stdout}{done.stderr}"
+        printed += done.stdout
+    assert "hello\n" in printed
+    assert "hello from a file\n" in printed
+    as_viewer = {person: people["viewer"], team: f"{unique}-a"}
+    log_in(typed, server, people["viewer"])
+    refused = typed("run", "--memory", "64Mi", "--", "true")
+    assert refused.stderr.startswith(with_names(refusal.text, as_viewer).removesuffix("…\n"))
+
+
+def with_names(text: str, names: Mapping[str, str]) -> str:
+    return re.sub("|".join(rf"\b{re.escape(name)}\b" for name in names), lambda match: names[match[0]], text)

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[5]
 APPLIED = [ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/contributing/*.md"))]  # by e2e/test_contributing.py
 FIRST_DAY = ROOT / "docs/tutorial/first-day-as-a-member.md"  # e2e/test_member_first_day.py compares what it prints
 PAGES = [*APPLIED, ROOT / "README.md", ROOT / "README.ja.md", *sorted(ROOT.glob("docs/tutorial/*.md"))]
+DEMO = ROOT / "packages/moorage/src/moorage/cli/demo/files"
 BLOCKS = [block for page in PAGES for block in blocks_of(page, ROOT)]
 CODE = ("python", "html", "markdown", "toml", "yaml")
 OTHERS = (".", "cd", "export", "mkdir", "echo", "kubectl", ".venv/bin/ruff")  # commands of others, run as they are
@@ -64,7 +65,7 @@ def problem_of_command(words: list[str]) -> str | None:
                 parse(rest)
             except click.UsageError as error:
                 return error.format_message()
-            return None
+            return problem_of_program(rest[rest.index("--") + 1 :]) if "--" in rest else None
         case ["make", *rest]:
             return problem_of_make(rest)
         case [".venv/bin/python", "-m", "pytest", *rest]:
@@ -75,6 +76,17 @@ def problem_of_command(words: list[str]) -> str | None:
         case ["pip", "install", "moorage"]:
             return None
     return None if words[0] in OTHERS else f"no test knows the command {words[0]!r}"
+
+
+def problem_of_program(words: list[str]) -> str | None:
+    """Programs of the pages are those of the demo."""
+    match words:
+        case ["python" | "python3", file, *rest] if file.endswith(".py"):
+            program = DEMO / file
+            text = program.read_text() if program.exists() else ""
+            unknown = [word for word in rest if word.startswith("--") and f'"{word}"' not in text]
+            return f"{file} of the demo lacks {unknown or 'everything'}" if unknown or not text else None
+    return None
 
 
 def problem_of_make(words: list[str]) -> str | None:
@@ -104,6 +116,8 @@ def a_block(text: str = "", *, page: str = "CONTRIBUTING.md", language: str = "s
         pytest.param(a_block("x", page="README.md", language="python", place=Place(file="a")), id="not applied"),
         pytest.param(a_block("moor jobs\nmoor jobs --nope\n"), id="an unknown option"),
         pytest.param(a_block("moor jobs && moor nope\n"), id="an unknown command of moor"),
+        pytest.param(a_block("moor run -- python nope.py\n"), id="an unknown program"),
+        pytest.param(a_block("moor run -- python3 train.py --nope 1\n"), id="an unknown option of a program"),
         pytest.param(a_block("make quick; make nope\n"), id="an unknown target"),
         pytest.param(a_block("make bench NOPE=1\n"), id="an unknown variable"),
         pytest.param(a_block(".venv/bin/python -m pytest packages/nope.py\n"), id="a missing file"),
