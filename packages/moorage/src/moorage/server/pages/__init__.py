@@ -1,1 +1,1 @@
-"""The web pages: templates, static files, and what they show as typed values."""
+"""The web pages: templates, static files, and their content as typed values."""

@@ -1,4 +1,4 @@
-"""What the list pages of administrators share: the page, and its part that changes."""
+"""Shared parts of the list pages of administrators: the page, and its part that changes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wanted_lines(kind: AdminList, request: Request, lines: Sequence[Line]) -> Sh
 
 
 def live_part(kind: AdminList, listed: Shown[Line], notes: Iterable[str] = ()) -> str:
-    """The part of a list page that changes. `notes` stand below the table."""
+    """The part of a list page that changes. `notes` are below the table."""
     return fragment(
         "admin_list_live.html",
         list=listed,
@@ -63,6 +63,8 @@ def list_page(
 
 
 async def require(desk: Desk, request: Request, control: str, what: str) -> None:
-    """Raise Forbidden for who may not see this; for pages that read what the server knows, not the caller."""
+    """Raise Forbidden if the user may not see this; for pages with data that the server reads with its own
+    rights.
+    """
     if not (await desk.allowed(request, (control,))).may(control):
         raise Forbidden(f"you may not see {what}", hint="this page is for administrators")

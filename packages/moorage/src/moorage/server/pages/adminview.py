@@ -1,4 +1,4 @@
-"""What the pages of administrators show, as values: lists, facts and forms that one template draws. Pure."""
+"""The content of administrators' pages as values: lists, facts and forms that one template draws. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from moorage.server.pages.board import When
 
 
 class Cell(Struct, frozen=True, kw_only=True):
-    """A value of a table or a fact. `tone`: it is drawn as a pill; `note` stands small below it."""
+    """A value of a table or a fact. `tone`: it is drawn as a pill; `note` is small, below it."""
 
     text: str = ""
     note: str = ""
@@ -90,7 +90,7 @@ class Section(Struct, frozen=True, kw_only=True):
 
 
 def words_of(line: Line) -> tuple[str, ...]:
-    """What a search in a list looks at: every text of the row."""
+    """The texts of a row, for the search in a list."""
     cells = (line.head, *line.cells)
     return tuple(text for cell in cells for text in (cell.text, cell.note) if text)
 
@@ -100,7 +100,7 @@ def state_of(line: Line) -> str:
 
 
 def given_in(form: Form, given: Iterable[tuple[str, str]]) -> Form:
-    """The form with what was typed into it, unfolded; for a page that says what is wrong with it."""
+    """The form with the typed values, unfolded; for a page that shows an error in it."""
     values = dict(given)
     inputs = tuple(_with_value(field, values.get(field.name)) for field in form.inputs)
     return Form(id=form.id, title=form.title, to=form.to, button=form.button, inputs=inputs, is_open=True)

@@ -1,4 +1,4 @@
-"""The web page /admin/audit: who did what, newest first, for who may `get` `audit.moorage.dev`."""
+"""The web page /admin/audit: logged actions, newest first, for users who may `get` `audit.moorage.dev`."""
 
 from __future__ import annotations
 

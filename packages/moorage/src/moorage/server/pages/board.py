@@ -1,4 +1,4 @@
-"""What the web page shows, as values: the templates only lay them out. Pure."""
+"""The content of the front page as values: the templates only lay them out. Pure."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class TypeGroup(Struct, frozen=True, kw_only=True):
 
 
 class Waiting(Struct, frozen=True):
-    """What waits for a place: why, as everybody may know it, and since when."""
+    """A pod or run that waits for a place: the public reason, and since when."""
 
     explanation: Explanation
     since: datetime | None
@@ -145,7 +145,7 @@ class LegendRow(Struct, frozen=True, kw_only=True):
 
 
 class BoardModel(Struct, frozen=True, kw_only=True):
-    """What is below the tiles, beside the runs."""
+    """The parts below the tiles, except the runs."""
 
     queue: tuple[QueueRow, ...]
     queue_more: int
@@ -162,7 +162,9 @@ def lay_out(
     now: datetime,
     hues: Mapping[str, int],
 ) -> BoardModel:
-    """What takes long to find out. `waiting` are the first of the line, `waiting_more` how many follow."""
+    """The parts that are slow to compute. `waiting`: the first of the queue, `waiting_more`: the number
+    after them.
+    """
     return BoardModel(
         queue=tuple(_queue_row(row, hues, now) for row in waiting),
         queue_more=waiting_more,
@@ -183,7 +185,7 @@ def shown_runs(runs: Sequence[RunView]) -> list[RunView]:
 
 
 def legend(view: GpuView, hues: Mapping[str, int]) -> tuple[tuple[LegendRow, ...], int]:
-    """Who holds GPUs, most first, and how many more do."""
+    """The owners with GPUs, most first, and the number of owners after them."""
     rows = [
         LegendRow(
             name="" if owner == NOBODY else owner, hue=hues.get(owner, 0), initials=initials(owner), gpus=gpus
@@ -194,7 +196,7 @@ def legend(view: GpuView, hues: Mapping[str, int]) -> tuple[tuple[LegendRow, ...
 
 
 def initials(owner: str) -> str:
-    """Two letters for a person: "ada.lovelace" → "AL", "mika" → "MI", nobody → "?"."""
+    """Two letters for a person: "ada.lovelace" → "AL", "mika" → "MI", "" → "?"."""
     if numbered := re.fullmatch(r"(\w).*?(\d{1,2})", owner, re.ASCII):
         return f"{numbered[1].upper()}{numbered[2]}"
     words = [word for word in re.split(r"[^\w]+|_", owner.partition("@")[0]) if word]
@@ -223,7 +225,7 @@ def why_words(run: RunView) -> str:
 
 
 def run_tone(state: State) -> str:
-    """How the state of a run is coloured; one that went wrong is bad."""
+    """The colour of a run's state; "bad" for a failure."""
     return _RUN_TONES.get(state, "bad")
 
 
@@ -241,9 +243,10 @@ def spoken(counts: Counts, waiting: int) -> str:
 
 
 def owner_hues(owners: Iterable[str], kept: Mapping[str, int] | None = None) -> dict[str, int]:
-    """A colour and pattern for each owner: the same on every page while no two want one, else the next.
+    """A colour and pattern for each owner: the same on every page unless it is taken, else the next.
 
-    Plain colours go first. Owners in `kept` keep theirs, so that nobody's tiles change when somebody else comes.
+    Plain colours come first. Owners in `kept` have the same as before, so that tiles do not change
+    colour when new owners come.
     """
     hues: dict[str, int] = {}
     known = kept or {}

@@ -1,4 +1,4 @@
-"""Charts as values: what `templates/chart.html` shows as a table and `static/charts.js` draws. Pure."""
+"""Charts as values: `templates/chart.html` shows them as a table, `static/charts.js` draws them. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PAGE_DIGITS = 2  # after the point, of what is drawn
 
 
 class Series(Struct, frozen=True, kw_only=True):
-    """One line. `values` stand at the chart's times; None: not measured then, which leaves a gap."""
+    """One line. `values` are at the chart's times; None: not measured then, which leaves a gap."""
 
     name: str
     values: tuple[float | None, ...]
@@ -38,7 +38,7 @@ class Chart(Struct, frozen=True, kw_only=True):
 
     @property
     def data(self) -> dict[str, Any]:
-        """What `charts.js` reads: the template makes JSON of it."""
+        """The data for `charts.js`: the template makes JSON of it."""
         return {
             "times": [int(moment.timestamp()) for moment in self.times],
             "unit": self.unit,

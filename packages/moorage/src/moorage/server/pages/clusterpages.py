@@ -1,8 +1,8 @@
-"""The front page: the cluster at a glance. Its parts are drawn once for all who look in one language.
+"""The front page: the cluster at a glance. Its parts are drawn once for each language, for all viewers.
 
-Two rhythms: tiles, sums and runs are drawn with every change of the cluster, and of the tiles only those of nodes
-that changed. What takes longer (who waits and why, sums over the history) is found out meanwhile, for at most
-SLOW_SHARE of the time.
+Tiles, sums and runs are drawn with every change of the cluster, and only the tiles of nodes that
+changed. Slow parts (waiting work with reasons, sums over the history) are computed meanwhile, for at
+most SLOW_SHARE of the time.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ Usuals = Mapping[tuple[str, str], Usual]
 
 
 class _Line(Struct, frozen=True):
-    """What was found out of those who wait, and how long those who run usually take."""
+    """The queue with its explanations, and the usual time of running work."""
 
     waiting: tuple[Waiting, ...] = ()
     more: int = 0
@@ -89,7 +89,7 @@ class _Line(Struct, frozen=True):
 
 
 class _Slow(Struct, frozen=True):
-    """What takes long to find out, as of one moment."""
+    """The parts that are slow to compute, as of one moment."""
 
     number: int = 0
     line: _Line = field(default_factory=_Line)
@@ -99,7 +99,7 @@ class _Slow(Struct, frozen=True):
 
 
 class _Drawn(Struct):
-    """A node's tiles as drawn, and what they were drawn from."""
+    """A node's tiles as drawn, and the data that they were drawn from."""
 
     node: NodeGpus
     look: tuple[Any, ...]
@@ -108,7 +108,7 @@ class _Drawn(Struct):
 
 
 class _DrawnList(Struct, frozen=True):
-    """A list as it is drawn: the parts of what is around the rows, and the rows by their numbers."""
+    """A list as it is drawn: the parts around the rows, and the rows by their numbers."""
 
     parts: dict[str, str]
     rows: dict[int, str]
@@ -146,7 +146,7 @@ class Board:
         self._used_at = float("-inf")
 
     async def parts(self) -> LiveParts:
-        """Every part in the language of who asks, as of now."""
+        """Every part in the language of the request, as of now."""
         tag = language()
         if self._is_due():
             await asyncio.shield(self._find_out())
@@ -183,7 +183,7 @@ class Board:
         return str(template.render(parts=live.parts, mark=live.mark, **framed("/", request, now)))
 
     async def _follow(self) -> None:
-        """Draw what changes as long as somebody looks."""
+        """Draw changed parts while there are viewers."""
         cluster = self.context.cluster
         try:
             while not cluster.closed and any(self._watchers.values()):
@@ -199,7 +199,7 @@ class Board:
             self._tell()
 
     async def _until_there_is_something_to_draw(self, version: int) -> None:
-        """Until the cluster has changed, what takes long is found out, or it is time to find it out again."""
+        """Wait until the cluster changes, the slow parts are ready, or it is time to compute them again."""
         cluster = self.context.cluster
         moved = asyncio.ensure_future(cluster.beyond(version))
         finding = self._finding if self._finding is not None and not self._finding.done() else None
@@ -217,23 +217,23 @@ class Board:
         moved.set()
 
     def _is_due(self) -> bool:
-        """Whether it is time to find out again what takes long."""
+        """Whether it is time to compute the slow parts again."""
         return self.context.clock.monotonic() - self._slow_at >= self._pause()
 
     def _pause(self) -> float:
-        """Seconds between two looks at what takes long; REFRESH_SECONDS where nothing has changed."""
+        """Seconds between two computations of the slow parts; REFRESH_SECONDS where nothing has changed."""
         if self._slow_version == self.context.cluster.version:
             return REFRESH_SECONDS
         return self._slow_took / SLOW_SHARE
 
     def _find_out(self) -> asyncio.Task[None]:
-        """Find out what takes long, once for all who want it meanwhile; what changes is drawn beside it."""
+        """Compute the slow parts, once for all callers meanwhile; changes are drawn at the same time."""
         if self._finding is None or self._finding.done():
             self._finding = asyncio.create_task(self._look_slowly())
         return self._finding
 
     async def _look_slowly(self) -> None:
-        """Read and decide what takes long: who waits and why, who used how much."""
+        """Compute the slow parts: waiting work with reasons, and use by user and team."""
         cluster, now, began = self.context.cluster, self.context.now(), self.context.clock.monotonic()
         version = cluster.version
         users, teams = self._slow.users, self._slow.teams
@@ -299,7 +299,7 @@ class Board:
         speech.version, speech.slow_number = version, slow.number
 
     def _color(self, view: GpuView, runs: Iterable[RunView], slow: _Slow) -> None:
-        """Give everybody on the page a colour; who is gone gives theirs back."""
+        """Give each owner on the page a colour; colours of owners that left are free again."""
         owners = {
             *view.by_user,
             *(row.explanation.owner for row in slow.line.waiting),
@@ -311,7 +311,7 @@ class Board:
     def _render(
         self, speech: _Speech, view: GpuView, runs: tuple[RunView, ...], slow: _Slow
     ) -> Callable[[], object]:
-        """Draw tiles, sums and runs, and what else was found out. In a thread; what it returns puts them."""
+        """Draw tiles, sums, runs and the slow parts. Runs in a thread; the returned function puts them."""
         now, at = self.context.now(), self.context.clock.monotonic()
         is_dense = view.totals.total >= DENSE_FROM
         waiting = len(slow.line.waiting) + slow.line.more
@@ -347,7 +347,7 @@ class Board:
 def draw_list(
     name: str, rows: Mapping[tuple[str, str], object], more: int, numbers: Mapping[str, RowNumbers]
 ) -> _DrawnList:
-    """A list of the page, its rows by their keys, each as a part of its own."""
+    """A list of the page, its rows by their keys, each as a separate part."""
     template = templates().get_template(f"{name}_row.html")
     drawn = {
         number: str(template.render(row=row, number=number)).strip()
@@ -368,7 +368,7 @@ def draw_nodes(
     *,
     is_dense: bool,
 ) -> dict[str, str]:
-    """The part of each node. Drawn anew (and remembered) are those that changed, and those drawn long ago."""
+    """The part of each node. Nodes that changed, or were drawn long ago, are drawn again and remembered."""
     template = templates().get_template("node_dense.html" if is_dense else "node.html")
     parts = {}
     for node in view.nodes:
@@ -400,7 +400,7 @@ def draw_sums(
 
 
 def _frame_of(made: Iterable[TypeGroup], *, is_dense: bool) -> str:
-    """What of the part `gpus` is not in a piece of it: which nodes there are, and how they are drawn."""
+    """The part `gpus` without its pieces: the names of the nodes, and how they are drawn."""
     return repr((is_dense, [(group.key, group.nodes) for group in made]))
 
 
@@ -416,7 +416,9 @@ def find_line(
     machines: Iterable[Obj],
     read: Callable[[Obj], ParsedPod],
 ) -> _Line:
-    """Who waits and why, and how long what runs usually takes. In a thread: it takes long in a large cluster."""
+    """The queue with reasons, and the usual time of running work. In a thread: it takes long in a large
+    cluster.
+    """
     explainer = Explainer(snapshot(nodes, pods, history=past, machines=machines, read=read))
     waiting, more = waiting_line(explainer, runs, jobs, now, storages)
     usuals = {
@@ -484,7 +486,7 @@ def _gated(pod: Obj) -> bool:
 
 
 def templates() -> Environment:
-    """The templates in the language of whoever is answered. Jinja is imported by the first page."""
+    """The templates in the language of the request. Jinja is imported by the first page."""
     return _templates(language())
 
 
@@ -499,7 +501,7 @@ def fragment(template: str, **model: Any) -> str:
 
 
 class Who(Struct, frozen=True, kw_only=True):
-    """Who looks at a page, as its head says it."""
+    """The viewer of a page, for its head."""
 
     name: str  # empty: nobody knows
     can_leave: bool  # came by a cookie, which a button takes away
@@ -508,9 +510,9 @@ class Who(Struct, frozen=True, kw_only=True):
 
 
 def framed(here: str, request: Request, now: str = "") -> dict[str, Any]:
-    """What frame.html is rendered with, beside what its blocks want.
+    """The values of frame.html, without those of its blocks.
 
-    Where nobody knows who asks there is no way to other pages. `now` (RFC 3339) where the page is live.
+    For an unknown user there are no links to other pages. `now` (RFC 3339): set if the page is live.
     """
     looks = {"here": here, "now": now, "theme": getattr(request.state, "theme", "")}
     user: User | None = getattr(request.state, "user", None)

@@ -1,4 +1,4 @@
-"""The web pages of datasets: a list, and one page per dataset with its fill, its readers and who mounts it."""
+"""The web pages of datasets: a list, and one page per dataset with its fill, its readers and its users."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONE = f"{HERE}/{{namespace}}/{{name}}"
 
 
 class UseRow(Struct, frozen=True, kw_only=True):
-    """Who mounts a dataset, or did. A run has a page."""
+    """A run or workspace that mounts a dataset, or did. A run has a page."""
 
     namespace: str
     name: str
@@ -77,7 +77,7 @@ async def share(desk: Desk, request: Request) -> Response:
 
 
 async def _page(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
-    """The page of a dataset, with what was wrong."""
+    """The page of a dataset, with the problem of a change."""
     namespace, name = key_in(request)
     dataset = await datasets.get_dataset(desk.context.acting(request.state.user), namespace, name)
     return desk.page(
@@ -135,7 +135,7 @@ async def _listed(desk: Desk, request: Request) -> Shown[DatasetRow]:
 
 
 async def _one(desk: Desk, request: Request) -> str:
-    """What a dataset's page shows, read as the user. Raises NotFound."""
+    """The content of a dataset's page, read as the user. Raises NotFound."""
     namespace, name = key_in(request)
     context = desk.context
     dataset = await datasets.get_dataset(context.acting(request.state.user), namespace, name)
@@ -163,7 +163,7 @@ async def _list(desk: Desk, request: Request, listed: Shown[DatasetRow]) -> str:
 
 
 def _each_once(listed: Iterable[Dataset]) -> list[Dataset]:
-    """Without what another namespace shares that is listed itself, or shared with several."""
+    """Each dataset once: shared ones are left out if they are listed already."""
     own_first = sorted(listed, key=lambda dataset: dataset.reason == SHARED)
     by_key: dict[tuple[str, str], Dataset] = {}
     for dataset in own_first:

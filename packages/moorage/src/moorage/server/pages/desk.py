@@ -1,4 +1,6 @@
-"""What the pages of people's own things share: forms, frames, errors as pages, where one may what."""
+"""Shared parts of the pages with forms and lists: frames, errors as pages, namespaces where a user has
+rights.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ Handler = Callable[["Desk", Request], Awaitable[Response]]
 class Page(Struct, frozen=True, kw_only=True):
     """A row of a table of pages. `live`: a part that an open page asks for again and again.
 
-    `controls`: the page only asks before something is done; who may press none of them gets no such page.
+    `controls`: the page only asks before an action; a user who may do none of these actions gets no such
+    page.
     """
 
     method: str
@@ -99,7 +102,7 @@ class Desk:
         self, request: Request, template: str, here: str, *, problem: Problem | None = None, live: bool = True,
         **more: Any,
     ) -> Response:  # fmt: skip
-        """A page in its frame, with what is wrong, or what was just done, at its top."""
+        """A page in its frame, with a problem or the outcome of the last action at its top."""
         now = rfc3339(self.context.now()) if live else ""
         frame = framed(here, request, now) | {"problem": problem, "did": outcome(request)}
         html = templates().get_template(template).render(**(frame | more))
@@ -124,7 +127,9 @@ class Desk:
         return guarded
 
     async def _check(self, request: Request, controls: Sequence[str]) -> None:
-        """Raises Problem 403 for who may press none of the controls; who has no account is refused later."""
+        """Raises Problem 403 if the user may use none of the controls; users without an account are refused
+        later.
+        """
         if not controls or not request.state.user.account:
             return
         namespace = request.path_params.get("namespace", "")
@@ -156,8 +161,9 @@ class Desk:
     async def everywhere(
         self, user: User, resource: Resource, list_: Callable[[str | None], Awaitable[list[Row]]]
     ) -> list[Row]:
-        """What `list_` gives of all namespaces in which the user may list. Raises Problem for a user who may only
-        look."""
+        """The objects that `list_` returns for all namespaces in which the user may list. Raises Problem for a
+        user who may only read.
+        """
         self.context.acting(user)
         places = await self.places(user, "list", resource)
         lists = await asyncio.gather(*(list_(namespace) for namespace in ([None] if places is None else places)))
@@ -196,7 +202,7 @@ class Desk:
         return runs
 
     def address_of(self, namespace: str, name: str) -> str:
-        """The page of what mounts a volume: a run, a workspace by its name or pod; empty: it has no page."""
+        """The page of a volume's user: a run, a workspace by its name or pod; empty: it has no page."""
         context = self.context
         if context.cluster.jobs_of_run(namespace, name):
             return f"/jobs/{namespace}/{name}"
@@ -206,7 +212,7 @@ class Desk:
         return f"/workspaces/{namespace}/{workspace}" if is_known else ""
 
     def on_processes(self) -> bool:
-        """Whether this is a local cluster, whose pods are processes of this machine."""
+        """Whether this is a local cluster, where pods are processes of this machine."""
         return self.context.cluster.on_processes()
 
 
@@ -254,9 +260,10 @@ async def change(
     back: str,
     outcome: str,
 ) -> Response:
-    """Do to the object of the path what a form asks for, as its user: `act` gets namespace and name.
+    """Do the action of a form to the object of the path, as its user: `act` gets namespace and name.
 
-    Then back to the list; where it fails the page is shown `again`, with the problem. `what` is for the audit log.
+    Then redirect to the list; after a failure the page is shown `again`, with the problem. `what`: for
+    the audit log.
     """
     namespace, name = key_in(request)
     desk.context.audit(request, what, f"{namespace}/{name}")
@@ -268,12 +275,12 @@ async def change(
 
 
 def done(here: str, verb: str, what: str) -> Response:
-    """Back to the list, which says what was done."""
+    """Redirect to the list, which shows what was done."""
     return RedirectResponse(f"{here}?{urlencode({'done': verb, 'what': what})}", 303)
 
 
 def outcome(request: Request) -> str:
-    """What was just done, made of our own words and the name of a thing or a user."""
+    """The message about the last action, from fixed texts and the name of a thing or a user."""
     words, what = DONE.get(request.query_params.get("done", "")), request.query_params.get("what", "")
     parts = what.split("/")
     if words is None or len(parts) > 2 or not all(NAME.fullmatch(part) for part in parts):
@@ -282,7 +289,7 @@ def outcome(request: Request) -> str:
 
 
 def problem_to_show(error: Exception) -> Problem:
-    """The problem as a page shows it; what is not the caller's fault is logged."""
+    """The problem as a page shows it; failures of the server are logged."""
     problem = as_problem(error) if isinstance(error, ApiError) else problem_of(error)
     problem.message = plain(problem.message)
     if problem.status >= 500:

@@ -1,4 +1,4 @@
-"""Jinja's environment for the pages: templates in one language, and what they say texts with."""
+"""Jinja's environment for the pages: templates in one language, and functions for their texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def make_environment(tag: str) -> Environment:
-    """Jinja's environment for one language: `_(…)` says a text, `in_english(…)` marks what it cannot say."""
+    """Jinja's environment for one language: `_(…)` translates a text, `in_english(…)` marks an untranslated
+    one.
+    """
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     from jinja2.ext import Extension
     from markupsafe import Markup

@@ -1,4 +1,5 @@
-"""Server-sent events: /events/gpus tells that something changed, /events/page sends the changed parts of the page.
+"""Server-sent events: /events/gpus reports each change, /events/page sends the changed parts of the
+page.
 
 https://html.spec.whatwg.org/multipage/server-sent-events.html
 """

@@ -1,4 +1,4 @@
-"""What the pages with a form of something new share: what they offer, and how they show a refusal."""
+"""Shared parts of the pages with a form for a new object: their choices, and refusals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def refused(
     error: Exception,
     inputs: Mapping[str, str] | None = None,
 ) -> Response:
-    """The form again, with what was typed and each refusal beside its field."""
+    """The form again, with the typed values and each refusal at its field."""
     faults = faults_of(error)
     marked, all_shown = with_faults(form, faults, inputs)
     if isinstance(error, BadForm):
@@ -58,7 +58,7 @@ def refused(
 
 
 async def may_make(desk: Desk, user: User, resource: Resource) -> bool:
-    """Whether there is a namespace in which a user may make such a thing. False when nobody can tell."""
+    """Whether the user may make such an object in any namespace. False if it cannot be checked."""
     try:
         return bool(user.account) and bool(await desk.places_to_make(user, resource))
     except ApiError:
@@ -66,14 +66,16 @@ async def may_make(desk: Desk, user: User, resource: Resource) -> bool:
 
 
 async def namespaces_for(desk: Desk, user: User, resource: Resource) -> list[str]:
-    """Where a form lets its user make things. Raises Problem 403 for who may only look."""
+    """The namespaces in which a form lets its user make things. Raises Problem 403 for a user who may only
+    read.
+    """
     desk.context.acting(user)
     await desk.context.ready()
     return await desk.places_to_make(user, resource)
 
 
 async def around(desk: Desk, user: User, namespace: str, namespaces: Sequence[str]) -> Around:
-    """What the form of a run or of a map offers, in the namespace that is chosen."""
+    """The choices in the form of a run or of a map, in the chosen namespace."""
     context = desk.context
     cluster, api = await context.ready(), context.acting(user)
 
@@ -99,7 +101,7 @@ async def around(desk: Desk, user: User, namespace: str, namespaces: Sequence[st
 
 
 def quota_words(quotas: Iterable[Obj]) -> Iterable[str]:
-    """What is left of the quotas of a namespace, one sentence for each resource that people ask for."""
+    """The use of a namespace's quotas, one sentence for each resource that people ask for."""
     for quota in quotas:
         status = quota.get("status") or {}
         hard, used = status.get("hard") or {}, status.get("used") or {}

@@ -1,4 +1,4 @@
-"""Forms that make something new: their fields, what is wrong with each, and what was typed, kept. Pure."""
+"""Forms for new objects: their fields, an error for each field, and the typed values. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from moorage_kube.integers import parse_integer
 
 
 class Option(Struct, frozen=True):
-    """A choice of a list: what is sent, and what is read."""
+    """A choice of a list: the value that is sent, and its words."""
 
     value: str
     words: str
@@ -39,7 +39,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """What would happen: the sentence of the explanation, and more of it."""
+    """The expected outcome: the headline of the explanation, and more lines."""
 
     tone: str  # good, wait or bad
     headline: str
@@ -47,7 +47,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class Form(Struct, frozen=True, kw_only=True):
-    """A page with one form. `folded` fields stand under "More"; they unfold where one of them has a problem."""
+    """A page with one form. `folded` fields are under "More"; they unfold where one of them has a problem."""
 
     title: str
     action: str
@@ -69,14 +69,14 @@ class Form(Struct, frozen=True, kw_only=True):
 
 
 class Fault(Struct, frozen=True):
-    """What is wrong with one field; `field` as the request over REST names it."""
+    """An error in one field; `field` has the name of the REST request."""
 
     field: str
     message: str
 
 
 class BadForm(Exception):
-    """A form with faults that are found before anybody is asked."""
+    """A form with errors that need no request to find."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__("; ".join(fault.message for fault in faults))
@@ -84,7 +84,7 @@ class BadForm(Exception):
 
 
 def faults_of(error: Exception) -> tuple[Fault, ...]:
-    """What an error says of fields; none where it is about no field."""
+    """The faults of fields in an error; none if it is not about fields."""
     if isinstance(error, BadForm):
         return error.faults
     if isinstance(error, MoorageError):
@@ -99,7 +99,7 @@ def faults_of(error: Exception) -> tuple[Fault, ...]:
 
 
 def with_faults(form: Form, faults: Iterable[Fault], inputs: Mapping[str, str] | None = None) -> tuple[Form, bool]:
-    """The form with each fault beside its input, and whether all of them have one.
+    """The form with each fault at its input, and whether all of them have one.
 
     `inputs`: the name of a field in the request → the name of its input, where they differ.
     """
@@ -115,7 +115,7 @@ def with_faults(form: Form, faults: Iterable[Fault], inputs: Mapping[str, str] |
 
 
 class Reader:
-    """Reads the texts of a form; what is wrong is collected, so that all of it is shown at once."""
+    """Reads the texts of a form; errors are collected, so that all of them are shown at once."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._given = given
@@ -140,7 +140,7 @@ class Reader:
         return [line.strip() for line in self._given.get(name, "").splitlines() if line.strip()]
 
     def pairs(self, name: str, label: str, usage: str) -> dict[str, str]:
-        """Lines such as NAME=VALUE; `usage` is what a line looks like."""
+        """Lines such as NAME=VALUE; `usage` is an example of a line."""
         pairs = {}
         for line in self.lines(name):
             key, sign, value = line.partition("=")
@@ -162,7 +162,7 @@ class Reader:
 
 
 def problem_of_form(faults: Sequence[Fault]) -> Problem:
-    """What stands at the top of a form whose fields say what is wrong."""
+    """The problem at the top of a form with faults in its fields."""
     count = len(faults)
     words = "one field needs a change" if count == 1 else f"{count} fields need a change"
     return Problem(422, ErrorCode.INVALID, words)

@@ -1,6 +1,7 @@
-"""What the front page shows below its live parts: the use of GPUs over time, and what is at work or to come.
+"""The lower parts of the front page: the use of GPUs over time, and current and future work.
 
-The first is the same for all and is read from the history once for them; the second is what each may see.
+The first is the same for all users and is read from the history once; the second depends on the
+user's rights.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class BookingRow(Struct, frozen=True, kw_only=True):
 
 
 class WorkModel(Struct, frozen=True, kw_only=True):
-    """What is at work or to come, as far as somebody may see it; None: they may not, or it cannot be read."""
+    """Current and future work that the user may see; None: not allowed, or it cannot be read."""
 
     idle: tuple[IdleWork, ...] | None
     maps: tuple[MapRow, ...] | None
@@ -107,7 +108,9 @@ async def show_cost(desk: Desk, request: Request) -> Response:
 
 
 def _answer(desk: Desk, request: Request, title: str, part: str) -> Response:
-    """The part for the front page, or a page of its own for a browser that follows the link without JavaScript."""
+    """The part for the front page, or a separate page for a browser that follows the link without
+    JavaScript.
+    """
     if is_htmx(request.headers):
         return HTMLResponse(part)
     return desk.page(request, "glance.html", "/", live=False, title=title, part=part)
@@ -137,7 +140,7 @@ async def _idle(desk: Desk) -> tuple[IdleWork, ...] | None:
 
 
 async def _budgets(context: Context, user: User) -> tuple[BudgetRow, ...]:
-    """What is used of the budgets that hold for the caller, the fullest first."""
+    """Use of the budgets that apply to the caller, the fullest first."""
     try:
         rows = (await budgets_for(context, user)).budgets
     except (ApiError, Problem, MoorageError) as error:

@@ -1,4 +1,4 @@
-"""What the page of one run shows: from its view and its newest Job to words. Pure."""
+"""The content of the page of one run: from its view and its newest Job to words. Pure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class EventRow(Struct, frozen=True, kw_only=True):
 
 
 class JobModel(Struct, frozen=True, kw_only=True):
-    """The page of one run. Without `private` it has what everybody may know."""
+    """The page of one run. Without `private` it has only the public fields."""
 
     namespace: str
     name: str
@@ -132,7 +132,7 @@ def event_rows(events: Iterable[RunEvent], now: datetime) -> tuple[EventRow, ...
 
 
 def _asks(run: RunView, job: Obj, *, private: bool) -> Iterable[Fact]:
-    """What the run asked for."""
+    """The resources that the run asked for, and other settings of its Job."""
     spec = ((job.get("spec") or {}).get("template") or {}).get("spec") or {}
     container = (spec.get("containers") or [{}])[0]
     limits: Mapping[str, str] = (container.get("resources") or {}).get("limits") or {}
@@ -165,7 +165,7 @@ def _asks(run: RunView, job: Obj, *, private: bool) -> Iterable[Fact]:
 
 
 def _peak(run: RunView) -> Fact:
-    """The highest use of memory of all its pods beside the limit of that pod."""
+    """The highest use of memory of all its pods, with the limit of that pod."""
     measured = [pod for pod in run.pods if pod.peak_memory_bytes is not None]
     if not measured:
         return Fact(name="Peak memory", text="not measured")
@@ -174,7 +174,7 @@ def _peak(run: RunView) -> Fact:
 
 
 def peak_fact(peak: int, limit: int | None) -> Fact:
-    """A use of memory beside the limit, both in bytes."""
+    """A use of memory with the limit, both in bytes."""
     note = f"{100 * peak // limit} % of {format_bytes(limit)}" if limit else ""
     if limit and peak > limit:
         note += "; it grew past the limit between two measurements"
@@ -250,7 +250,9 @@ def _pod(pod: PodView, now: datetime, *, private: bool, chosen: str) -> PodRow:
 
 
 def _ran(pod: PodView, now: datetime) -> str:
-    """How long its container ran; empty: it has not begun. Of a pod lost with its node nobody knows the end."""
+    """The time that its container ran; empty: it has not begun. Unknown for a pod that was lost with its
+    node.
+    """
     time = pod.running_time(now)
     if time is not None:
         return span(time)

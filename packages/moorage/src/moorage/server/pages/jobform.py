@@ -44,7 +44,7 @@ NUMBERS = ("gpus", "retries", "restartLimit", "gracePeriodSeconds")
 
 
 class Around(Struct, frozen=True, kw_only=True):
-    """What a form offers and says: where its user may make things, and what is there."""
+    """The choices and facts in a form: the user's namespaces, and the objects in the chosen one."""
 
     namespaces: Sequence[str]
     gpus: GpuView
@@ -297,7 +297,7 @@ def given_of(job: Obj) -> dict[str, str]:
 
 
 def folder_note(job: Obj) -> str:
-    """What a run like this one lacks when it is started from a page; empty: nothing."""
+    """The part of a run that is missing when it is started again from a page; empty: none."""
     container = job["spec"]["template"]["spec"]["containers"][0]
     working_dir = str(container.get("workingDir") or "")
     if "--unpack" in (container.get("command") or ()):

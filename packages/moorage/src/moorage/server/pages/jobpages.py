@@ -1,7 +1,7 @@
 """The web pages of jobs: /jobs, and one per run with its facts, attempts, events and log.
 
-Everybody who may look sees the owner and the state of a run. Who may get its Job sees its command, limits and
-messages too. Its events and its log are read as the caller.
+All users who may read the pages see the owner and the state of a run. Users who may get its Job also
+see its command, limits and messages. Its events and its log are read as the caller.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ STOP_ASKING = 286  # htmx: this answer is the last
 
 
 async def show_list(desk: Desk, request: Request) -> Response:
-    """The web page of runs: the reader's own, everybody's, or those of one user or one namespace."""
+    """The web page of runs: the reader's own, all of them, or those of one user or one namespace."""
     listed = await _listed(desk, request)
     part = await _list(desk, request, listed)
     can_make = await may_make(desk, request.state.user, JOBS)
@@ -104,7 +104,7 @@ async def why(desk: Desk, request: Request) -> Response:
 
 
 async def use(desk: Desk, request: Request) -> Response:
-    """What a run used over its life."""
+    """The resource use of a run over its life."""
     run = await _run(desk.context, request)
     return HTMLResponse(await _use(desk, request, run), STOP_ASKING if run.state.ended else 200)
 
@@ -206,7 +206,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Whose runs, for a heading; empty for the two lists that have a link of their own."""
+        """The choice of runs, for a heading; empty for the two lists that have their own link."""
         parts = [f"of {self.owner}"] if self.owner else []
         parts += [f"in namespace {self.namespace}"] if self.namespace else []
         if self.since:
@@ -278,7 +278,7 @@ async def _events(desk: Desk, request: Request, run: RunView) -> str:
 
 
 async def _use(desk: Desk, request: Request, run: RunView) -> str:
-    """Charts of what it used over its life; nothing where that is not known, or cannot be read."""
+    """Charts of the run's resource use over its life; empty where that is not known, or cannot be read."""
     used = await RunReader(desk.context, request.state.user).use(run)
     charts = use_charts(used) if used is not None else ()
     return fragment("use.html", charts=charts) if charts else ""
@@ -298,7 +298,7 @@ def _chosen(run: RunView, asked: str | None) -> PodView | None:
 
 
 def _query(request: Request) -> str:
-    """What is searched for in the log; empty: all of it is shown."""
+    """The text to search for in the log; empty: all of it is shown."""
     return request.query_params.get("q", "").strip()[:QUERY_MAX]
 
 
@@ -328,9 +328,10 @@ async def _log_part(
 
 
 async def _log(context: Context, user: User, run: RunView, pod: PodView, query: str) -> str:
-    """The end of what a pod has printed, or the end of its lines that contain `query` in any case, as HTML.
+    """The end of a pod's log, or the end of its lines that contain `query` in any case, as HTML.
 
-    Read as the user; of a pod that is gone, or whose node is away, what is kept. Raises Problem.
+    Read as the user; for a pod that was deleted, or is on a node that is down, the stored log. Raises
+    Problem.
     """
     if pod.gone:
         return await _kept_log(context, user, run, pod, query)
@@ -364,7 +365,7 @@ async def read_tail(api: PodApi, pod: str, namespace: str, container: str | None
 
 
 class Tail:
-    """The last LOG_BYTES of what is added, or of its lines that contain a text."""
+    """The last LOG_BYTES of the added text, or of its lines that contain a text."""
 
     def __init__(self, query: str = "") -> None:
         self.size = 0
@@ -395,9 +396,10 @@ class Tail:
 
 
 async def _kept_log(context: Context, user: User, run: RunView, pod: PodView, query: str) -> str:
-    """The kept end of a log, or of its lines that contain `query`; empty where nothing is kept. Raises Problem.
+    """The stored end of a log, or of its lines that contain `query`; empty where there is none. Raises
+    Problem.
 
-    Where earlier lines are not kept, a line above says so.
+    Where earlier lines are not stored, a line above says so.
     """
     try:
         kept = await KeptForUser(context, user).log(run.namespace, run.name, pod.uid)

@@ -1,9 +1,11 @@
-"""The parts of a page that many look at: what each is now, and what has changed since a page was made.
+"""The parts of a page with many viewers: the current text of each, and the changes since a page was
+made.
 
-A part is drawn once and sent as the same bytes to all who look. Every change has a number; who has seen number 7
-gets each part that changed after it, once, as it is now. Of a list only the rows that changed are sent, with the
-order of all: a page that has older rows has the list of now then. Numbers of one server mean nothing to another,
-so a page says with its number which server counted it.
+A part is drawn once and sent as the same bytes to all viewers. Every change has a number; a viewer
+with number 7 gets each part that changed after it, once, in its current state. Of a list only the
+changed rows are sent, with the order of all: together with its older rows the page then has the
+current list. Numbers of one server are invalid at another, so a page sends the id of the server with
+its number.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ _PASSING = re.compile(r'(?<=>)[^<>]*(?=</time>)|value="\d+" aria-label="[^"]*"')
 
 
 class RowNumbers:
-    """A number for each row of a list, as long as the row is in it. None is given twice: who returns is new."""
+    """A number for each row of a list, as long as the row is in it. Numbers are not reused: a row that
+    returns is new.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
@@ -57,7 +61,7 @@ class LiveParts:
 
     @property
     def mark(self) -> str:
-        """What a page says that it has seen."""
+        """The mark of a page with the current parts."""
         return f"{self.epoch}-{self.number}"
 
     def put(
@@ -69,11 +73,12 @@ class LiveParts:
         lists: Mapping[str, Mapping[int, str]] | None = None,
         gone: Iterable[str] = (),
     ) -> bool:
-        """Take parts as they are now; whether any has changed but in what browsers move on by themselves.
+        """Take the current parts; return whether any has changed, except values that browsers update
+        themselves.
 
-        `within`: part → the part that holds it. What is of such a part and in none of its pieces is in `outside`:
-        only when that changes is it sent whole, and its pieces are not sent beside it. `lists`: the rows of each
-        list, in their order, by numbers of `RowNumbers`.
+        `within`: part → the part that holds it. `outside`: the text of such a holder without its pieces.
+        Only when that changes is it sent whole, and then its pieces are not sent separately. `lists`: the
+        rows of each list, in their order, by numbers of `RowNumbers`.
         """
         changed = []
         for name, text in parts.items():
@@ -103,7 +108,7 @@ class LiveParts:
         return True
 
     def _put_list(self, name: str, rows: Mapping[int, str]) -> bool:
-        """Take a list as it is now; whether a row has come, gone, moved or changed."""
+        """Take the current list; return whether a row was added, removed, moved or changed."""
         known, taken = self._lists.get(name, {}), {}
         for number, html in rows.items():
             row, face = known.get(number), face_of(html)
@@ -117,7 +122,7 @@ class LiveParts:
         return list(known) != list(taken) or any(row.changed > self.number for row in taken.values())
 
     def since(self, mark: str) -> bytes:
-        """Server-sent events of each part that changed after a mark; every part for a mark of somebody else."""
+        """Server-sent events of each part that changed after a mark; every part for a mark of another server."""
         number = self._number(mark)
         if number not in self._since:
             names = [name for name, at in self._changed.items() if at > number]
@@ -147,7 +152,7 @@ def _list_event(name: str, rows: Mapping[int, _Row], number: int) -> bytes:
 
 
 def face_of(html: str) -> str:
-    """What of a part must be sent when it changes."""
+    """The text of a part without the values that browsers update themselves; a change of it must be sent."""
     return _PASSING.sub("", html)
 
 

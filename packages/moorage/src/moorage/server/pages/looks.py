@@ -1,4 +1,4 @@
-"""In which language and colours somebody sees the pages: as their browser prefers, or as their cookies say."""
+"""Language and colours of the pages: by the browser's preferences, or by the user's cookies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOCAL_PATH = re.compile(r"/(?![/\\])[\x21-\x7e]*")
 
 
 class Looks:
-    """The ASGI layer around all others: what is answered inside of it is in the language of who asked."""
+    """The ASGI layer around all others: it sets the language and colours of the request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -40,7 +40,9 @@ class Looks:
 
 
 async def choose(request: Request) -> Response:
-    """Keep the language and the colours that somebody chose at the foot of a page, and go back there."""
+    """Store the language and the colours that a user chose at the foot of a page, and redirect to that
+    page.
+    """
     response = RedirectResponse(back_to(request.headers.get("referer", ""), request.headers.get("host", "")), 303)
     for name, cookie, known in (("language", LANGUAGE_COOKIE, tuple(LANGUAGES)), ("theme", THEME_COOKIE, THEMES)):
         value = request.query_params.get(name)
@@ -52,7 +54,7 @@ async def choose(request: Request) -> Response:
 
 
 def back_to(referer: str, host: str) -> str:
-    """The page that somebody comes from, where it is one of ours; else the front page."""
+    """The page that the request comes from, if it is one of ours; else the front page."""
     try:
         address = urlsplit(referer)
     except ValueError:

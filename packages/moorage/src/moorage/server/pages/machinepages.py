@@ -1,4 +1,6 @@
-"""The web pages /admin/machines and /admin/reservations, for who may list machines and reservations."""
+"""The web pages /admin/machines and /admin/reservations, for users who may list machines and
+reservations.
+"""
 
 from __future__ import annotations
 

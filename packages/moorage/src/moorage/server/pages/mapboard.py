@@ -1,4 +1,4 @@
-"""What the pages of maps show: from the queue and the MapJob to words. Pure."""
+"""The content of the pages of maps: from the queue and the MapJob to words. Pure."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class MapRow(Struct, frozen=True, kw_only=True):
 
 
 class Failed(Struct, frozen=True):
-    """An item that failed for good; `output` is the end of what it printed last."""
+    """An item that failed for good; `output` is the end of its last output."""
 
     item: int
     value: str
@@ -62,7 +62,7 @@ class Failed(Struct, frozen=True):
 
 
 class Planned(Struct, frozen=True):
-    """A plan, and what came of it so far."""
+    """A plan, and the figures so far."""
 
     plan: MapPlan
     fact: MapFact

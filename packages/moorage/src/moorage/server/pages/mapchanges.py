@@ -1,4 +1,6 @@
-"""What the page of a map does: pause, resume, cancel, retry, set its workers, delete; and its items by state."""
+"""Changes on the page of a map: pause, resume, cancel, retry, set its workers, delete; and its items by
+state.
+"""
 
 from __future__ import annotations
 
@@ -194,7 +196,9 @@ async def _act(
     back: str = "",
     again: Again | None = None,
 ) -> Response:
-    """Do something to the map of the path, where the user may; then back to its page, which says what was done."""
+    """Do something to the map of the path, if the user may; then redirect to its page, which shows what was
+    done.
+    """
     namespace, name = key_in(request)
     desk.context.audit(request, what, f"{namespace}/{name}")
     page = f"{HERE}/{namespace}/{name}"
@@ -208,7 +212,7 @@ async def _act(
 
 
 async def _map(desk: Desk, request: Request, verb: str) -> Stored:
-    """The map of the path. Raises NotFound, and Forbidden for who may not do this with it now."""
+    """The map of the path. Raises NotFound, and Forbidden if the user may not do this with it now."""
     namespace, name = key_in(request)
     user = request.state.user
     since = await oldest_map(desk.context, user, verb, namespace)

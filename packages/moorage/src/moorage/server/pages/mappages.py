@@ -1,7 +1,8 @@
-"""The web pages of maps: /maps and /maps/NAMESPACE/NAME, each with a live part that the browser asks for again.
+"""The web pages of maps: /maps and /maps/NAMESPACE/NAME, each with a live part that the browser asks
+for again.
 
-Everybody who may look at the page sees whose map it is and how far; its command, its failed items and what they
-printed see those whom RBAC lets `get` it now.
+All users who may read the page see the owner and the progress of a map. Users whom RBAC lets `get`
+it now also see its command, its failed items and their output.
 """
 
 from __future__ import annotations
@@ -101,12 +102,14 @@ async def listed(context: Context, request: Request) -> Shown[MapRow]:
 
 
 async def _oldest(context: Context, user: User, verb: str, namespaces: Collection[str]) -> Mapping[str, float]:
-    """From when on a user sees maps of namespaces. No right in them is asked for, so of a gone one: never."""
+    """The time from which a user sees maps of each namespace. Rights are not checked, so of a deleted
+    namespace: never.
+    """
     return await oldest_maps(context, user, verb, namespaces, gone=math.inf)
 
 
 async def _model(context: Context, request: Request) -> MapModel:
-    """What the page of a map shows to this user. Raises Problem 404."""
+    """The content of a map's page for this user. Raises Problem 404."""
     queue, user = context.queue, request.state.user
     namespace, name = request.path_params["namespace"], request.path_params["name"]
     stored = await queue.read(lambda store: store.find_map(namespace, name))
@@ -139,7 +142,7 @@ def _parsed(mapjob: Obj) -> MapView | None:
 
 
 async def _failed(queue: Queue, stored: Stored) -> list[tuple[MapItem, bytes]]:
-    """The first items that failed for good, each with the end of what it printed."""
+    """The first items that failed for good, each with the end of its output."""
     map_id = stored.map.id
     if not stored.map.counts.dead:
         return []

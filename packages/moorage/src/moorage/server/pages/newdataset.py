@@ -68,7 +68,7 @@ PAGES = (
 
 
 def dataset_request(given: Mapping[str, str], *, dry_run: bool) -> NewDataset:
-    """What a form asks for. Raises Problem 422."""
+    """The request of a form. Raises Problem 422."""
     source = {"url": given.get("url", ""), "secret": given.get("secret", "")}
     ticks = {name: True for name in ("anonymous", "unpack") if given.get(name)}
     spec: dict[str, Any] = {

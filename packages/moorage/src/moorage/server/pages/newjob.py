@@ -42,7 +42,7 @@ _TONES = {"fits": "good", "never": "bad"}
 
 
 async def show_form(desk: Desk, request: Request) -> Response:
-    """The form of a new run; `from=NAMESPACE/NAME`: filled in with what that run has."""
+    """The form of a new run; `from=NAMESPACE/NAME`: filled in with the values of that run."""
     namespace, _, name = request.query_params.get("from", "").partition("/")
     given, note = dict[str, str](), ""
     if namespace and name:
@@ -114,7 +114,7 @@ async def _submit(context: Context, user: User, api: Api, body: NewJob, key: str
 
 
 async def _verdict(context: Context, api: Api, submitted: Submitted, namespace: str) -> Verdict | None:
-    """Where the run would start now, or why it would wait; None where nobody can tell."""
+    """Where the run would start now, or why it would wait; None if it cannot be computed."""
     plan, job = submitted.plan, submitted.jobs[0]
     if plan is None:
         return None
@@ -129,7 +129,7 @@ async def _verdict(context: Context, api: Api, submitted: Submitted, namespace: 
 
 
 def verdict_of(explanation: Explanation, name: str) -> Verdict:
-    """The explanation of a pod that does not exist yet, for who thinks of making it."""
+    """The explanation of a pod that does not exist yet, for the form's verdict."""
     view = explanation_view(replace(explanation, run=name, name=name))
     lines = [*view.advice]
     for section in view.sections:
@@ -142,7 +142,9 @@ def verdict_of(explanation: Explanation, name: str) -> Verdict:
 
 
 async def _given_of_run(context: Context, user: User, namespace: str, name: str) -> tuple[dict[str, str], str]:
-    """The form of a run that exists, read as its user, and what of it cannot be repeated. Raises NotFound."""
+    """The form of an existing run, read as its user, and a note on parts that cannot be repeated. Raises
+    NotFound.
+    """
     jobs = await jobs_of_run(context.acting(user), namespace, name)
     first = min(jobs, key=attempt_of)
     return given_of(first), folder_note(first)

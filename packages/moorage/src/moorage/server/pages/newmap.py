@@ -124,7 +124,7 @@ def _workers_words(workers: MapWorkers) -> str:
 
 
 def read_map(given: Mapping[str, str]) -> tuple[NewMap, MapWorkers, Items]:
-    """What a form asks for. Raises BadForm with all that cannot be read, Problem 422."""
+    """The request of a form. Raises BadForm with all values that cannot be read, Problem 422."""
     reader = Reader(given)
     command = read_command(reader, given)
     items = _items(reader, given)

@@ -1,4 +1,4 @@
-"""The web pages /admin/nodes: cordon, uncordon and drain, for who may change nodes."""
+"""The web pages /admin/nodes: cordon, uncordon and drain, for users who may change nodes."""
 
 from __future__ import annotations
 
@@ -67,14 +67,16 @@ async def uncordon(desk: Desk, request: Request) -> Response:
 
 
 async def ask_drain(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
-    """The page that says what a drain would evict, and asks."""
+    """The page that lists the pods that a drain would evict, and asks."""
     node = request.path_params["node"]
     plan = await preview_drain(desk.context.acting(request.state.user), node, DrainOptions())
     return desk.ask(request, HERE, question_of(node, plan), problem)
 
 
 async def drain(desk: Desk, request: Request) -> Response:
-    """Cordon a node and evict its pods, after the page has asked. The answer does not wait until they are gone."""
+    """Cordon a node and evict its pods, after the page has asked. The answer does not wait for the pods to
+    end.
+    """
     form = await read_form(request)
     node = request.path_params["node"]
     desk.context.audit(request, "drain", f"node {node}")
@@ -135,7 +137,7 @@ def lines_of(
 
 
 def question_of(node: str, plan: DrainPlan) -> Question:
-    """What the page before a drain says: which pods are evicted, and which options the others need."""
+    """The content of the page before a drain: the pods to evict, and the options that the others need."""
     options = list(dict.fromkeys(refusal.option for refusal in plan.refused))
     named = [f"Pod {key_of(pod)} is evicted." for pod in plan.evict[:LISTED]]
     named += [

@@ -1,4 +1,6 @@
-"""The web pages of one node and of one GPU type, for everybody: what is free there, and whose runs are on it."""
+"""The web pages of one node and of one GPU type, for all users: free GPUs, and the runs with their
+owners.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of pages: what is searched for, which state, which page of it, and the addresses of the others. Pure."""
+"""Lists of pages: search, state, page number, and the addresses of the other pages. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = TypeVar("Row")
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """What a reader wants of a list. `more`: other fields of the address that the links keep."""
+    """The search, state and page in the address of a list. `more`: other fields that the links retain."""
 
     text: str = ""
     state: str = ""  # empty: any
@@ -75,7 +75,7 @@ def address(path: str, fields: Iterable[tuple[str, str]]) -> str:
 
 
 def wanted_of(query: Mapping[str, str], *, more: Sequence[tuple[str, str]] = ()) -> Wanted:
-    """What the address of a list asks for. A page that is no number is the first one."""
+    """Read the address of a list. A page that is not a number is the first one."""
     page = query.get("page", "")
     number = int(page) if page.isascii() and page.isdigit() and len(page) < 8 else 1
     return Wanted(

@@ -1,6 +1,8 @@
-"""Refusals in the shape that the caller reads: a page, a note on the open page (htmx), or JSON for programs.
+"""Refusals in the shape that the caller reads: a page, a note on the open page (htmx), or JSON for
+programs.
 
-A browser asks for `text/html`, htmx sends `HX-Request`. Whoever does neither gets JSON; so does all below /api/.
+A browser asks for `text/html`, htmx sends `HX-Request`. All others get JSON, and so do all paths
+below /api/.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ SIGN_IN = ("/login", "Sign in with an account")
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """What a page says of a request that was refused. `links`: (address, words), the first one is the way back."""
+    """The content of a page for a refused request. `links`: (address, words), the first one is the way
+    back.
+    """
 
     title: str
     message: str
@@ -68,8 +72,8 @@ class Refusal(Struct, frozen=True, kw_only=True):
 def refusal_of(problem: Problem, path: str, *, is_known: bool, has_login: bool = False) -> Refusal:
     """Title, sentences and links for a problem at a path.
 
-    `is_known`: the server knows who asks, so a link to a list does not end at the same refusal. `has_login`:
-    people log in with accounts, not by the address that `moor up` printed.
+    `is_known`: the server knows the user, so a link to a list does not end at the same refusal.
+    `has_login`: people log in with accounts, not by the address that `moor up` printed.
     """
     if problem.status == 401 and not has_login:
         return Refusal(
@@ -137,10 +141,9 @@ class Refuse:
         return HTMLResponse(html, problem.status, headers)
 
     async def on_error(self, request: Request, error: Exception) -> Response:
-        """Starlette's handler for whatever a route raises.
+        """Starlette's handler for all errors of a route.
 
-        Starlette answers what nobody foresaw outside of all layers, so the headers that make browsers careful are
-        set here.
+        Starlette answers unexpected errors outside of all layers, so the security headers are set here.
         """
         problem, headers = raised(request, error)
         if problem.status == 500:

@@ -1,7 +1,8 @@
-"""Which controls a page shows to whom: each control names the rights that pressing it takes.
+"""The controls that a page shows to a user: each control names the rights that it needs.
 
-The API server decides (SubjectAccessReview), and its answers are kept for a minute. A page asks once for each
-right in all namespaces, and where that is refused once for each namespace that it shows.
+The API server decides (SubjectAccessReview), and its answers are cached for a minute. A page asks
+once for each right in all namespaces, and where that is refused once for each namespace that it
+shows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ASKED_AT_ONCE = 16
 
 
 class Right(Struct, frozen=True):
-    """What RBAC must allow. `namespace`: a fixed one; empty: that of the object, or none for the cluster's."""
+    """A permission in RBAC. `namespace`: a fixed one; empty: that of the object, or none for the cluster's."""
 
     verb: str
     resource: str
@@ -100,7 +101,7 @@ CONTROLS: Mapping[str, tuple[Right, ...]] = {
 
 
 class Allowed(Struct, frozen=True):
-    """Which controls somebody may press, each with the namespace; an empty namespace stands for all."""
+    """The controls that a user may use, each with the namespace; an empty namespace stands for all."""
 
     pairs: frozenset[tuple[str, str]] = frozenset()
 
@@ -109,7 +110,7 @@ class Allowed(Struct, frozen=True):
 
 
 class AdminPage(Struct, frozen=True):
-    """A page for who administers the cluster, and the control that shows the link to it."""
+    """A page for administrators of the cluster, and the control that shows the link to it."""
 
     path: str
     name: str
@@ -129,9 +130,9 @@ ADMIN_PAGES: tuple[AdminPage, ...] = (
 def decide(
     controls: Iterable[str], namespaces: Iterable[str], answers: Mapping[tuple[Right, str], bool]
 ) -> Allowed:
-    """The controls of which every right is given, by the answers to (right, namespace).
+    """The controls for which every right is given, by the answers to (right, namespace).
 
-    What is unknown is refused.
+    A missing answer counts as a refusal.
     """
     where = ("", *namespaces)
 
@@ -149,7 +150,7 @@ def decide(
 
 
 async def allowed(auth: Auth, user: User, controls: Iterable[str], namespaces: Iterable[str] = ()) -> Allowed:
-    """What a user may press. Where the API server gives no answer, nothing is allowed."""
+    """The controls that a user may use. Where the API server gives no answer, nothing is allowed."""
     if not user.account:
         return Allowed()
     chosen, places = tuple(controls), tuple(dict.fromkeys(namespaces))

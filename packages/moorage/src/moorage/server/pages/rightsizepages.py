@@ -14,7 +14,7 @@ WORKS_SHOWN = 500
 
 
 async def show(desk: Desk, request: Request) -> Response:
-    """The web page of advice: about the reader's own work, and about what they may list."""
+    """The web page of advice: about the reader's own work, and about work that they may list."""
     works = await readable_works(desk.context.rightsizing, desk.context.auth, request.state.user)
     advised = [make_work(work) for work in works if work.advice]
     return desk.page(

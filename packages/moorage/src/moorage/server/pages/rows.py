@@ -55,7 +55,7 @@ Row = TypeVar("Row")
 
 
 class Owned(Protocol):
-    """What every listing has of its objects."""
+    """The common fields of listed objects."""
 
     @property
     def namespace(self) -> str: ...
@@ -79,7 +79,7 @@ class TypeRow(Struct, frozen=True, kw_only=True):
 
 
 class WorkspaceRow(Struct, frozen=True, kw_only=True):
-    """One workspace. `switch` is what may be done next: "start" or "stop"."""
+    """One workspace. `switch` is the action that is possible next: "start" or "stop"."""
 
     namespace: str
     name: str
@@ -115,7 +115,7 @@ class JobRow(Struct, frozen=True, kw_only=True):
 
 
 class VolumeRow(Struct, frozen=True, kw_only=True):
-    """One volume. `used` and `total` in bytes; `used` None: no node told."""
+    """One volume. `used` and `total` in bytes; `used` None: not reported by a node."""
 
     namespace: str
     name: str
@@ -133,7 +133,7 @@ class VolumeRow(Struct, frozen=True, kw_only=True):
 
     @property
     def users(self) -> tuple[tuple[str, str], ...]:
-        """Namespace and name of what mounts it."""
+        """Namespace and name of the runs and workspaces that mount it."""
         return tuple((self.namespace, user) for user in self.used_by)
 
     @property
@@ -175,7 +175,7 @@ def rows(things: Sequence[Thing], make: Callable[[Thing, int, datetime], Row], n
 
 
 def workspace_row(item: Workspace, hue: int, now: datetime) -> WorkspaceRow:
-    """What was asked for counts before what the operator last saw."""
+    """A row of a workspace; a requested start or stop overrides the last state of the operator."""
     state, wanted = item.phase, item.running
     if not wanted and state not in (workspaces.STOPPED, "Deleting"):
         state = workspaces.STOPPING
@@ -221,7 +221,7 @@ def _program(app: App) -> str:
 
 
 def size_words(item: Workspace) -> str:
-    """What a workspace runs on."""
+    """The machine or the resources of a workspace."""
     if machine := item.machine:
         return f"{machine['group']}/{machine['type']}"
     resources = item.resources

@@ -1,10 +1,11 @@
-"""Sentences of decisions, errors and Kubernetes, in the language of who looks.
+"""Translate sentences of decisions, errors and Kubernetes into the language of the user.
 
-They are made in English far from any page: the command line, events and programs have them too. A catalogue
-(`catalogues/LANGUAGE.sentences.po`) has their shapes, with values: "needs {what}; none is free". A value may be a
-sentence itself. What has no known shape stays English, and pages mark it so.
+They are made in English far from any page: the command line, events and programs have them too. A
+catalogue (`catalogues/LANGUAGE.sentences.po`) has their shapes, with values: "needs {what}; none is
+free". A value may be a sentence itself. A text without a known shape stays English, and pages mark
+it so.
 
-A test (`test_sentences.py`) finds shapes that the sources no longer say.
+A test (`test_server_sentences.py`) finds shapes that are no longer in the sources.
 """
 
 from __future__ import annotations
@@ -61,14 +62,14 @@ def _sentence(text: str, tag: str) -> str:
 
 @cache
 def _shapes(tag: str) -> tuple[tuple[Any, bool, str], ...]:
-    """The shapes of a language, those with the most words of their own first."""
+    """The shapes of a language, those with the most fixed letters first."""
     known = catalogue(f"{tag}.sentences")
     order = sorted(known, key=lambda shape: (-len(_VALUE.sub("", shape)), shape))
     return tuple((_pattern(shape), shape.endswith("."), known[shape]) for shape in order)
 
 
 def _pattern(shape: str) -> Any:
-    """A shape as an expression of RE2: users' names stand in the sentences, several in one."""
+    """A shape as an expression of RE2, since users' names are in the sentences, several in one."""
     pieces = _VALUE.split(shape)
     texts, names = pieces[::2], pieces[1::2]
     pattern = re2.escape(texts[0])

@@ -1,4 +1,4 @@
-"""The web pages /admin/tenants: teams, their people and what they may use, for who may list tenants."""
+"""The web pages /admin/tenants: teams, their people and their limits, for users who may list tenants."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def lines_of(objs: Iterable[Obj]) -> list[Line]:
 
 
 def sections_of(obj: Obj, used: Mapping[str, Any], *, may_change: bool) -> tuple[Section, ...]:
-    """What the page of a tenant shows. `used`: amounts of the quota in use, by resource."""
+    """The content of a tenant's page. `used`: amounts of the quota in use, by resource."""
     name, spec, status = obj["metadata"]["name"], obj["spec"], obj.get("status") or {}
     ingress, selector = spec.get("ingress") or {}, (spec.get("cpuNodes") or {}).get("selector") or {}
     members: list[Line] = []

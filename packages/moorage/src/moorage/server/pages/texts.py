@@ -1,13 +1,14 @@
-"""The pages in the language of who looks: texts of templates, and texts that Python makes.
+"""The pages in the language of the user: texts of templates, and texts that Python makes.
 
-The sources are English, and so are the keys of the catalogues (`catalogues/LANGUAGE.po` of each package, as
-gettext has them). A template is translated when it is loaded, so that drawing a page costs the same in every
-language: each run of text between two tags or statements is one key, with its expressions and inline tags in it:
+The sources are English, and so are the keys of the catalogues (`catalogues/LANGUAGE.po` of each
+package, as gettext has them). A template is translated when it is loaded, so that drawing a page
+costs the same in every language: each run of text between two tags or statements is one key, with
+its expressions and inline tags in it:
 
     and {{ more }} more; <code>moor jobs</code> lists all
 
 Python says `say("{count} of {total} free", count=3, total=8)`. A test
-(`test_texts.py`) finds texts without a translation, and translations without a text.
+(`test_server_texts.py`) finds texts without a translation, and translations without a text.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _NOT_WORDS = re.compile(rf"{_VALUE}|<code>.*?</code>|</?(?:strong|em|kbd)>|&\w+;
 
 
 def language() -> str:
-    """The language of whoever is answered now."""
+    """The language of the current request."""
     return _SPOKEN.get()
 
 
@@ -63,7 +64,9 @@ def speaking(tag: str) -> Iterator[None]:
 
 
 def say(text: str, **values: object) -> str:
-    """A text in the language of whoever is answered, with its {values}; English where the catalogue lacks it."""
+    """A text in the language of the current request, with its {values}; English where the catalogue lacks
+    it.
+    """
     translated = catalogue(language()).get(text, text)
     return translated.format(**values) if values else translated
 
@@ -90,7 +93,8 @@ def catalogue(tag: str) -> Mapping[str, str]:
 
 
 def preferred(accept: str, chosen: str = "") -> str:
-    """The language for an Accept-Language header; `chosen`, from a cookie, goes first. English where none fits.
+    """The language for an Accept-Language header; `chosen`, from a cookie, comes first. English where none
+    fits.
 
     https://www.rfc-editor.org/rfc/rfc9110#name-accept-language
     """
@@ -117,12 +121,12 @@ def _quality(weight: str) -> float:
 
 
 def translated(source: str, texts: Mapping[str, str]) -> str:
-    """A template's source with its texts replaced; what `texts` lacks stays English."""
+    """A template's source with its texts replaced; texts that `texts` lacks stay English."""
     return "".join(_replace(kind, piece, texts) for kind, piece in _split(source))
 
 
 def texts_of(source: str) -> list[str]:
-    """Every text of a template that a catalogue is to have, as it stands there."""
+    """Every text of a template that needs a translation, as it is in the source."""
     found_texts: dict[str, None] = {}
     for kind, piece in _split(source):
         if kind == "text":
@@ -143,7 +147,7 @@ def key_of_text(text: str) -> str:
 
 
 def is_prose(text: str) -> bool:
-    """Whether a text has words of its own, beside values and commands."""
+    """Whether a text has words, apart from values and commands."""
     return bool(_WORD.search(_NOT_WORDS.sub(" ", text)))
 
 

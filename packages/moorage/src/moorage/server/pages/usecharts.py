@@ -1,4 +1,6 @@
-"""Charts of what a run or workspace used over its life: GPU utilisation, CPU and memory, a line for each pod."""
+"""Charts of the resource use of a run or workspace: GPU utilisation, CPU and memory, a line for each
+pod.
+"""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ PERIODS = (
 
 
 class _Lines(Struct, frozen=True, kw_only=True):
-    """GPUs held, and GPUs × their utilisation; None: no GPU was measured in that window."""
+    """GPUs held, and GPUs × their utilisation; None: GPUs were not measured in that window."""
 
     times: tuple[datetime, ...] = ()
     held: tuple[float, ...] = ()

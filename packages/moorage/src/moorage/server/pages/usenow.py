@@ -28,7 +28,9 @@ class UseNow(Struct, frozen=True):
 
 
 def use_now(view: GpuView, readings: Mapping[tuple[str, str], Reading]) -> UseNow:
-    """`readings`: the newest of each pod, by namespace and name. GPUs are told apart by device, else in order."""
+    """Match readings to GPUs, by device, else in order. `readings`: the newest of each pod, by namespace
+    and name.
+    """
     by_node: dict[str, tuple[int | None, ...]] = {}
     known: list[int] = []
     for node in view.nodes:

@@ -1,4 +1,4 @@
-"""The web pages /admin/users: accounts, their groups and sessions, for who may list accounts."""
+"""The web pages /admin/users: accounts, their groups and sessions, for users who may list accounts."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ async def enable(desk: Desk, request: Request) -> Response:
 
 
 async def end_session(desk: Desk, request: Request) -> Response:
-    """End one session of a user. Who may change accounts may do this."""
+    """End one session of a user. Needs the right to change accounts."""
     await read_form(request)
     person, number = request.path_params["person"], request.path_params["session"]
     desk.context.audit(request, "end", f"session of user {person}")
@@ -227,7 +227,7 @@ async def _page(desk: Desk, request: Request, problem: Problem | None = None) ->
 def sections_of(
     account: Account, sessions: Iterable[Session], now: datetime, *, may_change: bool
 ) -> tuple[Section, ...]:
-    """What the page of a user shows."""
+    """The content of a user's page."""
     at, own = _at(account.name), list(sessions)
     state = Cell(
         text=DISABLED if account.disabled else ENABLED,

@@ -1,4 +1,4 @@
-"""The web page of one volume: how full it is, who mounts it, its backups; forms that back it up and restore it."""
+"""The web page of one volume: its use, its users, its backups; forms that back it up and restore it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEPT = 7  # backups, where nobody says how many
 
 
 class BackupRow(Struct, frozen=True, kw_only=True):
-    """One backup; without `backup` a plan of backups that has none yet, or whose last one failed."""
+    """One backup; without `backup` a schedule that has none yet, or a failed last one."""
 
     backup: str
     name: str
@@ -39,7 +39,7 @@ class BackupRow(Struct, frozen=True, kw_only=True):
 
 
 class UserRow(Struct, frozen=True):
-    """Who mounts a volume."""
+    """A run or workspace that mounts a volume."""
 
     name: str
     href: str  # empty: it has no page
@@ -119,7 +119,7 @@ async def _act(
 
 
 async def _live(desk: Desk, request: Request) -> str:
-    """What a volume's page shows, read as the user. Raises NotFound."""
+    """The content of a volume's page, read as the user. Raises NotFound."""
     namespace, name = key_in(request)
     context = desk.context
     await context.ready()

@@ -1,4 +1,4 @@
-"""The web page of one workspace: its state, what it runs on, and the end of what its application printed."""
+"""The web page of one workspace: its state, its resources, and the end of its application's output."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def live(desk: Desk, request: Request) -> Response:
 
 
 async def log(desk: Desk, request: Request) -> Response:
-    """The end of what its application printed."""
+    """The end of its application's output."""
     return HTMLResponse(await _log(desk, request, await _workspace(desk, request)))
 
 
@@ -65,7 +65,7 @@ PAGES = (
 
 
 def facts_of(item: Workspace, now: datetime) -> Iterable[Fact]:
-    """What a workspace is and where it runs."""
+    """The facts of a workspace: its type, address, resources, node, image and volumes."""
     yield Fact(name="Type", text=item.type)
     if item.url:
         yield Fact(name="Address", text=item.url)

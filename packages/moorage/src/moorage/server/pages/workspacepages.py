@@ -170,7 +170,7 @@ PAGES = (
 
 
 def workspace_request(form: Mapping[str, str], *, on_processes: bool) -> NewWorkspace:
-    """What a form asks for. Raises Problem 422.
+    """The request of a form. Raises Problem 422.
 
     On a local cluster the application is found as this server's own programs are.
     """
