@@ -36,7 +36,7 @@ pods:
 def test_prices_a_report_and_a_comparison(own_cluster: Cluster, tmp_path: Path) -> None:
     moor = own_cluster.moor
     none = moor("cost", "report", check=False)
-    assert (none.returncode, "no prices are installed" in none.stderr) == (1, True)
+    assert (none.returncode, "prices are not installed" in none.stderr) == (1, True)
     sheet, pods = tmp_path / "prices.yaml", tmp_path / "pods.yaml"
     sheet.write_text(PRICES)
     pods.write_text(PODS)

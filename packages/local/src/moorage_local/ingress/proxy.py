@@ -131,7 +131,7 @@ class Proxy:
                 self._door.waits(guest)
                 await _linger(reader, writer)
         except asyncio.CancelledError:
-            pass  # the client went away, or the proxy stops
+            pass  # the client disconnected, or the proxy stops
         except Exception:  # a defect costs one connection, not the proxy
             log.exception("a connection failed")
         finally:

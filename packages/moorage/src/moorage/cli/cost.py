@@ -171,7 +171,7 @@ def prices(target: Target, file: Path | None, dry_run: bool) -> int:
         if file is None:
             installed = await session.server.ask(InstalledPrices, "GET", "/api/v1/cost/prices")
             if not installed.text:
-                raise NotFound("no prices are installed", hint="install them: moor cost prices FILE")
+                raise NotFound("prices are not installed", hint="install them: moor cost prices FILE")
             console.show_text(installed.text, nl=not installed.text.endswith("\n"))
             return 0
         if not dry_run:

@@ -258,7 +258,7 @@ def _lines(obj: Obj) -> list[str]:
     selector = (spec.get("cpuNodes") or {}).get("selector") or {}
     lines.append(f"nodes      {', '.join(f'{key}={value}' for key, value in selector.items()) or 'shared'}")
     ingress = spec.get("ingress") or {}
-    lines.append(f"hosts      {ingress.get('domain') or 'any that nobody else has'}")
+    lines.append(f"hosts      {ingress.get('domain') or 'any that other tenants do not have'}")
     return lines
 
 

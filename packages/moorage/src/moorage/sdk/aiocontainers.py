@@ -144,7 +144,7 @@ class AsyncContainers(Group):
     ) -> ExecResult:
         """Run a command in a running container to its end; all its output is held in memory."""
         if not command:
-            raise UsageError("no command was given", hint='exec("c1", ["ls", "-l"])')
+            raise UsageError("no command given", hint='exec("c1", ["ls", "-l"])')
         params = [("command", word) for word in command]
         params += list((await self._params(namespace)).items())
         out: dict[int, bytearray] = {STDOUT: bytearray(), STDERR: bytearray()}

@@ -39,7 +39,7 @@ async def installed_sheet(context: Context) -> PriceSheet:
     """The prices of the installation. Raises NotFound where there are none, UsageError where they are wrong."""
     text = await installed_text(context)
     if not text.strip():
-        raise NotFound("no prices are installed", hint="an administrator installs them: moor cost prices FILE")
+        raise NotFound("prices are not installed", hint="an administrator installs them: moor cost prices FILE")
     return read_sheet(text, "the installed price file")
 
 

@@ -32,7 +32,7 @@ class KeptForUser:
         try:
             run = await self._context.keeper.read_run(namespace, name)
         except StorageError as error:
-            raise ServerError(f"what is kept of runs cannot be read: {error.message}", status=503) from error
+            raise ServerError(f"stored records of runs cannot be read: {error.message}", status=503) from error
         if not run.attempts or (since := await self._oldest(JOBS, namespace)) is None:
             return run
         uids = {attempt.job_uid for attempt in run.attempts if not is_too_old(attempt.created, since)}
@@ -47,7 +47,7 @@ class KeptForUser:
         """
         await self._check_logs(namespace)
         if all(pod.uid != uid for pod in (await self.run(namespace, name)).pods):
-            raise NotFound(f"nothing is kept of pod {uid!r} of run {name}", code=ErrorCode.NOT_FOUND)
+            raise NotFound(f"there are no stored records of pod {uid!r} of run {name}", code=ErrorCode.NOT_FOUND)
         return await self._log(uid)
 
     async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
@@ -55,7 +55,7 @@ class KeptForUser:
         try:
             pods = await self._context.keeper.read_steps(namespace, workflow, uid, pod=pod)
         except StorageError as error:
-            raise ServerError(f"what is kept of steps cannot be read: {error.message}", status=503) from error
+            raise ServerError(f"stored records of steps cannot be read: {error.message}", status=503) from error
         if not pods or (since := await self._oldest(WORKFLOWS, namespace)) is None:
             return pods
         return tuple(each for each in pods if not is_too_old(each.created, since))
@@ -67,7 +67,9 @@ class KeptForUser:
         await self._check_logs(namespace)
         kept = await self._pod_of(pod, namespace, workflow, uid)
         if kept is None:
-            raise NotFound(f"nothing is kept of pod {pod!r} of workflow {workflow}", code=ErrorCode.NOT_FOUND)
+            raise NotFound(
+                f"there are no stored records of pod {pod!r} of workflow {workflow}", code=ErrorCode.NOT_FOUND
+            )
         if has_own_log(kept, container):
             return await self._log(pod)
         return await self._log(pod, container) if is_dns_label(container) else KeptLog()
@@ -77,7 +79,7 @@ class KeptForUser:
         try:
             kept = await self._context.keeper.read_pod(pod)
         except StorageError as error:
-            raise ServerError(f"what is kept of steps cannot be read: {error.message}", status=503) from error
+            raise ServerError(f"stored records of steps cannot be read: {error.message}", status=503) from error
         if kept is None or (kept.namespace, kept.workflow, kept.job_uid) != (namespace, workflow, uid):
             return None
         return None if is_too_old(kept.created, await self._oldest(WORKFLOWS, namespace)) else kept
@@ -94,7 +96,7 @@ class KeptForUser:
         try:
             return await self._context.keeper.read_log(uid, container)
         except StorageError as error:
-            raise ServerError(f"the kept log cannot be read: {error.message}", status=503) from error
+            raise ServerError(f"the stored log cannot be read: {error.message}", status=503) from error
 
     async def _oldest(self, resource: Resource, namespace: str) -> datetime | None:
         return await oldest_for(self._context, self._user, "get", resource, namespace)

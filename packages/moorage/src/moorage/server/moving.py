@@ -62,5 +62,5 @@ def move_logs(folder: Path, to: Logs) -> int:
         if before.is_finished(size.key):
             to.finish(size.key)
     path.rename(path.with_name(path.name + MOVED))
-    log.info("moved the kept logs into PostgreSQL", extra={"logs": len(sizes)})
+    log.info("moved the stored logs into PostgreSQL", extra={"logs": len(sizes)})
     return len(sizes)

@@ -176,7 +176,7 @@ class RunReader(Struct, frozen=True):
                 job["metadata"]["uid"] for jobs in jobs_of.values() for job in jobs
             )
         except StorageError as error:
-            log.warning("runs are shown without what is kept of them", extra={"error": str(error)})
+            log.warning("runs are shown without their stored records", extra={"error": str(error)})
             return tuple(runs)
         kept: dict[tuple[str, str], list[KeptPod]] = {}
         for pod in pods:

@@ -66,7 +66,9 @@ class Rests:
         self._failed[source] = (count, self._clock.monotonic() + RETRY.after(count))
         self.failures += 1
         if count == 1:
-            log.warning("a source of what pods use does not answer", extra={"source": source, "error": str(error)})
+            log.warning(
+                "a source of the use of pods does not answer", extra={"source": source, "error": str(error)}
+            )
 
     def succeed(self, source: str) -> None:
         self._failed.pop(source, None)

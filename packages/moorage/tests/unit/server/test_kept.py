@@ -97,7 +97,7 @@ async def test_facts_and_log_of_a_pod_that_is_gone_are_shown(ada):
     assert (missing.status, missing.json["hint"]) == (404, "it has only 1")
     page = (await ada("/jobs/lab/train")).text
     assert "one\ntwo" in page
-    assert 'Failed <span class="pill">gone</span> <small>Deleted</small>' in page
+    assert 'Failed <span class="pill">deleted</span> <small>Deleted</small>' in page
     assert "A pod marked" in page
     assert "train-x, its last lines, kept after the pod was gone" in page
     assert (await ada("/jobs/lab/train/log")).text == "one\ntwo\n"

@@ -241,7 +241,7 @@ async def by_websocket(context: Context, websocket: WebSocket) -> None:
     asked = websocket.headers.get(NAMESPACE_HEADER) or query.get("namespace") or ""
     try:
         if not words:
-            raise Problem(400, ErrorCode.INVALID, "no command was given", "command=ls&command=-l")
+            raise Problem(400, ErrorCode.INVALID, "no command given", "command=ls&command=-l")
         there = await Containers.of(context, websocket.state.user, asked)
         pod = await running(there, websocket.path_params["id"])
         api = cast(_ExecApi, there.api)

@@ -69,7 +69,9 @@ class Followers:
         try:
             await self._desk.do(lambda store: store.shared.change([_key(uid)], work, now))
         except (StorageError, RuntimeError) as error:  # RuntimeError: this server stops
-            log.warning("other servers do not know who follows a pod", extra={"uid": uid, "error": str(error)})
+            log.warning(
+                "followers of a pod are not shared with other servers", extra={"uid": uid, "error": str(error)}
+            )
 
 
 def _key(uid: str) -> Key:

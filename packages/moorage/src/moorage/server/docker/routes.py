@@ -305,7 +305,7 @@ async def attach(call: DockerCall) -> Response:
         raise Problem(
             501,
             ErrorCode.NO_STDIN,
-            "what you type cannot be passed on to the container's own process",
+            "standard input cannot be sent to the container's main process",
             "start it with `docker run -d`, then `docker exec -it`",
         )
     earlier = is_gated(pod) or _is_true(query.get("logs"))

@@ -234,7 +234,7 @@ class Forwarder:
             async with asyncio.timeout(IDLE_BODY_SECONDS):
                 message = await receive()
             if message["type"] == "http.disconnect":
-                raise ConnectionResetError("the client went away")
+                raise ConnectionResetError("the client disconnected")
             if chunk := message.get("body"):
                 yield chunk
             if not message.get("more_body"):

@@ -281,7 +281,7 @@ class Gateway:
             early = self._say(scope, problem, platform)
         except MoorageError as error:
             log.warning("the gateway cannot serve", extra={"error": error.message})
-            unknown = Problem(503, "unavailable", "the platform cannot tell who you are just now")
+            unknown = Problem(503, "unavailable", "the platform cannot verify your login now")
             early = self._say(scope, unknown, platform)
         if early is None:
             return
@@ -636,7 +636,7 @@ class Gateway:
     def _not_running(self, scope: Scope, view: WorkspaceView, headers: Headers, platform: Platform) -> Response:
         status = view.status
         if not view.spec.running:
-            message, again = "This workspace is stopped. What is on its volumes is kept.", False
+            message, again = "This workspace is stopped. Its volumes stay.", False
         elif status.waiting_for is not None:
             message, again = f"{status.phase}: {status.waiting_for.message}", True
         elif status.phase == RUNNING:

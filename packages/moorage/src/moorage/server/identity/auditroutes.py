@@ -80,7 +80,7 @@ async def take_records(call: Call[AuditRecords, None]) -> None:
     if call.user.account != WEBHOOK_USER or call.user.borrowed:
         raise Forbidden(
             "only the admission webhook may send audit records",
-            hint="what you change is recorded by itself",
+            hint="your changes are recorded automatically",
             code=ErrorCode.FORBIDDEN,
         )
     await call.context.changes.take(call.body)

@@ -582,7 +582,7 @@ class _Lasting:
         if self._user is None or await self._holds(self._user):
             self._timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._begin)
             return
-        log.info("ended what a person had open who is out", extra={"path": self._scope["path"]})
+        log.info("ended a request of a user without access", extra={"path": self._scope["path"]})
         self._is_out = True
         self._task.cancel()
 

@@ -76,7 +76,7 @@ async def who(call: Call[None, None]) -> Person:
     """Show the user who asks: name, groups and the end of the session."""
     user: User | None = call.user
     if user is None:
-        raise Problem(401, ErrorCode.UNAUTHORIZED, "nobody is logged in here", "moor login URL")
+        raise Problem(401, ErrorCode.UNAUTHORIZED, "you are not logged in", "moor login URL")
     session = user.session
     if session is None:
         groups = tuple(group.removeprefix(GROUP_PREFIX) for group in user.groups)

@@ -249,7 +249,7 @@ class Logins:
         try:
             return (await self._sealer.seal(f"{_DEVICE}{secrets.token_urlsafe(12)} {person}")).decode()
         except ApiError as error:
-            log.warning("a browser gets no mark of its own", extra={"error": error.message})
+            log.warning("a browser gets no device cookie", extra={"error": error.message})
             return ""
 
     async def change_password(self, session: Session, old: str, new: str) -> None:
@@ -530,7 +530,7 @@ class Logins:
     async def _ask_provider(self, session: Session, now: datetime) -> Session | None:
         try:
             if self.provider is None:
-                raise ProviderAway("no OIDC provider is configured any more")
+                raise ProviderAway("the OIDC provider is no longer configured")
             token = await self._sealer.open(session.refresh)
             if token is None:
                 raise Refused("the refresh token cannot be opened with the keys that are left")

@@ -92,7 +92,7 @@ def check_address(url: str, what: str) -> None:
         return
     if parts.scheme == "http" and parts.hostname in LOOPBACK:
         return
-    raise UsageError(f"{what} {url!r} is not an https address", hint="plain http is for this machine alone")
+    raise UsageError(f"{what} {url!r} is not an https address", hint="http is allowed for localhost only")
 
 
 def new_verifier() -> str:
@@ -254,7 +254,7 @@ class Provider:
     async def _userinfo(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         discovery = await self._discovered()
         if not discovery.get("userinfo_endpoint") or not answer.get("access_token"):
-            raise ProviderAway("the provider renewed the login without saying for whom")
+            raise ProviderAway("the provider renewed the login but named no user")
         headers = {"Authorization": f"Bearer {answer['access_token']}"}
         status, body = await self._ask("GET", str(discovery["userinfo_endpoint"]), headers=headers)
         if status in (401, 403):

@@ -96,7 +96,7 @@ def fault_of(request: dict[str, Any], now: datetime) -> str:
     if spec.get("signerName") != SIGNER:
         return f"the request is for the signer {spec.get('signerName')!r}, not for {SIGNER!r}"
     if not spec.get("username") or spec["username"] == ANONYMOUS:
-        return "the request was made by nobody"
+        return "the request has no user"
     try:
         age = now - parse_rfc3339(str(meta.get("creationTimestamp")))
     except ValueError:
@@ -124,4 +124,4 @@ def is_signed_by(request: str, text: bytes, signature: str) -> bool:
 
 
 def _refused(message: str) -> Problem:
-    return Problem(401, ErrorCode.UNAUTHORIZED, f"this proves nothing: {message}", "try again; or: moor login URL")
+    return Problem(401, ErrorCode.UNAUTHORIZED, f"invalid proof: {message}", "try again; or: moor login URL")

@@ -380,7 +380,7 @@ async def load_keys(api: Api) -> tuple[bytes, ...]:
     keys = tuple(base64.b64decode(data[name]) for name in sorted(data, reverse=True))
     if not keys:
         raise MoorageError(
-            f"the Secret {PEOPLE_NAMESPACE}/{KEYS_SECRET} is empty", hint="delete it; it is made anew"
+            f"the Secret {PEOPLE_NAMESPACE}/{KEYS_SECRET} is empty", hint="delete it: the server creates a new one"
         )
     return keys
 

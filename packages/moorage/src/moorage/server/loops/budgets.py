@@ -102,7 +102,7 @@ class BudgetKeeper:
             problems = [f"to {delivery.target}: {delivery.problem}" for delivery in deliveries if delivery.problem]
         except UsageError as error:
             log.warning("a notice was not delivered", extra={"notice": notice.key, "problem": error.message})
-            problems = [f"to anybody: {error.message}"]
+            problems = [f"to any target: {error.message}"]
         about = {**obj, "apiVersion": BUDGETS.api_version, "kind": BUDGETS.kind}
         for problem in problems:
             message = f"the notice {notice.title!r} was not delivered {problem}"

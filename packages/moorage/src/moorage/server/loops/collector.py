@@ -79,7 +79,7 @@ class Collector:
             except StorageError as error:
                 self.counts.failures += 1
                 if not failing:
-                    log.error("what pods use is not kept", extra={"error": error.message})
+                    log.error("the use of pods is not stored", extra={"error": error.message})
                 failing = True
             await self._clock.sleep(SLOT_SECONDS - self._clock.now().timestamp() % SLOT_SECONDS)
 

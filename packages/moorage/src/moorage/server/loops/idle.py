@@ -190,7 +190,7 @@ class IdleLoop:
             return await self._sources.kernels(held.work.namespace, held.work.name)
         except ServerError as error:
             log.info(
-                "a workspace does not say what it does", extra={"work": held.work.title, "why": error.message}
+                "a workspace does not report its kernels", extra={"work": held.work.title, "why": error.message}
             )
             raise _Later from error  # neither idle nor in use: ask again
 
@@ -211,7 +211,7 @@ class IdleLoop:
                 await self._events.record(_typed(held), "Warning", "NoticeLost", message)
         delivered = not targets or any(delivery.delivered for delivery in deliveries)
         log.info(
-            "told of idle work",
+            "sent notices of idle work",
             extra={"work": held.work.title, "act": str(act), "targets": len(targets), "delivered": delivered},
         )
         await self._note(held, act, lambda stored: after_notice(stored, delivered=delivered))

@@ -394,7 +394,7 @@ class MapBridge:
                 failing = ""
             except (MoorageError, OSError) as error:
                 if str(error) != failing:
-                    log.warning("cannot tell how maps stand", extra={"error": str(error)})
+                    log.warning("the status of maps cannot be written", extra={"error": str(error)})
                 failing = str(error)
             await self._clock.sleep(TICK_SECONDS)
 

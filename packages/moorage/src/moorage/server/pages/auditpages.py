@@ -24,7 +24,7 @@ from moorage_kube.errors import UsageError
 from moorage_kube.moments import parse_rfc3339
 
 HERE = "/admin/audit"
-TABLE = Table(caption="What was changed, newest first", headers=("When", "User", "Action", "Answer", "From"))
+TABLE = Table(caption="Changes, newest first", headers=("When", "User", "Action", "Answer", "From"))
 
 
 async def show(desk: Desk, request: Request) -> Response:

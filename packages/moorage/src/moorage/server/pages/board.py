@@ -35,7 +35,7 @@ _RUN_TONES = {
     State.CANCELLED: "done",
 }
 _WHY = {  # Kubernetes' reasons of waiting
-    "Unschedulable": N_("no node has room for it now"),
+    "Unschedulable": N_("no room on any node now"),
     "SchedulingGated": N_("it is held back for now"),
     "ContainerCreating": N_("its container is being created"),
 }
@@ -232,7 +232,7 @@ def run_tone(state: State) -> str:
 def spoken(counts: Counts, waiting: int) -> str:
     """The sentence that a screen reader hears when it changes."""
     if not counts.total:
-        return say("No node has GPUs.")
+        return say("There are no GPUs.")
     if not waiting:
         return say("{free} of {total} GPUs free, no runs wait.", free=counts.free, total=counts.total)
     if waiting == 1:
@@ -375,7 +375,7 @@ def _queue_row(waiting: Waiting, hues: Mapping[str, int], now: datetime) -> Queu
         when = about(explanation.likely.at, now)
         start = say("usually starts by {when}", when=when)
         if usual:
-            start += say(" ({done} of {all} like what it waits for)", done=usual.done, all=usual.of)
+            start += say(" ({done} of {all} similar runs ended in time)", done=usual.done, all=usual.of)
     elif explanation.earliest is not None and explanation.earliest.at > now:
         start = say("can start in {span} or sooner", span=span(explanation.earliest.at - now))
     elif explanation.state == "never":

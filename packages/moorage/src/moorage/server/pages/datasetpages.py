@@ -98,7 +98,7 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
     namespace, name = key_in(request)
     api = desk.context.acting(request.state.user)
     users = await datasets.users_of(api, await get_object(api, datasets.DATASET, namespace, name))
-    question = deletion("dataset", namespace, name, HERE, "Its volume goes with it.", users.all)
+    question = deletion("dataset", namespace, name, HERE, "Its volume is deleted too.", users.all)
     return desk.ask(request, HERE, question, problem)
 
 

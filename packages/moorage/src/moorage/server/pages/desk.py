@@ -220,7 +220,7 @@ DONE = {
     "created": "{} is created.",
     "started": "{} is submitted.",
     "starting": "{} starts.",
-    "stopping": "{} stops. What is on its volumes stays.",
+    "stopping": "{} stops. Its volumes stay.",
     "snoozed": "{} is snoozed.",
     "deleted": "{} is deleted.",
     "resized": "{} is being made larger.",
@@ -238,13 +238,13 @@ DONE = {
     "backup": "A backup of {} has begun.",
     "restoring": "A backup is being brought onto {}.",
     "paused": "{} is paused: running items end, and no other begins.",
-    "resumed": "{} goes on.",
+    "resumed": "{} is resumed.",
     "retried": "The failed items of {} run again.",
     "suspended": "{} is suspended: running steps end, and no other begins.",
     "step-failed": "A step of {} is failed.",
     "stopped-workflow": "{} is being stopped.",
     "retried-workflow": "Steps of {} run again.",
-    "suspended-cron": "{} is suspended: no slot is run.",
+    "suspended-cron": "{} is suspended: its slots are skipped.",
     "resumed-cron": "{} runs again at its next slot.",
     "resized-workers": "The number of workers of {} is changed.",
 }
@@ -275,7 +275,7 @@ async def change(
 
 
 def done(here: str, verb: str, what: str) -> Response:
-    """Redirect to the list, which shows what was done."""
+    """Redirect to the list, which shows the outcome."""
     return RedirectResponse(f"{here}?{urlencode({'done': verb, 'what': what})}", 303)
 
 
@@ -293,7 +293,7 @@ def problem_to_show(error: Exception) -> Problem:
     problem = as_problem(error) if isinstance(error, ApiError) else problem_of(error)
     problem.message = plain(problem.message)
     if problem.status >= 500:
-        log.warning("a page could not do what it was asked", extra={"error": problem.message})
+        log.warning("an action of a page failed", extra={"error": problem.message})
     return problem
 
 

@@ -252,7 +252,7 @@ def read_command(reader: Reader, given: Mapping[str, str]) -> list[str]:
         reader.refuse("command", f"invalid command: {str(error).lower()}; close each quotation mark")
         return ["?"]
     if not words:
-        reader.refuse("command", "no command given: write what is to run, such as python train.py")
+        reader.refuse("command", "no command given: write the command to run, such as python train.py")
     return words
 
 

@@ -136,9 +136,9 @@ async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = Non
             say(
                 "Its state is {state}, its namespace {namespace}.", state=say(str(run.state)), namespace=namespace
             ),
-            "Its pods go; checkpoints and the end of its logs are kept, and the name is free again."
+            "Its pods are deleted. Checkpoints and the end of its logs stay, and the name is free again."
             if has_ended
-            else "Its pods get their grace period, and no attempt follows. Checkpoints are kept.",
+            else "Its pods get their grace period, and no attempt follows. Checkpoints stay.",
         ),
         button="Delete the run" if has_ended else "Cancel the run",
         action=f"{HERE}/{namespace}/{name}/cancel",

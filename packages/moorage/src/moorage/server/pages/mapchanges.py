@@ -196,8 +196,8 @@ async def _act(
     back: str = "",
     again: Again | None = None,
 ) -> Response:
-    """Do something to the map of the path, if the user may; then redirect to its page, which shows what was
-    done.
+    """Do something to the map of the path, if the user may; then redirect to its page, which shows the
+    outcome.
     """
     namespace, name = key_in(request)
     desk.context.audit(request, what, f"{namespace}/{name}")

@@ -98,8 +98,8 @@ async def _form(desk: Desk, request: Request, given: Mapping[str, str]) -> Form:
         can_check=True,
         can_send=bool(namespaces),
         notes=(
-            "A dataset is a volume that is filled once and then read by many runs. A folder of your own machine is"
-            " sent by the command moor dataset create NAME --source ./FOLDER.",
+            "A dataset is a volume that is filled once and then read by many runs. To send a folder of your machine,"
+            " run moor dataset create NAME --source ./FOLDER.",
         ),
         fields=(
             KEY,

@@ -134,7 +134,7 @@ def read_map(given: Mapping[str, str]) -> tuple[NewMap, MapWorkers, Items]:
     if not takes_item(command):
         reader.refuse(
             "command",
-            "the command is the same for every item: write {item} where the item stands;"
+            "the command is the same for every item: write {item} in its place;"
             " for a program that reads $MOORAGE_ITEM by itself, use `moor map create`",
         )
     policy: dict[str, object] = {"retries": reader.number("retries", MapPolicy().retries, "number of retries")}
@@ -216,7 +216,7 @@ def map_fields(place: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
             label="Command for one item",
             kind="area",
             example="python square.py {item}",
-            hint="{item} is the item, {index} its number. What it prints last is its result.",
+            hint="{item} is the item, {index} its number. The last line that it prints is its result.",
             required=True,
         ),
         Field(

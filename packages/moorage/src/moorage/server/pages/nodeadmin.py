@@ -32,7 +32,7 @@ LIST = AdminList(
     here=HERE,
     title="Nodes",
     table=Table(
-        caption="Nodes, their state and what is on them",
+        caption="Nodes with their state and use",
         headers=("Node", "State", "GPUs", "In use", "Pods"),
         numbers=(2, 3),
     ),
@@ -150,7 +150,7 @@ def question_of(node: str, plan: DrainPlan) -> Question:
             "The node is cordoned first. Runs get their grace period for a checkpoint, and start again elsewhere.",
             *named[: 2 * LISTED],
             *((f"And {more} more pods.",) if more > 0 else ()),
-            *(("No pod has to be evicted.",) if not plan.evict and not plan.refused else ()),
+            *(("There are no pods to evict.",) if not plan.evict and not plan.refused else ()),
         ),
         button="Drain",
         action=f"{HERE}/{node}/drain",

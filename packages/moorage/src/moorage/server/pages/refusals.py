@@ -27,7 +27,7 @@ TITLES = {
     403: "You may not do this",
     404: "There is nothing here",
     405: "This page takes no such request",
-    409: "This does not fit what is there",
+    409: "This conflicts with the current state",
     413: "This is too large",
     422: "This is not valid",
     429: "Too many requests",

@@ -326,7 +326,9 @@ def _bytes(text: str) -> int:
 
 
 def words_of(row: WorkspaceRow | JobRow | VolumeRow | DatasetRow) -> tuple[str, ...]:
-    """What a search in a list looks at: the name with its namespace, the owner, and what the row is about."""
+    """The texts of a row, for the search in a list: the name with its namespace, the owner, and the
+    content.
+    """
     texts = (f"{row.namespace}/{row.name}", row.owner)
     match row:
         case JobRow():

@@ -5,7 +5,7 @@ catalogue (`catalogues/LANGUAGE.sentences.po`) has their shapes, with values: "n
 free". A value may be a sentence itself. A text without a known shape stays English, and pages mark
 it so.
 
-A test (`test_server_sentences.py`) finds shapes that are no longer in the sources.
+A test (`test_sentences.py`) finds shapes that are no longer in the sources.
 """
 
 from __future__ import annotations

@@ -46,13 +46,13 @@ LIST = AdminList(
     title="Tenants",
     table=Table(
         caption="Tenants, their namespace and how many people and nodes they have",
-        headers=("Tenant", "State", "Namespace", "Admins", "People", "Nodes of its own"),
+        headers=("Tenant", "State", "Namespace", "Admins", "People", "Dedicated nodes"),
         numbers=(3, 4),
     ),
     nothing="No tenant yet. A tenant gives a team a namespace, roles and a quota.",
     states=(READY, NOT_READY),
 )
-MEMBERS = Table(caption="Who has which role", headers=("Name", "Kind", "Role"))
+MEMBERS = Table(caption="People with their roles", headers=("Name", "Kind", "Role"))
 QUOTA = Table(caption="Quota of the tenant", headers=("Resource", "Used", "Limit"), numbers=(0, 1))
 NEW = Form(
     id="new",
@@ -174,10 +174,10 @@ def sections_of(obj: Obj, used: Mapping[str, Any], *, may_change: bool) -> tuple
         ("Namespace", Cell(text=spec["namespace"], href=f"/jobs?whose=all&namespace={spec['namespace']}")),
         ("People", Cell(text=str(status.get("people", "")))),
         (
-            "Nodes of its own",
+            "Dedicated nodes",
             Cell(text=", ".join(f"{key}={value}" for key, value in selector.items()) or say("none")),
         ),
-        ("Hosts", Cell(text=ingress.get("domain") or say("any that nobody else has"))),
+        ("Hosts", Cell(text=ingress.get("domain") or say("any that other tenants do not have"))),
     )
     give = Form(
         id="add",
@@ -206,7 +206,7 @@ def sections_of(obj: Obj, used: Mapping[str, Any], *, may_change: bool) -> tuple
             title="People",
             table=MEMBERS,
             lines=tuple(members),
-            nothing="Nobody has a role yet.",
+            nothing="No people yet.",
             forms=(give,) if may_change else (),
         ),
         Section(id="quota", title="Quota", table=QUOTA, lines=quota, nothing="No quota: the team may use all."),

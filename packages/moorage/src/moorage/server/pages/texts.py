@@ -8,7 +8,7 @@ its expressions and inline tags in it:
     and {{ more }} more; <code>moor jobs</code> lists all
 
 Python says `say("{count} of {total} free", count=3, total=8)`. A test
-(`test_server_texts.py`) finds texts without a translation, and translations without a text.
+(`test_texts.py`) finds texts without a translation, and translations without a text.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ NEW = Form(
     to=HERE,
     button="Create",
     inputs=(
-        Input(name="name", label="Name", hint="what they log in with", required=True),
+        Input(name="name", label="Name", hint="the name for the login", required=True),
         Input(name="groups", label="Groups", hint="separated by commas; a tenant can name them", most=1000),
     ),
 )

@@ -109,7 +109,7 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
     question = Question(
         title=say("Delete {what} {name}?", what=say("workspace"), name=name),
         lines=(
-            say("It is in namespace {namespace}; what it has only in memory is lost.", namespace=namespace),
+            say("It is in namespace {namespace}; data that is only in memory is lost.", namespace=namespace),
             say("Its home, volume {home}, stays unless you tick the box.", home=home)
             if home
             else "It has no home yet.",
@@ -149,7 +149,7 @@ async def open_workspace(desk: Desk, request: Request) -> Response:
         return RedirectResponse(way.url, 303)
     question = Question(
         title=say("Open workspace {name}", name=name),
-        lines=(f"It asks for a password of its own: {way.password}",),
+        lines=(f"It asks for its own password: {way.password}",),
         back=HERE,
         link=(way.url, "Open it"),
     )

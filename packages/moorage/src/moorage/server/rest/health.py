@@ -64,7 +64,7 @@ LOST = Family(
     series_max=1,
 )
 KEPT_BYTES = Family(
-    name="moorage_kept_log_bytes", help="Bytes on the disk of kept logs, at the last look", series_max=1
+    name="moorage_kept_log_bytes", help="Bytes on the disk of stored logs, at the last measurement", series_max=1
 )
 LOG_STREAMS = Family(name="moorage_log_streams", help="Logs of pods that the server reads now", series_max=1)
 RECORDS = Family(
@@ -72,13 +72,13 @@ RECORDS = Family(
 )
 READINGS = Family(
     name="moorage_use_readings_total",
-    help="Readings of pods' use that this server kept",
+    help="Readings of pods' use that this server stored",
     kind="counter",
     series_max=1,
 )
 READING_FAILURES = Family(
     name="moorage_use_reading_failures_total",
-    help="Nodes, exporters and APIs that did not tell the use of pods, and rounds that could not be kept",
+    help="Nodes, exporters and APIs that did not report the use of pods, and rounds that could not be stored",
     kind="counter",
     series_max=1,
 )

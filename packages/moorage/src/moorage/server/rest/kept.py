@@ -35,12 +35,12 @@ async def erase_kept(call: Call[None, None]) -> Erased:
     Job.
     """
     await check_right(call, "delete", JOBS)
-    call.audit("erase what is kept of run", f"{call.namespace}/{call.name}")
+    call.audit("erase stored records of run", f"{call.namespace}/{call.name}")
     try:
         since = await oldest_for(call.context, call.user, "delete", JOBS, call.namespace)
         return Erased(pods=await call.context.keeper.erase(call.namespace, call.name, since))
     except StorageError as error:
-        raise ServerError(f"what is kept cannot be erased: {error.message}", status=503) from error
+        raise ServerError(f"stored records cannot be erased: {error.message}", status=503) from error
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (

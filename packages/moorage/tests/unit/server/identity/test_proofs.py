@@ -54,8 +54,8 @@ async def test_whoever_has_the_key_of_a_request_is_who_made_it(site):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        pytest.param({"username": ""}, "the request was made by nobody", id="no name"),
-        pytest.param({"username": "system:anonymous"}, "the request was made by nobody", id="anonymous"),
+        pytest.param({"username": ""}, "the request has no user", id="no name"),
+        pytest.param({"username": "system:anonymous"}, "the request has no user", id="anonymous"),
         pytest.param({"created": NOON - FRESH}, "the request is too old", id="old"),
         pytest.param({"created": NOON + FRESH}, "the clocks", id="from the future"),
         pytest.param({"signer": "kubernetes.io/kube-apiserver-client"}, "not for 'moorage.dev/login'", id="other"),

@@ -66,7 +66,7 @@ async def test_a_notice_reaches_a_network_that_the_administrator_allows(site, mo
     ("setting", "why"),
     [
         ("127.0.0.0/8", "to webhook at 127.0.0.1: 127.0.0.1 answered 410"),
-        ("ten", "to anybody: invalid MOORAGE_NOTIFY_NETWORKS: 'ten'"),
+        ("ten", "to any target: invalid MOORAGE_NOTIFY_NETWORKS: 'ten'"),
     ],
 )
 async def test_a_notice_that_is_lost_is_an_event_of_its_budget(site, monkeypatch, setting, why):
@@ -116,7 +116,7 @@ async def test_use_is_written_into_the_status_and_each_share_is_told_once(site):
         {"name": "ears", "used": "1.00", "percent": 100, "warned": 100}
     ]
     (condition,) = (await status_of(site, "coins"))["conditions"]
-    assert (condition["status"], condition["message"]) == ("False", "no prices are installed")
+    assert (condition["status"], condition["message"]) == ("False", "prices are not installed")
     await keeper.compute()
     assert sorted(sent) == [
         ("budget hours: ada has used 80 %", ("mailto:a@example.org",)),

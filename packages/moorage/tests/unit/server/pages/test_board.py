@@ -85,7 +85,7 @@ def test_gpu_types_read_as_people_say_them(label, want):
 
 def test_a_reason_of_kubernetes_is_said_in_words():
     run = view_run([{"metadata": {"name": "train"}, "spec": {"template": {"spec": {}}}}], [])
-    assert why_words(replace(run, reason="Unschedulable")) == "no node has room for it now"
+    assert why_words(replace(run, reason="Unschedulable")) == "no room on any node now"
     assert why_words(replace(run, reason="exit code 1")) == "exit code 1"
     assert why_words(replace(run, reason="Waiting")) == ""
 
@@ -101,6 +101,6 @@ def test_few_gpu_hours_are_not_shown_as_none(hours, want):
 
 
 def test_what_is_spoken_is_a_sentence():
-    assert spoken(Counts(), 0) == "No node has GPUs."
+    assert spoken(Counts(), 0) == "There are no GPUs."
     assert spoken(Counts(total=4, free=1, used=3), 1) == "1 of 4 GPUs free, 1 run waits."
     assert spoken(Counts(total=4, free=1, used=3), 0) == "1 of 4 GPUs free, no runs wait."

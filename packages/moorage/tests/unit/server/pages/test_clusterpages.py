@@ -350,7 +350,7 @@ async def test_past_runs_tell_when_a_holder_is_usually_done(site):
         assert answer["likely"]["at"] == rfc3339(NOON + timedelta(seconds=4800))
         assert "usually done by about 13:20 UTC (8 of 10 like it: same name)" in answer["text"]
         page = await site.ask("/")
-        assert "usually starts by about 13:20 UTC (8 of 10 like what it waits for)" in page.text
+        assert "usually starts by about 13:20 UTC (8 of 10 similar runs ended in time)" in page.text
 
 
 @pytest.mark.anyio
@@ -716,7 +716,7 @@ async def test_the_page_shows_gpus_queue_runs_and_users(site):
 async def test_the_page_of_an_empty_cluster_says_what_to_do(site):
     async with site.running():
         page = (await site.ask("/")).text
-    for text in ("No GPUs", "Nothing waits for a GPU", "No run yet", "Nobody has used a GPU"):
+    for text in ("No GPUs", "Nothing waits for a GPU", "No run yet", "GPUs were not used"):
         assert text in page
 
 

@@ -72,7 +72,7 @@ async def test_a_part_is_a_page_with_a_title_where_no_script_asks_for_it(site, p
 async def test_the_use_over_time_is_charted_once_there_is_some(site):
     site.node(gpus=4)
     async with site.running():
-        assert "No GPU was in use yet" in (await site.ask("/glance/history")).text
+        assert "The history is empty" in (await site.ask("/glance/history")).text
         held = Interval(
             pod_uid="u",
             namespace="lab",
