@@ -24,8 +24,8 @@ from moorage_kube.meta import Key, is_condition_true, key_of, labels_of
 from moorage_kube.resources import EVENTS, JOBS, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
 from moorage_kube.scheduling import is_gpu
 
-LISTED_SECONDS = 3.0  # what is listed for an answer serves others this long
-COALESCE_SECONDS = 0.5  # changes within it are told as one
+LISTED_SECONDS = 3.0  # a list for one answer is reused for others this long
+COALESCE_SECONDS = 0.5  # changes within it are reported as one
 BY_RUN = "run"
 BY_CONTROLLER = "controller"
 

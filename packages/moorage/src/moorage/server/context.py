@@ -75,7 +75,7 @@ class Context(Struct, frozen=True, kw_only=True):
     reports: CheckpointReports
     times: RequestTimes
     records: Callable[[], bool]  # whether this server is the one that records
-    parts: Mapping[type, object] = field(default_factory=dict)  # what the server holds for features
+    parts: Mapping[type, object] = field(default_factory=dict)  # the objects of features
     turns: Turns = field(default_factory=Turns)
     evaluation: Evaluation = field(default_factory=InPlace)  # where users' text is evaluated
     idle: IdleLoop | None = None  # None: this is no server
@@ -110,7 +110,7 @@ class Context(Struct, frozen=True, kw_only=True):
             raise Problem(501, "cannot_act", "this server cannot act for its users", "ask whoever runs it")
         # the API server gives an account its groups
         acting = act(user.token, user.account if user.borrowed else "") if user.token else act(user.account)
-        if hasattr(acting, "writing"):  # its requests are in the audit log by what they come from
+        if hasattr(acting, "writing"):  # its requests are in the audit log by the request that causes them
             acting.writing = functools.partial(self.own_writes.note, user.account)
         return cast(Api, acting)
 

@@ -118,5 +118,5 @@ def databases() -> tuple[ServerDatabase, ...]:
     return (*_OF_THE_PLATFORM, *(database for added in load_all("databases") for database in added))
 
 
-ARTIFACTS_FOLDER = "artifacts"  # beside the files: artifacts of workflows, where they are in no bucket
-LOGS_FOLDER = "attempts"  # beside the files: the kept ends of logs, where they are not in PostgreSQL
+ARTIFACTS_FOLDER = "artifacts"  # next to the files: artifacts of workflows without a bucket
+LOGS_FOLDER = "attempts"  # next to the files: the stored ends of logs, where they are not in PostgreSQL

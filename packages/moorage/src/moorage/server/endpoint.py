@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from moorage.server.context import Context
 
 BODY_BYTES = 16 * 1024
-NOBODY = User("")  # who asks for a path that is open to everybody
+NOBODY = User("")  # the user of a path that is open to all
 B = TypeVar("B")
 P = TypeVar("P")
 Q = TypeVar("Q")
@@ -97,7 +97,7 @@ class Endpoint(Struct, Generic[B, Q], frozen=True, kw_only=True):
     once: bool = False
     optional_body: bool = False  # a request without a content type has the body's defaults
     body_bytes: int = BODY_BYTES
-    any_media_type: bool = False  # the body is JSON whatever it is called: no cookie gives the right to send it
+    any_media_type: bool = False  # the body is JSON with any content type: cookies give no right to send it
     media_type: str = ""  # of an answer that is no JSON
 
     @property

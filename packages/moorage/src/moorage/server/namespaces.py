@@ -25,7 +25,9 @@ from moorage_kube.moments import moment, readable_moment
 from moorage_kube.resources import NAMESPACES, Obj, Resource
 
 FEW = 4  # namespaces that are read one by one; of more, all are listed
-DELETED = "{} (deleted)"  # in place of a namespace's name; no namespace has such a name, and no role in it
+DELETED = (
+    "{} (deleted)"  # in place of a namespace's name; the blanks make it invalid, so roles cannot exist for it
+)
 
 
 class Reading(Protocol):

@@ -12,9 +12,9 @@ from moorage.usage.store import UsageStore
 from moorage_kube.clock import Clock
 from moorage_kube.errors import StorageError
 
-WINDOW = timedelta(days=60)  # older stays say little of what is run now
+WINDOW = timedelta(days=60)  # older stays are a poor estimate for current runs
 ROWS = 20_000  # the newest of them
-KEPT_SECONDS = 60.0  # how long what was read is believed to be all
+KEPT_SECONDS = 60.0  # how long a result is used before the next read
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from moorage_kube.meta import labels_of
 from moorage_kube.resources import Obj
 from moorage_kube.scheduling import parse_pod
 
-FRESH = timedelta(minutes=5)  # an older reading does not say what a pod uses now
+FRESH = timedelta(minutes=5)  # an older reading is not the current use
 _DIGITS = 3
 
 

@@ -156,7 +156,7 @@ class BrokenAnswers:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._app(scope, receive, send)
-        except RuntimeError as error:  # of Starlette: no handler can answer once an answer has begun
+        except RuntimeError as error:  # of Starlette: handlers cannot answer once an answer has begun
             if not isinstance(error.__cause__, MoorageError):
                 raise
             log.warning("answer broke off", extra={"path": scope["path"], "error": error.__cause__.message})

@@ -19,9 +19,9 @@ from moorage_kube.clock import Clock
 from moorage_kube.errors import ServerError, StorageError
 from moorage_kube.resources import JOBS
 
-WINDOW = timedelta(days=30)  # older runs say little of what is run now
+WINDOW = timedelta(days=30)  # older runs are a poor estimate for current runs
 ROWS = 5_000  # the newest of them
-KEPT_SECONDS = 5.0  # how long what was read is believed to be all
+KEPT_SECONDS = 5.0  # how long a result is used before the next read
 OUT_OF_MEMORY = "OOMKilled"
 
 UseOf = Callable[[Sequence[str]], Mapping[str, PodUse]]
@@ -101,7 +101,7 @@ async def readable_works(past: Rightsizing, auth: Auth, user: User, *, namespace
         for place in {work.namespace for work in works}
     }
     created = await created_at(past.api, (place for place, may in allowed.items() if may))
-    allowed |= {place: False for place, at in created.items() if is_too_old(past.read, at)}  # created anew since
+    allowed |= {place: False for place, at in created.items() if is_too_old(past.read, at)}  # recreated since
     return tuple(work for work in works if allowed[work.namespace] or work.owner == user.name)
 
 

@@ -57,7 +57,7 @@ class RunIndex:
                 key = Key(obj["metadata"].get("namespace") or "default", name)
                 if key in self._views or self.jobs_of(*key):
                     self._stale.add(key)
-                else:  # gone before anybody asked for it
+                else:  # deleted before it was read
                     self._stale.discard(key)
 
     def _hear_node(self, before: Obj | None, after: Obj | None) -> None:

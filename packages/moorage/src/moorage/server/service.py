@@ -129,10 +129,12 @@ class ServerService:
         informers: Informers | None = None,
         evaluation: Evaluation | None = None,
     ) -> None:
+        # a restore is finished before any database is opened
         shared, env = informers or Informers(), env or {}
         place = Place(folder=usage_db.parent, url=database or "")
         if not place.url:
             finish_restore(place.folder)
+        # the history of use, and the objects that record it
         self.usage = UsageStore(database or usage_db)
         kept_samples = Kept(hours=timedelta(days=usage_days))
         self.samples = SampleStore(database or usage_db.with_name("samples.db"), kept=kept_samples)
@@ -144,6 +146,7 @@ class ServerService:
             clock=clock,
             keep=timedelta(days=usage_days),
         )
+        # records and logs of attempts; one server on a database writes them
         self._files = usage_db.parent if database is not None else None  # of a server that had no PostgreSQL
         attempts = database or usage_db.with_name("attempts.db")
         self._attempts = StoreThread("attempts", lambda: open_attempts(attempts))
@@ -151,12 +154,14 @@ class ServerService:
         self._leases, self.leader = _leader(database, clock)
         self._logs = self._make_logs(attempts, usage_db.with_name("attempts"), limits, clock)
         self.keeper = self._make_keeper(api, limits, clock)
+        # maps: their queue and output
         where = database or (usage_db.with_name("queue.db") if queue_db is None else queue_db)
         self._quota = quota_settings(env)
         self.queue = Queue(lambda: open_store(where, self._quota), clock=clock)
         self.outputs = Outputs(database or usage_db.with_name("outputs.db"))
         self._clock = clock
         self.maps = MapBridge(api, self.queue, clock=clock, informers=shared)
+        # people: accounts, logins, audit log and rights
         self.people = People(api, informers=shared)
         self.desk = SessionDesk(database or (usage_db.with_name("people.db") if people_db is None else people_db))
         settings = logins or LoginSettings()
@@ -166,15 +171,19 @@ class ServerService:
         self.own_writes = OwnWrites(desk=self.desk if database is not None else None, clock=clock)
         self.changes = Changes(self.audit, self.own_writes, self.people, clock=clock)
         self.auth = self._make_auth(api, page_token, page_person, clock)
+        # workspaces, idle work and costs
         self.gateway = Gateway(
             api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit, informers=shared
         )
         self.idle = self._make_idle(api, clock, shared)
         self.cost_of_day = CostOfDay()
+        # sources of readings
         self._kubelets = Kubelets(api, clock=clock) if isinstance(api, KubeClient) else NoKubelets()
         self.collector = self._make_collector(api, sources or SourceSettings(), clock)
+        # addresses follow the ConfigMap
         self.logins.addresses.allow(hosts)
         self.gateway.info.on_change(self.logins.addresses.follow)
+        # features add their parts; the routes share all of these objects
         self._parts = make_parts(Base(api=api, clock=clock, env=env, place=place, sessions=self.desk))
         self.context = Context(
             evaluation=evaluation or InPlace(),

@@ -12,7 +12,7 @@ from moorage_kube.resources import Obj
 
 log = logging.getLogger(__name__)
 
-KEPT_SECONDS = 5.0  # how long a list serves everybody
+KEPT_SECONDS = 5.0  # how long a list is shared by all requests
 
 
 class KnownTenants:

@@ -94,7 +94,7 @@ def unpack(archive: Path, folder: Path) -> Manifest:
         if isinstance(error, FileNotFoundError) and error.filename == str(archive):
             raise MoorageError(f"backup {archive} not found") from error
         raise
-    except Exception as error:  # zlib.error has no base of its own
+    except Exception as error:  # zlib.error has no own base class
         raise _bad(archive, f"cannot be read to its end: {error}") from error
     return _checked(archive, folder)
 

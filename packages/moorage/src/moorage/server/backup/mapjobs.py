@@ -115,7 +115,7 @@ async def _create(context: Context, user: User, obj: Obj, stored: Stored) -> str
             == obj["metadata"]["annotations"][MAP_REQUEST_ANNOTATION]
         )
         return "" if is_same else "another MapJob has its name"
-    with contextlib.suppress(ApiError):  # without it, notices are sent once more
+    with contextlib.suppress(ApiError):  # without it, notices are sent again
         status = {"status": {"queue": obj["status"]["queue"]}}
         await context.api.patch(MAPJOBS, name, status, namespace, subresource="status")
     return ""

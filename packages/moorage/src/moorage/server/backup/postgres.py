@@ -20,7 +20,7 @@ _IDENTITY = (
     "SELECT column_name FROM information_schema.columns"
     " WHERE table_schema = current_schema() AND table_name = %s AND is_identity = 'YES'"
 )
-_LOCK = 0x6D6F6F72  # of migrations: nobody migrates while a restore runs
+_LOCK = 0x6D6F6F72  # of migrations: none runs during a restore
 
 
 class PostgresSource:
@@ -59,7 +59,7 @@ class PostgresSource:
         return [str(row[0]) for row in columns]
 
     def rows(self, part: Part, table: str, columns: Sequence[str]) -> Iterator[Sequence[Any]]:  # noqa: ARG002
-        with self._db.cursor(name="backup") as cursor:  # on the server: no table is read into memory
+        with self._db.cursor(name="backup") as cursor:  # on the server, so that tables are not read into memory
             cursor.itersize = 2000
             cursor.execute(f"SELECT {', '.join(columns)} FROM {table}".encode())
             yield from cursor
@@ -80,7 +80,7 @@ def restore(url: str, parts: Sequence[tuple[Part, Path, int]]) -> None:
             _forget_meta(db, part)
         for part, folder, version in parts:
             _restore_part(db, part, folder, version)
-    for part in PARTS:  # the migrations since, and what the backup had not
+    for part in PARTS:  # the migrations since, and those that the backup lacks
         open_database(url, part.schema).close()
 
 

@@ -13,12 +13,12 @@ from moorage.server.backup.parts import COUNTED, PARTS, Part
 
 META = "meta"
 BATCH = 500  # rows of a statement
-_VERSIONS = ("schema", "readable_by", "alive_at")  # the last: how long nobody served, which a restore ends
+_VERSIONS = ("schema", "readable_by", "alive_at")  # the last: time without a server, which a restore ends
 _ENCODER = msgspec.json.Encoder(enc_hook=bytes)
 FENCES = 1_000_000  # leases that an item may have been given since the backup
 
-# Nobody holds anything after a restore: a worker of before asks under a session that is not known, and answers
-# under a fence that nobody has. What it held is given again. The words of SQL that both dialects have.
+# Leases end with a restore: a worker from before asks with an unknown session, and answers with an invalid fence.
+# Its items are leased again. Only SQL that both dialects have.
 RELEASE = (
     "UPDATE maps SET ready = ready + (SELECT COUNT(*) FROM items WHERE map = maps.id AND state = 2"
     " AND memory_bytes = 0), large = large + (SELECT COUNT(*) FROM items WHERE map = maps.id AND state = 2"

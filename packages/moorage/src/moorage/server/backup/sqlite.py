@@ -153,4 +153,4 @@ def release(path: Path) -> None:
         for statement in RELEASE:
             db.execute(statement)
         db.execute("COMMIT")
-        db.execute("PRAGMA journal_mode = DELETE")  # no log beside it: it is renamed
+        db.execute("PRAGMA journal_mode = DELETE")  # without a log file, since it is renamed

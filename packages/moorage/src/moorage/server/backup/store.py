@@ -42,7 +42,7 @@ class Place(Struct, frozen=True, kw_only=True):
 def scratch(place: Place) -> Iterator[Path]:
     """A temporary folder on the same disk; those of killed processes are deleted first. Raises StorageFull."""
     for left in place.folder.glob(f"{SCRATCH}*"):
-        with contextlib.suppress(OSError), _held(left):  # nobody uses it
+        with contextlib.suppress(OSError), _held(left):  # not in use
             shutil.rmtree(left, ignore_errors=True)
     with disk_errors(place.folder):
         folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=place.folder))

@@ -39,10 +39,10 @@ from moorage_kube.scheduling import parse_node
 
 NAMESPACE_HEADER = "x-moorage-namespace"
 HOST_ENV_HEADER = "x-moorage-host-env"  # "true": as `host_env` of `Containers.create`
-NAMESPACE = "default"  # of who works in no tenant
-LOOK_SECONDS = 0.1  # between two looks at what is in memory anyhow
-FOLLOWED_SECONDS = 10.0  # a removal waits so long for those who still read what was printed
-REMOVAL_GRACE_SECONDS = 1  # of what is removed by force; with none a kubelet may still hold its GPUs
+NAMESPACE = "default"  # for users without a tenant
+LOOK_SECONDS = 0.1  # between two looks at data in memory
+FOLLOWED_SECONDS = 10.0  # a removal waits so long for followers that still read the output
+REMOVAL_GRACE_SECONDS = 1  # of a forced removal; with none a kubelet may still hold its GPUs
 STOPPED_SECONDS = 30.0  # patience beyond the grace period, for the kubelet to say that it is over
 
 
@@ -126,6 +126,7 @@ class Containers:
         Raises Problem 400 with every fault, 404 for a missing volume, 409 for a name that is taken, 422 for a key
         that was used for something else.
         """
+        # by the digest a repeated request differs from a reused key
         wanted = json.dumps([name, body], sort_keys=True)
         request = hashlib.sha256(f"{self.user.name}\0{key}".encode()).hexdigest()[:32] if key else ""
         digest = hashlib.sha256(wanted.encode()).hexdigest()[:32]
@@ -137,6 +138,7 @@ class Containers:
                     return pod, ()
                 if first == request:
                     raise Problem(422, ErrorCode.KEY_REUSED, "this idempotency key was used for another container")
+        # all faults of the request are reported at once, before anything is created
         around = await self._around(
             salt=f"{request}{digest}" if request else secrets.token_hex(8), host_env=host_env
         )
@@ -150,11 +152,13 @@ class Containers:
                 "; ".join(dict.fromkeys(fault.hint for fault in plan.faults if fault.hint)) or None,
                 first_fault.field,
             )
+        # a clear error for a taken name or a missing volume, before the API server's own
         if taken := find(there, plan.name):
             raise self._taken(plan.name, taken)
         await self._check_claims(plan.pod)
         if request:
             plan.pod["metadata"]["annotations"][REQUEST_ANNOTATION] = f"{request}.{digest}"
+        # the pod comes first, as it owns the Service; a container without its Service is removed again
         try:
             made = await self.api.create(PODS, plan.pod, self.namespace, dry_run=dry_run)
         except AlreadyExists as error:
@@ -231,7 +235,7 @@ class Containers:
         made = next_pod(pod)
         if gated:
             made["spec"]["schedulingGates"] = [{"name": CONTAINER_GATE}]
-        with suppress(AlreadyExists):  # by somebody who starts it at the same time
+        with suppress(AlreadyExists):  # by another start at the same time
             made = await self.api.create(PODS, made, self.namespace)
             await self._hand_on(pod, made)
         with suppress(NotFound):
@@ -252,7 +256,7 @@ class Containers:
         if is_gated(pod) or is_ended(pod) or is_deleting(pod):
             return False
         meta = pod["metadata"]
-        if not (pod.get("status") or {}).get("startTime"):  # no kubelet has it: there is nothing to end
+        if not (pod.get("status") or {}).get("startTime"):  # not on a kubelet yet: there is nothing to end
             await self._again(pod, gated=True)
             return True
         await self.api.patch(PODS, meta["name"], {"spec": {"activeDeadlineSeconds": 1}}, self.namespace)

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EXECS = Kind("exec", 1000)  # at most 256 KiB each, see BODY_MAX; those with the nearest end go first
-IDLE = timedelta(minutes=10)  # a command is kept so long before its start, and after its end
+IDLE = timedelta(minutes=10)  # how long a command is stored before its start, and after its end
 ALIVE = timedelta(minutes=15)  # and so long after its server last said that it runs; longer than IDLE
 RENEW_SECONDS = 60.0  # how often it says so
-SIZE_SECONDS = 1.0  # how often it looks for the size of a terminal that another server was told
+SIZE_SECONDS = 1.0  # how often it reads the size of a terminal that another server wrote
 NOT_STARTED, KILLED = 126, 137  # exit codes, as in a shell
 
 

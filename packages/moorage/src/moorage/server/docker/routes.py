@@ -240,7 +240,7 @@ async def logs(call: DockerCall) -> Response:
         since=max(1, int(mine.context.now().timestamp()) - since) if since else None,
         timestamps=_is_true(query.get("timestamps")),
     )
-    if not follow:  # what is wrong is told while it can be
+    if not follow:  # errors are sent before the answer begins
         await anext(lines)
         lines = _after(await anext(lines, b""), lines)
     return StreamingResponse(
@@ -259,7 +259,7 @@ async def _printed(
     mine: Containers, pod: Obj, *, follow: bool, tail: int | None, since: int | None, timestamps: bool
 ) -> AsyncGenerator[bytes, None]:
     """The log, from when there is one."""
-    async with mine.following(pod) if follow else nullcontext():  # what is not followed ends at once
+    async with mine.following(pod) if follow else nullcontext():  # without `follow` it ends at once
         yield b""
         async for chunk in _read(mine, pod, follow=follow, tail=tail, since=since, timestamps=timestamps):
             yield chunk
@@ -329,7 +329,7 @@ async def attach(call: DockerCall) -> Response:
             if chunk:
                 await raw.write(frame(STDOUT, chunk) if framed else chunk)
     except (ConnectionError, asyncio.IncompleteReadError, ApiError):
-        pass  # it has gone, or the pod has; nothing is left to be told
+        pass  # the client or the pod is away: there is no answer to send
     finally:
         raw.close()
     return TakenOver(call.request)

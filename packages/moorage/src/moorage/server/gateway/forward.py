@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 Headers = list[tuple[str, str]]
 
 CONNECT_SECONDS = 10.0
-IDLE_BODY_SECONDS = 120.0  # a client that begins a body goes on with it, or is let go
+IDLE_BODY_SECONDS = 120.0  # a client that begins a body must continue it, or is disconnected
 STALLED_SECONDS = 300.0  # a client that takes nothing of an answer for so long is let go
 CHUNK_BYTES = 64 * 1024
 MESSAGE_BYTES = 256 * 1024 * 1024  # of a WebSocket: a notebook with its pictures is one message
@@ -41,7 +41,7 @@ HOP_BY_HOP = frozenset({
 })  # fmt: skip
 NOT_PASSED = HOP_BY_HOP | {
     "authorization",  # never the platform's tokens; the application gets its own
-    "cookie",  # put together anew
+    "cookie",  # see `cookies_passed`
     "forwarded",
     "host",
     "expect",  # answered here
@@ -130,7 +130,7 @@ def returned(given: Iterable[tuple[str, str]]) -> Headers:
     headers += [
         ("set-cookie", cookie) for name, value in pairs if name == "set-cookie" and (cookie := own_cookie(value))
     ]
-    # nobody frames a workspace; beside a policy of the application's own this one holds too
+    # workspaces cannot be framed; this policy holds in addition to the application's own
     return [*headers, ("content-security-policy", "frame-ancestors 'self'")]
 
 
@@ -290,6 +290,7 @@ class Forwarder:
         """
         import aiohttp
 
+        # connect to the application before the browser's socket is accepted, so that its refusal is passed on
         assert (await receive())["type"] == "websocket.connect"
         headers = passed_on(headers_of(scope), to, _client(scope))
         try:
@@ -308,6 +309,7 @@ class Forwarder:
             log.info("a workspace's WebSocket cannot be opened", extra={"error": str(error), "to": to.netloc})
             await deny(scope, send, 502)
             return
+        # accept with the subprotocol that the application chose
         async with upstream:
             accept: Message = {"type": "websocket.accept", "headers": []}
             if upstream.protocol:
@@ -315,6 +317,7 @@ class Forwarder:
             await send(accept)
             ended: dict[str, Any] = {"code": POLICY, "by_client": False}
 
+            # copy both ways; each side notes the code with which it closed
             async def up() -> None:
                 while True:
                     message = await receive()
@@ -338,12 +341,13 @@ class Forwarder:
                             await send({"type": "websocket.send", "bytes": message.data})
                 ended.update(code=_close_code(upstream.close_code))
 
+            # the first end closes the other side with the same code
             with contextlib.suppress(ConnectionError, aiohttp.ClientError, TimeoutError):
                 await first_of(up(), down(), holds())
             if ended["by_client"]:
                 await upstream.close(code=_close_code(ended["code"]))
                 return
-            with contextlib.suppress(RuntimeError, OSError):  # the client may be gone too
+            with contextlib.suppress(RuntimeError, OSError):  # the client may have disconnected too
                 await send({"type": "websocket.close", "code": ended["code"]})
 
 

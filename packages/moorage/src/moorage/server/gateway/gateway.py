@@ -192,7 +192,7 @@ class Gateway:
             log.warning("workspaces have no addresses", extra={"error": error.message})
             self.platform = Platform()
 
-    # --- what the platform's own routes use
+    # --- for the platform's own routes
 
     async def link(
         self, user: User, namespace: str, name: str, *, path: str = "", state: str = "", tunnel_port: int = 0
@@ -270,7 +270,7 @@ class Gateway:
             port = parse_authority(given[0]).port if len(given) == 1 else None
         except ValueError:
             port = None
-        await self._answer(scope, receive, send, tunnelled(port or 80), tunnel)  # no cookie is of port 80
+        await self._answer(scope, receive, send, tunnelled(port or 80), tunnel)  # cookies never have port 80
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, platform: Platform, tunnel: Tunnel | None
@@ -295,6 +295,7 @@ class Gateway:
         self, scope: Scope, receive: Receive, send: Send, platform: Platform, tunnel: Tunnel | None
     ) -> Response | None:
         """Pass the request on, or return the answer."""
+        # find the workspace of the host
         await self.synced()
         headers = headers_of(scope)
         given = _one(headers, "host")
@@ -303,6 +304,7 @@ class Gateway:
         path = scope["path"]
         if view is None or view.deleting or not _leads_to(view, platform, tunnel):
             raise Problem(404, "not_found", f"there is no workspace at {host}", "list yours: moor workspace list")
+        # our own paths never reach the application, in any spelling
         is_websocket = scope["type"] == "websocket"
         method = "GET" if is_websocket else scope["method"]
         if method not in METHODS:
@@ -312,6 +314,7 @@ class Gateway:
             if is_websocket or not path.startswith(OWN_PATHS) or is_odd_path(sent):
                 raise Problem(404, "not_found", "this path is not served here")
             return await self._own(scope, view, host, headers, platform, tunnel)
+        # the user, by the cookie of this host
         ticket = await self._ticket(headers, host, view, platform, tunnel)
         if ticket is None and tunnel is not None:
             raise Problem(
@@ -320,6 +323,7 @@ class Gateway:
             )  # fmt: skip
         if ticket is None:
             return await self._to_login(scope, view, headers, method, is_websocket=is_websocket)
+        # the cookie alone does not prove that the user's own page asks
         if why := foreign_origin(headers, method, platform.scheme, is_websocket=is_websocket):
             raise Problem(403, "cross_site", why)
         if not await self._holds(ticket, view):
@@ -327,6 +331,7 @@ class Gateway:
                 403, "forbidden", f"{ticket.person} may not open the workspace {view.namespace}/{view.name}",
                 "its owner, or an admin of the namespace, can let you in",
             )  # fmt: skip
+        # the application, where its pod runs
         to = await self._destination(view, given, platform)
         if to is None:
             return self._not_running(scope, view, headers, platform)
@@ -334,6 +339,7 @@ class Gateway:
         is_page = _one(headers, "sec-fetch-dest") == "document"
         self._note(view, acted=is_page or (not is_websocket and method not in SAFE))
 
+        # long connections are checked again, and count as use of the workspace
         async def ends() -> None:
             while True:
                 await self._clock.sleep(RECHECK_SECONDS)
@@ -484,9 +490,11 @@ class Gateway:
         tunnel: Tunnel | None,
     ) -> Response:
         """Take a code, once, and give the cookie."""
+        # a code is used up even if the rest fails
         asked = parse_qs(scope["query_string"].decode("latin-1"))
         code = await self.take((asked.get("code") or [""])[-1])
         key = await self._secret_key()
+        # both halves of the state must be this browser's
         proofs = cookie_values(headers, self._proof_name)
         states = [
             value
@@ -501,12 +509,14 @@ class Gateway:
                 403, "bad_code", "this way in was used already, or is too old, or another browser's",
                 "open the workspace again",
             )  # fmt: skip
+        # the cookie replaces the code; the redirect stays on this host
         path = clean_path((asked.get("path") or [""])[-1]) or "/"
         response = RedirectResponse(path, 303, {"cache-control": "no-store"})
         self._set(response, _cookie_name(COOKIE, platform, tunnel), seal(key, code.ticket), COOKIE_SECONDS)
         if tunnel is None:
             self._set(response, self._state_name, "", 0)
             self._set_proof(response, "", 0)
+        # each opening is an entry of the audit log
         client = scope.get("client")
         self._audit.note(
             person=code.ticket.person,
@@ -551,7 +561,7 @@ class Gateway:
             secure=name.startswith("__Host-"),
         )
 
-    # --- where it goes
+    # --- its destination
 
     def _view(self, namespace: str, name: str) -> WorkspaceView | None:
         obj = self.workspaces.get(name, namespace)
@@ -592,7 +602,7 @@ class Gateway:
         for endpoint_slice in self._slices.by_index("service", f"{view.namespace}/{view.object_name}"):
             port = next((port.get("port") for port in endpoint_slice.get("ports") or ()), None)
             for endpoint in endpoint_slice.get("endpoints") or ():
-                # only what Kubernetes itself says of a pod: an address written by hand could be anybody's
+                # only addresses of pods from Kubernetes: one written by hand could lead anywhere
                 is_pod = (endpoint.get("targetRef") or {}).get("kind") == "Pod"
                 if is_pod and port and (endpoint.get("conditions") or {}).get("ready") is not False:
                     shown, cookies = await self._shown(app, view)
@@ -631,7 +641,7 @@ class Gateway:
             self._key = base64.b64decode(secret["data"]["key"])
         return self._key
 
-    # --- what people read
+    # --- pages for people
 
     def _not_running(self, scope: Scope, view: WorkspaceView, headers: Headers, platform: Platform) -> Response:
         status = view.status
@@ -794,7 +804,7 @@ def is_own_path(sent: str) -> bool:
     try:
         return (plain_path(sent) + "/").startswith(OWN_PATHS)
     except ValueError:
-        return True  # nobody knows: the application does not get it
+        return True  # unclear: the application does not get it
 
 
 def clean_path(text: str) -> str:

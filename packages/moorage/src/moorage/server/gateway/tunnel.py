@@ -58,7 +58,7 @@ class Tunnels:
             await websocket.accept(TUNNEL_PROTOCOL)
             with suppress(ConnectionError, RuntimeError, WebSocketDisconnect):
                 await first_of(_in(websocket, writer), _out(reader, websocket))
-            with suppress(RuntimeError, OSError, WebSocketDisconnect):  # the program may be gone
+            with suppress(RuntimeError, OSError, WebSocketDisconnect):  # the program may have disconnected
                 await websocket.close()
         finally:
             writer.close()

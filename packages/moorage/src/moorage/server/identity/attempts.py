@@ -34,7 +34,7 @@ from moorage_kube.clock import Clock
 PLACE = Rate(
     per_second=5 / 900, burst=5
 )  # wrong tries of one name from one address or device: 5, then one in 3 min
-ADDRESS = Rate(per_second=1.0, burst=60)  # tries of strangers from one address, whatever names they say
+ADDRESS = Rate(per_second=1.0, burst=60)  # tries of strangers from one address, for any names
 FREE_FAILURES = 10  # wrong tries at one name from places it never logged in from; after these it waits
 WAITS = DoublingDelay(30.0, 3600.0)  # NIST: "30 seconds up to an hour"
 FORGIVEN_SECONDS = 3600.0  # a wrong try at a name is forgotten for each of these that passes

@@ -58,6 +58,7 @@ class AuditLog:
 
         `at`: the time of the action, if not now. `only_log`: adds no row; an hourly row counts such entries.
         """
+        # clients choose these texts: their length is bounded
         entry = AuditEntry(
             at=at or self._clock.now(),
             person=person[:253],
@@ -68,6 +69,7 @@ class AuditLog:
             status=status,
             client=client[:64],
         )
+        # the log has every entry
         log.info(
             "audit",
             extra={
@@ -81,6 +83,7 @@ class AuditLog:
                 "client": entry.client,
             },
         )
+        # rows are for changes by people; those of programs and excess ones of strangers are only counted
         if only_log:
             self._programs_left_out += 1
             return
@@ -96,7 +99,7 @@ class AuditLog:
         try:
             while True:
                 await self._clock.sleep(WRITE_SECONDS)
-                await asyncio.shield(self.flush())  # what waits for the store is not lost at the end
+                await asyncio.shield(self.flush())  # entries that wait for the store are not lost at the end
                 if self._clock.monotonic() - forgotten >= FORGET_SECONDS:
                     forgotten = self._clock.monotonic()
                     self.sum_up()

@@ -51,7 +51,7 @@ LOGIN_COOKIE = "moorage_login"  # a person's session
 SECURE_LOGIN_COOKIE = "__Host-moorage_login"  # over https: no other host of the domain can set or read it
 COOKIE_SECONDS = 7 * 24 * 3600
 REVIEW_SECONDS = 60.0  # how long a verified Kubernetes token is believed
-PERSON_SECONDS = 10.0  # a person's: who was put out is to be out within a minute
+PERSON_SECONDS = 10.0  # of a person: a disabled one must lose access within a minute
 REFUSED_SECONDS = 5.0  # and a refused one is not asked about again
 REVIEWS_KEPT = 1024
 ACCESS_KEPT = 16_384  # answers of the API server; a page of a list asks some ten for each namespace
@@ -61,7 +61,7 @@ AUTHENTICATED = "system:authenticated"
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # kubelets ask for these under the pod's address
 METRICS_PATH = "/metrics"  # Prometheus asks with a token that may `get` this path
 OPEN_PREFIX = "/static/"
-WAY_IN = frozenset(  # who is not known yet may ask for these
+WAY_IN = frozenset(  # open to users who are not logged in
     {
         "/login",
         "/login/oidc",
@@ -70,14 +70,14 @@ WAY_IN = frozenset(  # who is not known yet may ask for these
         "/api/v1/login",
         "/api/v1/login/exchange",
         "/api/v1/login/proof",
-        "/look",  # keeps nothing but a language and colours, in cookies
+        "/look",  # stores only a language and colours, in cookies
     }
 )
 LOOKS = frozenset({"GET", "HEAD", "OPTIONS"})  # methods that change nothing
 LOOKING_PATHS = frozenset({"/api/v1/explain", "/api/v1/cost", "/api/v1/cost/compare"})  # nor does a POST to these
 OWN_AUTH_PATHS = frozenset({"/api/v1/work", "/api/v1/work/output"})  # check the map's own token
 TUNNEL_SUFFIX = TUNNEL_PATH.rpartition("}")[2]
-OPERATOR_PREFIX = "/api/v1/internal/"  # what the operator asks, hundreds of times in a second
+OPERATOR_PREFIX = "/api/v1/internal/"  # requests of the operator, hundreds in a second
 STEPS_PREFIX = "/api/v1/steps/"  # checks the workflow's own token
 OWN_AUTH_PREFIX, OWN_AUTH_SUFFIX = "/api/v1/runs/", "/checkpoint"  # that route checks the run's own token
 
@@ -92,7 +92,7 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
 }
 
-RECHECK_SECONDS = 20.0  # of who asked for what lasts
+RECHECK_SECONDS = 20.0  # between two checks of the user of a long request
 CAREFUL = tuple((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items())
 NOSNIFF, NO_STORE = (b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")
 
@@ -109,11 +109,11 @@ class User:
 
     name: str
     groups: tuple[str, ...] = ()  # a person's begin with GROUP_PREFIX
-    is_page: bool = False  # by the page's token, which many may share and which stands for nobody
+    is_page: bool = False  # by the page's token, which many may share and which names no person
     account: str = ""  # the Kubernetes user to act as; empty: may only look
     token: str = field(default="", repr=False)  # the Kubernetes token the request came with, to act by
-    is_proved: bool = False  # by a certificate: the server knows who it is, and cannot act as them
-    borrowed: bool = False  # the token is another's, who may act as `account`
+    is_proved: bool = False  # by a certificate: the server knows the user, and cannot act as them
+    borrowed: bool = False  # the token is of another user who may act as `account`
     session: Session | None = field(default=None, repr=False, compare=False)
     by_cookie: bool = field(default=False, compare=False)  # which a browser sends whoever made it ask
 
@@ -398,6 +398,7 @@ class Gate:
         path: str = scope["path"]
         method = scope.get("method", "CONNECT")
         sent = (scope.get("raw_path") or path.encode()).partition(b"?")[0].decode("latin-1")
+        # a path that routes and proxies may read differently could pass a check for another path
         if is_odd_path(sent) or is_odd_path(path):
             return self._refuse(
                 scope,
@@ -408,6 +409,7 @@ class Gate:
                     "remove //, dot segments and backslashes, and their escapes",
                 ),
             )
+        # foreign names are a sign of DNS rebinding
         if path not in OPEN_PATHS and not self._addresses.is_ours(headers.get("host", "")):
             return self._refuse(
                 scope,
@@ -419,8 +421,10 @@ class Gate:
                     " ConfigMap moorage of namespace moorage-system",
                 ),
             )
+        # public paths, and those that check their own tokens
         if path in OPEN_PATHS or path.startswith(OPEN_PREFIX) or has_own_auth(path):
             return None
+        # the page's token in an address becomes a cookie, and the address loses it
         if method in ("GET", "HEAD") and not path.startswith("/api/"):
             query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
             given = [value for name, value in query if name == "token"]
@@ -434,6 +438,7 @@ class Gate:
                     secure = self._scheme(scope, headers) == "https"
                     return self._signed_in(path, rest, value, secure=secure)
                 return self._refused(scope, headers, "the token in the address is not this server's")
+        # the user of all other requests
         try:
             user = await self._auth.identify(headers)
         except (MoorageError, Problem) as error:
@@ -441,6 +446,7 @@ class Gate:
         if user is None and path not in WAY_IN:
             return self._refused(scope, headers, "no valid token came with the request")
         scope["state"]["user"] = user
+        # browsers send cookies with other sites' requests too, so changes must come from our pages
         from_a_form = user is None and path in ("/login", "/logout")
         changes = method not in LOOKS
         if (

@@ -36,7 +36,7 @@ OWN_SECONDS = 600.0  # a record may wait so long at a webhook, and is still know
 SAME_WRITE = timedelta(seconds=10)  # between our writing and its admission, and between two machines' clocks
 REPEAT = timedelta(seconds=10)  # a drain asks every five
 REPEATS_MAX = 10_000
-PROGRAMS = Rate(per_second=0.1, burst=1000)  # entries of one ServiceAccount that is nobody's; the log has them all
+PROGRAMS = Rate(per_second=0.1, burst=1000)  # entries of one ServiceAccount without a person; the log has them all
 PROGRAMS_MAX = 4096
 SERVICE_ACCOUNT = "system:serviceaccount:"
 

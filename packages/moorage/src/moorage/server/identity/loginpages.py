@@ -30,8 +30,8 @@ from moorage.server.problems import Problem
 from moorage_kube.texts import visible
 
 BODY_BYTES = 16 * 1024
-FLOW_COOKIE = "moorage_flow"  # ties the way back from the provider to the browser that went there
-DEVICE_COOKIE = "moorage_device"  # marks a browser on which a person logged in before; lets nobody in
+FLOW_COOKIE = "moorage_flow"  # ties the provider's redirect to the browser that was sent there
+DEVICE_COOKIE = "moorage_device"  # marks a browser on which a person logged in before; does not log in
 FLOW_PATH = "/login"
 FLOW_SECONDS = 600
 CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}")

@@ -56,7 +56,7 @@ RECHECK = timedelta(seconds=30)  # after this the provider is asked again
 SWEEP_SECONDS = 5.0  # between two looks: out within 35 s, and an API server keeps a token's verdict for 10 s
 RENEWAL = timedelta(minutes=1)  # a server that asks the provider has this long before another may ask
 RENEWALS = Kind("renewal", 10_000)
-GRACE = timedelta(minutes=15)  # a provider that gives no answer puts nobody out for this long
+GRACE = timedelta(minutes=15)  # sessions survive a provider that does not answer for this long
 BELIEVED_SECONDS = 2.0  # a session that was just found good is not looked up again
 KEPT = 4096
 FLOW = timedelta(minutes=10)  # a login at the provider takes no longer
@@ -65,10 +65,10 @@ CODE = timedelta(minutes=2)  # for the command line to fetch its session
 PLAIN_SECONDS_MAX = 7 * 24 * 3600
 AT_ONCE = 8  # sessions that the provider is asked about at a time
 HASHES_WAITING = 16  # passwords of strangers, and as many of people who were here before; a second and a half
-DEVICE_SECONDS = 400 * 24 * 3600  # that a browser keeps what tells its device; browsers allow no more
+DEVICE_SECONDS = 400 * 24 * 3600  # lifetime of the device cookie; browsers allow no more
 
 T = TypeVar("T")
-_DEVICE, _FLOW = "device ", "flow "  # what a sealed text is of
+_DEVICE, _FLOW = "device ", "flow "  # the kinds of sealed texts
 
 
 class LoginSettings(Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class Grant(msgspec.Struct, frozen=True):
     person: str
     source: str
     challenge: str
-    session: str  # whose login it comes from
+    session: str  # the session that granted it
 
 
 class Hashing:
@@ -160,7 +160,7 @@ class Logins:
         self._believed: BoundedCache[bytes, Session] = BoundedCache(
             KEPT, keep_seconds=BELIEVED_SECONDS, clock=clock
         )  # by the token's SHA-256
-        self._ends = 0  # sessions that were ended; a look that began before one says nothing about what holds now
+        self._ends = 0  # sessions that were ended; a result read before an end is out of date
         self._name = secrets.token_hex(8)  # of this server, among those on one database
         self._asking: dict[str, asyncio.Lock] = {}
         self._strangers, self._acquainted = Hashing(), Hashing()  # a flood of the first delays none of the others
@@ -280,7 +280,7 @@ class Logins:
         try:
             right = await lane.run(is_right)
         except (MoorageError, Problem):
-            await self._count(lambda attempts: attempts.undo(origin))  # no password was checked
+            await self._count(lambda attempts: attempts.undo(origin))  # the password was not checked
             raise
         if right:
             await self._count(lambda attempts: attempts.succeeded(origin))

@@ -32,7 +32,7 @@ ALGORITHMS = ("RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS
 ANSWER_SECONDS = 10.0
 ANSWER_BYTES = 1024 * 1024
 DISCOVERY_SECONDS = 3600.0
-KEYS_AGAIN_SECONDS = 10.0  # an unknown key id has the keys read anew, at most this often
+KEYS_AGAIN_SECONDS = 10.0  # an unknown key id has the keys read again, at most this often
 LEEWAY_SECONDS = 60.0  # by how much the provider's clock may differ from ours
 GROUPS_MAX = 500
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -169,6 +169,7 @@ class Provider:
         """The claims of an ID token: signed by the provider, for us, and not expired. Raises Refused."""
         import jwt
 
+        # the header is not trusted: it only selects an allowed algorithm and a known key
         try:
             head = jwt.get_unverified_header(token)
         except jwt.PyJWTError as error:
@@ -178,6 +179,7 @@ class Provider:
             raise Refused(
                 f"the provider's ID token is signed by {algorithm!r}", hint=f"allowed: {', '.join(ALGORITHMS)}"
             )
+        # signature, issuer and audience
         key = await self._key(str(head.get("kid") or ""))
         try:
             claims: dict[str, Any] = jwt.decode(
@@ -195,6 +197,7 @@ class Provider:
             )
         except jwt.PyJWTError as error:
             raise Refused(f"the provider's ID token is not good: {error}") from error
+        # times, and the client and the login that the token was issued for
         self._check_times(claims)
         if (
             isinstance(claims["aud"], list)

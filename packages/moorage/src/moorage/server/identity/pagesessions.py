@@ -30,7 +30,7 @@ class PageSessions:
         self._believed: BoundedCache[bytes, bool] = BoundedCache(
             KEPT, keep_seconds=BELIEVED_SECONDS, clock=clock
         )  # by the value's SHA-256
-        self._ends = 0  # sessions that were ended; a look that began before one says nothing about what holds now
+        self._ends = 0  # sessions that were ended; a result read before an end is out of date
 
     async def open(self) -> str:
         """A new session's cookie value. Raises StorageError."""

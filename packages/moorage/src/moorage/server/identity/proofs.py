@@ -26,7 +26,7 @@ from moorage_kube.clock import SYSTEM, Clock, parse_rfc3339
 from moorage_kube.errors import NotFound
 
 PROOF_PREFIX = "mrp_"  # of tokens
-_KIND = "proof "  # what a sealed text is of
+_KIND = "proof "  # the kind of a sealed text
 _AT_ONCE = 8  # requests of strangers that the API server is asked about
 ANONYMOUS = "system:anonymous"
 

@@ -58,8 +58,8 @@ class Session(Struct, frozen=True, kw_only=True):
     login: str  # which login it comes from; several sessions may share one, and its refresh token
     person: str
     source: str  # OIDC or LOCAL
-    subject: str = ""  # whom the provider means
-    client: str = ""  # what was logged in, for people: "browser", "moor on HOST"
+    subject: str = ""  # the provider's id of the person
+    client: str = ""  # the client, for people: "browser", "moor on HOST"
     address: str = ""
     created: datetime
     expires: datetime
@@ -185,7 +185,7 @@ class SessionStore:
             )
             self._db.run("INSERT INTO login_places VALUES (?, ?, ?)", person, address, to_microseconds(now))
 
-    # --- what the page's cookies stand for
+    # --- sessions of the page's cookies
 
     def add_page_session(
         self, value: str, page_token: str, now: datetime, *, used_after: datetime, begun_after: datetime, most: int
@@ -284,6 +284,7 @@ class SessionStore:
 
         `namespace`: only entries that name it, in the action or as a part of the path.
         """
+        # only filters that are set become conditions; values are always parameters
         wheres: list[str] = ["number > 0"]
         values: list[str | int] = []
         if person is not None:
@@ -295,6 +296,7 @@ class SessionStore:
         if until is not None:
             wheres.append("at <= ?")
             values.append(to_microseconds(until))
+        # texts match in any case; a namespace matches as a part of the action or the path
         if action:
             wheres.append("lower(what || ' ' || method || ' ' || path) LIKE ? ESCAPE '!'")
             values.append(f"%{_escaped(action.lower())}%")
@@ -305,6 +307,7 @@ class SessionStore:
         if before:
             wheres.append("number < ?")
             values.append(before)
+        # newest first, by number: times of several servers may differ
         rows = self._db.rows(
             "SELECT at, person, method, path, what, address, status, number, client FROM audit_log"
             f" WHERE {' AND '.join(wheres)} ORDER BY number DESC LIMIT ?",

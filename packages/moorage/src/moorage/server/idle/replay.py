@@ -13,7 +13,7 @@ from moorage.decide.idle.whatif import Outcome, Past, outcome_of
 from moorage.decide.usage.samples import Hour, Limits, Point, Stretch
 from moorage.usage.samples import SampleStore
 
-PODS_AT_ONCE = 400  # whose readings are held at a time
+PODS_AT_ONCE = 400  # with readings in memory at a time
 
 
 def replay(samples: SampleStore, pasts: Sequence[Past], *, since: datetime, now: datetime) -> list[Outcome]:

@@ -24,6 +24,7 @@ async def put_off(
 
     Raises UsageError, Forbidden and ApiError.
     """
+    # errors of the request come before reads
     loop, api = loop_of(context), context.acting(user)
     try:
         span = None if time is None else parse_span(time)
@@ -33,11 +34,13 @@ async def put_off(
             code=ErrorCode.INVALID,
             field="time",
         ) from error
+    # read as the user; the first Job has the record of a run
     resource = RESOURCES[kind]
     if kind == RUN:
         obj: Obj = min(await jobs_of_run(api, namespace, name), key=attempt_of)
     else:
         obj = await api.get(resource, name, namespace)
+    # written with the server's rights, so the user's right is checked here
     if not await context.auth.may(
         user,
         "patch",

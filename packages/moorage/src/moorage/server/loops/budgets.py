@@ -33,7 +33,9 @@ from moorage_kube.resources import Obj
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 60.0  # between two computations: what admission judges by is at most this old, and a watch's delay
+LOOK_SECONDS = (
+    60.0  # between two computations: the use that admission reads is at most this old, plus a watch's delay
+)
 Send = Callable[[Notice, Sequence[str]], Awaitable[Sequence[Delivery]]]
 
 
@@ -91,7 +93,7 @@ class BudgetKeeper:
             "conditions": _ready(obj, now, "True", "Computed", "use is computed every minute"),
         }
         if not await self._write(obj, status):
-            return  # another has: notices are sent by whoever set the mark
+            return  # another server wrote it, and sends the notices
         for notice in notices:
             await self._tell(obj, notice, budget.notify)
 

@@ -35,7 +35,7 @@ class Counts(Struct, kw_only=True):
     readings: int = 0
     rounds: int = 0
     failures: int = 0  # of the store
-    lag_seconds: float = 0.0  # of the last round: from its beginning until its readings were kept
+    lag_seconds: float = 0.0  # of the last round: from its beginning until its readings were stored
 
 
 class Collector:

@@ -81,10 +81,10 @@ class IdleLoop:
     ) -> None:
         self._api, self._sources, self._clock = api, sources, clock
         self._send, self._events, self._page = send, events, page
-        self._recovered: set[WorkKey] = set()  # whose record was taken over from a server before us
+        self._recovered: set[WorkKey] = set()  # with a record that was taken over from a server before us
         self._held = HeldWork()
         self._workflows: tuple[float, list[Obj]] = (-WORKFLOWS_SECONDS, [])
-        self._complained: dict[str, str] = {}  # policy: what is wrong with it
+        self._complained: dict[str, str] = {}  # policy: its error
 
     async def run(self) -> None:
         """Look again and again, until cancelled."""
@@ -274,7 +274,7 @@ class IdleLoop:
         except NotFound:
             return
 
-    # --- what is read seldom
+    # --- rarely read objects
 
     async def _all_workflows(self) -> list[Obj]:
         listed_at, workflows = self._workflows

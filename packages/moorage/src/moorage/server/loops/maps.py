@@ -66,7 +66,7 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0  # how often the queue is asked for its maps, all in one
 TELL_SECONDS = 2.0  # counts are written no more often; another state is at once
-AGAIN_SECONDS = 10.0  # until what somebody else has to put right is looked at again
+AGAIN_SECONDS = 10.0  # until an error that the server cannot fix is checked again
 KIND_SECONDS = 2.0  # how often a cluster without MapJobs is asked for them again
 RATE_MARGIN = 1.5  # workers beyond rate times mean, as items differ
 
@@ -82,7 +82,7 @@ class MapBridge:
         self.informer = shared.of(api, MAPJOBS)
         self.loop: ControlLoop[Key] = ControlLoop("maps", self.reconcile, workers=2, clock=clock, of=self.informer)
         self.informer.on_change(self._changed)
-        self._told: dict[str, tuple[float, Obj]] = {}  # by uid: when, and what of the status is ours
+        self._told: dict[str, tuple[float, Obj]] = {}  # by uid: the time, and our part of the status
         self._sending: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -132,7 +132,7 @@ class MapBridge:
             try:
                 await self._tell(obj, stored_map, limits)
             except (Conflict, NotFound):
-                continue  # changed or gone; the watch will say so
+                continue  # changed or deleted; the watch will report it
             except BadMapJob as error:
                 log.warning("a MapJob cannot be read", extra={"map": str(key_of(obj)), "error": error.message})
 
@@ -243,7 +243,7 @@ class MapBridge:
             return ""
         return str((config_map.get("data") or {}).get("serverUrl") or "").rstrip("/")
 
-    # --- how it stands
+    # --- its status
 
     async def _tell(self, obj: Obj, stored: Stored, limits: list[Limit]) -> None:
         uid = obj["metadata"]["uid"]

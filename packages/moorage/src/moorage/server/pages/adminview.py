@@ -25,7 +25,7 @@ class Button(Struct, frozen=True, kw_only=True):
     id: str
     words: str
     to: str
-    of: str = ""  # what it acts on, for who hears the page
+    of: str = ""  # the object of the action, for screen readers
     is_form: bool = False
     fields: tuple[tuple[str, str], ...] = ()  # sent with the form
 

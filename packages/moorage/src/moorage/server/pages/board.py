@@ -44,7 +44,7 @@ RUN_ORDER = {
     State.RESTARTING: 1,
     State.WAITING: 2,
     State.SUSPENDED: 3,
-}  # what has ended comes after
+}  # ended ones come after
 
 
 class When(Struct, frozen=True):

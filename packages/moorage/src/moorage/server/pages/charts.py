@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from moorage_kube.moments import rfc3339
 
-ROWS = 24  # of the table beside a chart
-_PAGE_DIGITS = 2  # after the point, of what is drawn
+ROWS = 24  # of the table next to a chart
+_PAGE_DIGITS = 2  # after the point, of drawn values
 
 
 class Series(Struct, frozen=True, kw_only=True):

@@ -74,8 +74,8 @@ MEASURED_WITHIN = timedelta(minutes=3)  # a reading that is older says nothing o
 USE_SECONDS = 30.0  # between two sums over the history
 NAMESPACES_READ = 10  # of which the claims are read for one page
 REFRESH_SECONDS = 15.0  # forecasts and sums move on while nothing changes; a comment keeps connections open
-SLOW_SHARE = 0.2  # of the time may go into what takes long
-REDRAW_SECONDS = 60.0  # then a node's ages are written anew for pages that are opened
+SLOW_SHARE = 0.2  # of the time may be spent on slow parts
+REDRAW_SECONDS = 60.0  # then a node's ages are rendered again for newly opened pages
 
 Usuals = Mapping[tuple[str, str], Usual]
 
@@ -131,7 +131,7 @@ class Board:
     def __init__(self, context: Context) -> None:
         self.context = context
         self._lock = asyncio.Lock()  # held to draw
-        self._drawer = ThreadPoolExecutor(1)  # its own: what reads a history waits for the others
+        self._drawer = ThreadPoolExecutor(1)  # its own pool: reads of a history wait for each other
         self._epoch = LiveParts().epoch
         self._speeches: dict[str, _Speech] = {}
         self._watchers: dict[str, int] = {}  # language → pages that are open
@@ -503,7 +503,7 @@ def fragment(template: str, **model: Any) -> str:
 class Who(Struct, frozen=True, kw_only=True):
     """The viewer of a page, for its head."""
 
-    name: str  # empty: nobody knows
+    name: str  # empty: not known
     can_leave: bool  # came by a cookie, which a button takes away
     may_act: bool
     admin_links: tuple[tuple[str, str], ...] = ()  # (address, name) of the admin pages that they may see

@@ -39,12 +39,12 @@ from moorage_kube.resources import NAMESPACES, Resource
 log = logging.getLogger(__name__)
 
 FORM_BYTES = 16 * 1024
-NAMESPACES_ASKED = 500  # so many at most are asked whether they let somebody do something
+NAMESPACES_ASKED = 500  # at most so many are checked for a user's rights
 ASKED_AT_ONCE = 16
 NAMESPACES_SECONDS = 10.0  # namespaces are listed again after that
 RUNS_SECONDS = 2.0
 NAME = re.compile(r"[A-Za-z0-9@._+:-]{1,253}")  # that a page repeats from an address
-SYSTEM = ("kube-", "moorage-")  # namespaces in which nobody makes things by a page
+SYSTEM = ("kube-", "moorage-")  # namespaces that forms do not offer
 
 Row = TypeVar("Row")
 Handler = Callable[["Desk", Request], Awaitable[Response]]

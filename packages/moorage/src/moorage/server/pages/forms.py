@@ -57,11 +57,11 @@ class Form(Struct, frozen=True, kw_only=True):
     can_send: bool = True  # False: the caller may make such a thing nowhere
     fields: tuple[Field, ...]
     folded: tuple[Field, ...] = ()
-    notes: tuple[str, ...] = ()  # what is to be known before: free GPUs, quotas
+    notes: tuple[str, ...] = ()  # facts for the decision: free GPUs, quotas
     given: Mapping[str, str] = field(default_factory=dict)
     verdict: Verdict | None = None
     line: str = ""  # the command that does the same
-    remarks: tuple[str, ...] = ()  # what was filled in
+    remarks: tuple[str, ...] = ()  # values that were filled in
 
     @property
     def unfolded(self) -> bool:

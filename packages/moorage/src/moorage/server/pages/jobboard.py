@@ -19,7 +19,7 @@ from moorage_kube.quantity import format_bytes
 from moorage_kube.resources import Obj
 from moorage_kube.scheduling import is_gpu
 
-UNKNOWN = "unknown"  # a time that nobody saw
+UNKNOWN = "unknown"  # a time that is not known
 _ATTEMPT_TONES = {"Running": "good", "Waiting": "wait", "Suspended": "wait", "Succeeded": "done"}
 
 
@@ -30,7 +30,7 @@ class Fact(Struct, frozen=True, kw_only=True):
     text: str = ""
     href: str = ""
     when: When | None = None
-    say: str = "ago"  # how the page goes on counting: "ago" or "left"
+    say: str = "ago"  # how the page counts on: "ago" or "left"
     note: str = ""  # behind it, small
 
 
@@ -47,7 +47,7 @@ class PodRow(Struct, frozen=True, kw_only=True):
     message: str
     memory: str
     is_chosen: bool
-    is_gone: bool  # its object is not there: these are kept facts
+    is_gone: bool  # its object is deleted: these are stored facts
 
 
 class AttemptRow(Struct, frozen=True, kw_only=True):

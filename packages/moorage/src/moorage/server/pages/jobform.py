@@ -58,6 +58,7 @@ class Around(Struct, frozen=True, kw_only=True):
 def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
     """The common fields of a new run, and those under "More"."""
     image = image_field(around)
+    # the fields that most runs need
     common = (
         Field(
             name="command",
@@ -85,6 +86,7 @@ def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
             most=80,
         ),
     )
+    # the rest, under "More": failures and restarts, labels, other places and devices
     folded = (
         *mount_fields(around),
         Field(name="workingDir", label="Start in a folder of a volume", example="code:project", most=300),

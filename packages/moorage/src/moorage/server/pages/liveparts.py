@@ -17,7 +17,7 @@ from itertools import count
 
 from msgspec import Struct
 
-# What the browser moves on by itself, or writes itself: ages, times that are left, bars of both.
+# Values that the browser updates or writes itself: ages, remaining times, bars of both.
 _PASSING = re.compile(r'(?<=>)[^<>]*(?=</time>)|value="\d+" aria-label="[^"]*"')
 
 
@@ -49,7 +49,7 @@ class LiveParts:
     """
 
     def __init__(self, epoch: str | None = None) -> None:
-        self.epoch = epoch or secrets.token_hex(4)  # who counts
+        self.epoch = epoch or secrets.token_hex(4)  # the id of the counting server
         self.number = 0
         self.parts: dict[str, str] = {}
         self._faces: dict[str, str] = {}
@@ -80,6 +80,7 @@ class LiveParts:
         Only when that changes is it sent whole, and then its pieces are not sent separately. `lists`: the
         rows of each list, in their order, by numbers of `RowNumbers`.
         """
+        # a part has changed when its face has; a new age alone is not sent to pages that have the part
         changed = []
         for name, text in parts.items():
             if self.parts.get(name) == text:
@@ -91,13 +92,16 @@ class LiveParts:
                 self._faces[name] = face
                 changed.append(name)
             elif name in self._events:
-                del self._events[name]  # sent as it is now to who has not seen it
+                del self._events[name]  # sent in its current state to viewers without it
                 self._since.clear()
+        # rows of lists have their own numbers
         changed += [name for name, rows in (lists or {}).items() if self._put_list(name, rows)]
         self._within |= within or {}
+        # forget removed parts
         for name in gone:
             for known in (self.parts, self._faces, self._changed, self._within, self._events):
                 known.pop(name, None)
+        # one number for all changes of this call
         if not changed:
             return False
         self.number += 1

@@ -284,7 +284,7 @@ async def _list_page(
     namespaces = await desk.places_to_make(request.state.user, RESERVATIONS)
     try:
         pools, _ = await reservations.read_calendar(desk.context.acting(request.state.user))
-    except ApiError:  # who may not list the machines cannot choose one
+    except ApiError:  # users who may not list the machines cannot choose one
         pools = []
     forms: tuple[Form, ...] = ()
     if namespaces and any(pool.types for pool in pools):

@@ -28,7 +28,7 @@ TONES: Mapping[str, str] = {
 }
 STATE_WORDS = (N_("running"), N_("paused"), N_("cancelled"), N_("finished"))  # said by the templates
 MAP_STATES = (*(str(state) for state in MapState), FINISHED)
-TROUBLES = (("Accepted", "False"), ("Working", "False"), ("Failed", "True"))  # conditions that the page tells
+TROUBLES = (("Accepted", "False"), ("Working", "False"), ("Failed", "True"))  # conditions that the page shows
 
 
 class MapRow(Struct, frozen=True, kw_only=True):
@@ -76,10 +76,10 @@ class MapModel(Struct, frozen=True, kw_only=True):
     facts: tuple[tuple[str, str], ...]
     troubles: tuple[str, ...]
     plan_words: str
-    plan: tuple[tuple[str, str, str], ...]  # of what, planned, so far
+    plan: tuple[tuple[str, str, str], ...]  # subject, planned, so far
     failed: tuple[Failed, ...] | None
     failed_more: int
-    most_workers: int  # 0: it has no workers of its own
+    most_workers: int  # 0: it has no own workers
 
 
 def map_rows(maps: Sequence[Map], now: datetime) -> tuple[MapRow, ...]:

@@ -87,6 +87,7 @@ def dataset_request(given: Mapping[str, str], *, dry_run: bool) -> NewDataset:
 
 
 async def _form(desk: Desk, request: Request, given: Mapping[str, str]) -> Form:
+    # choices that depend on the user's rights
     user = request.state.user
     namespaces = await namespaces_for(desk, user, DATASETS)
     classes = await visible_storage_classes(desk.context, user)
@@ -98,9 +99,10 @@ async def _form(desk: Desk, request: Request, given: Mapping[str, str]) -> Form:
         can_check=True,
         can_send=bool(namespaces),
         notes=(
-            "A dataset is a volume that is filled once and then read by many runs. To send a folder of your machine,"
-            " run moor dataset create NAME --source ./FOLDER.",
+            "A dataset is a volume that is filled once and then read by many runs. To send a folder of your"
+            " machine, run moor dataset create NAME --source ./FOLDER.",
         ),
+        # the fields that each dataset needs
         fields=(
             KEY,
             Field(name="name", label="Name", hint="a-z, 0-9 and -", required=True, most=63),
@@ -120,6 +122,7 @@ async def _form(desk: Desk, request: Request, given: Mapping[str, str]) -> Form:
             ),
             Field(name="size", label="Size", value="10Gi", hint="Such as 100Gi.", required=True),
         ),
+        # the rest, under "More"
         folded=(
             Field(name="secret", label="Secret with the credentials", hint="A Secret of the same namespace."),
             Field(name="readers", label="Other tenants that may read it", hint="Their names.", most=2000),

@@ -207,6 +207,7 @@ async def _form(desk: Desk, user: User, given: Mapping[str, str]) -> Form:
 
 def map_fields(place: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
     """The common fields of a new map, and those under "More"."""
+    # a map needs a name, and its items come from one of two fields
     name, namespace = place_fields(place)
     common = (
         replace(name, example="squares", required=True),
@@ -241,6 +242,7 @@ def map_fields(place: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
         ),
         *(() if place.on_processes else (image_field(place),)),
     )
+    # the rest, under "More": sizes, failures and mounts
     folded = (
         *size_fields(place, "a worker's"),
         Field(name="slots", label="Items at a time in each worker", kind="number", value="1", most=1000),

@@ -20,7 +20,7 @@ from moorage.server.identity.auth import SECURITY_HEADERS, Auth
 from moorage.server.pages.clusterpages import fragment, framed, templates
 from moorage.server.problems import Problem, answer, raised
 
-TOAST = "#toast"  # where frame.html shows a refusal of what htmx asked for
+TOAST = "#toast"  # where frame.html shows a refusal of htmx's request
 TITLES = {
     400: "This request cannot be read",
     401: "You are not signed in",

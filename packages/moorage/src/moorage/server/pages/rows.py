@@ -88,7 +88,7 @@ class WorkspaceRow(Struct, frozen=True, kw_only=True):
     kind: str
     state: str
     tone: str
-    why: str  # what it waits for, or why it failed
+    why: str  # why it waits or failed
     size: str
     node: str
     started: When | None
@@ -157,9 +157,9 @@ class DatasetRow(Struct, frozen=True, kw_only=True):
     done: int
     total: int
     readers: tuple[str, ...]
-    users: tuple[tuple[str, str], ...]  # namespace and name of what mounts it
+    users: tuple[tuple[str, str], ...]  # namespace and name of its users
     filled: When | None
-    is_shared: bool  # by another namespace, whose it is
+    is_shared: bool  # by the namespace that owns it
 
     @property
     def share(self) -> int:

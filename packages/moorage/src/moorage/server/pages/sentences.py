@@ -22,7 +22,7 @@ LONGEST = 300  # characters: a longer text is no sentence of ours, and shapes wo
 _PARTS = (("; ", "。"), (". ", "。"), (", ", "、"))  # between sentences, and how a translation joins them
 _VALUE = re.compile(r"\{(\w+)\}")
 _THINGS = "run|pod|workspace|map|volume|dataset|workflow|schedule|node|tenant|user|budget|reservation|container"
-_KINDS = {  # how the name of a value begins → what it can be; others: any text
+_KINDS = {  # first letters of a value's name → its pattern; others: any text
     "n_": r"\d[\d,.]*",
     "name": r"\S*[^\s.]",
     "node": r"\S*[^\s.]",

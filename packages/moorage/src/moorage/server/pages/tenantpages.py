@@ -36,7 +36,7 @@ ONE = f"{HERE}/{{tenant}}"
 BACK = (HERE, "All tenants")
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 READY, NOT_READY = "Ready", "Not ready"
-QUOTA_FIELDS = {  # field of the form → what it limits, and its label
+QUOTA_FIELDS = {  # field of the form → the limited resource, and its label
     "gpus": ("requests.nvidia.com/gpu", "GPUs at most"),
     "cpu": ("requests.cpu", "CPUs at most"),
     "memory": ("requests.memory", "Memory at most"),
@@ -161,6 +161,7 @@ def sections_of(obj: Obj, used: Mapping[str, Any], *, may_change: bool) -> tuple
     """The content of a tenant's page. `used`: amounts of the quota in use, by resource."""
     name, spec, status = obj["metadata"]["name"], obj["spec"], obj.get("status") or {}
     ingress, selector = spec.get("ingress") or {}, (spec.get("cpuNodes") or {}).get("selector") or {}
+    # one line for each user and group, by role
     members: list[Line] = []
     for role in tenants.ROLES:
         held = spec.get(f"{role}s") or {}
@@ -169,6 +170,7 @@ def sections_of(obj: Obj, used: Mapping[str, Any], *, may_change: bool) -> tuple
                 _member(name, person, kind, role, len(members) + number, may_change=may_change)
                 for number, person in enumerate(held.get(field) or ())
             ]
+    # the facts come from the status and the spec
     facts = (
         ("State", _state(obj)),
         ("Namespace", Cell(text=spec["namespace"], href=f"/jobs?whose=all&namespace={spec['namespace']}")),
@@ -179,6 +181,7 @@ def sections_of(obj: Obj, used: Mapping[str, Any], *, may_change: bool) -> tuple
         ),
         ("Hosts", Cell(text=ingress.get("domain") or say("any that other tenants do not have"))),
     )
+    # a form for administrators, and the quota with its use
     give = Form(
         id="add",
         title="Add people",

@@ -31,7 +31,7 @@ _SPOKEN: ContextVar[str] = ContextVar("language", default=ENGLISH)
 _VALUE = r"\{\{.*?\}\}"
 _STATEMENT = r"\{%.*?%\}|\{#.*?#\}"
 _TAG = rf'<[a-zA-Z/!](?:{_VALUE}|{_STATEMENT}|"(?:{_VALUE}|{_STATEMENT}|[^"])*"|[^">])*>'
-_INLINE = rf"<(?P<element>code|strong|em|kbd)>(?:{_VALUE}|[^<])*</(?P=element)>"  # these may stand inside a text
+_INLINE = rf"<(?P<element>code|strong|em|kbd)>(?:{_VALUE}|[^<])*</(?P=element)>"  # these may be inside a text
 _SCRIPT = r"<script type=\"application/json\">.*?</script>"
 _PIECES = re.compile(
     rf"(?P<script>{_SCRIPT})|(?P<inline>{_INLINE})|(?P<tag>{_TAG})|(?P<statement>{_STATEMENT})|(?P<value>{_VALUE})",

@@ -24,7 +24,7 @@ class Period(Struct, frozen=True, kw_only=True):
     title: str  # to be said
     length: timedelta
     step: timedelta
-    fresh_seconds: float  # so long what was read serves everybody
+    fresh_seconds: float  # how long a result is shared by all users
 
 
 PERIODS = (

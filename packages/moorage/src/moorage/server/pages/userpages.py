@@ -228,6 +228,7 @@ def sections_of(
     account: Account, sessions: Iterable[Session], now: datetime, *, may_change: bool
 ) -> tuple[Section, ...]:
     """The content of a user's page."""
+    # facts of the account
     at, own = _at(account.name), list(sessions)
     state = Cell(
         text=DISABLED if account.disabled else ENABLED,
@@ -242,6 +243,7 @@ def sections_of(
         ("Last seen", Cell(when=ago(max((session.used for session in own), default=None), now))),
         ("Runs", Cell(text=say("All runs of this user"), href=f"/jobs?owner={quote(account.name)}")),
     )
+    # actions; passwords and groups of other accounts are changed at the identity provider
     switch = (
         Button(id="enable", words="Enable", to=f"{at}/enable", of=account.name, is_form=True)
         if account.disabled
@@ -264,6 +266,7 @@ def sections_of(
             ),
         ),
     )
+    # the sections, with actions if the viewer may change accounts
     return (
         Section(
             id="facts",

@@ -24,7 +24,7 @@ from moorage_kube.quantity import counted, format_bytes
 HERE = "/volumes"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 CONTROLS = ("resize volume", "delete volume", "create backup", "restore backup", "create run")
-KEPT = 7  # backups, where nobody says how many
+KEPT = 7  # backups, by default
 
 
 class BackupRow(Struct, frozen=True, kw_only=True):

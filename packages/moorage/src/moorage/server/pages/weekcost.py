@@ -16,7 +16,7 @@ from moorage.server.costs import facts_of, installed_sheet, namespaces_of, viewe
 from moorage.server.identity.auth import User
 
 WINDOW = timedelta(days=7)
-FRESH_SECONDS = 300.0  # so long what was computed serves everybody, unless the prices change
+FRESH_SECONDS = 300.0  # how long a result is shared by all users, unless the prices change
 
 
 class _Week(Struct, frozen=True, kw_only=True):

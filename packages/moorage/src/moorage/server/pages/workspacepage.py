@@ -108,7 +108,7 @@ async def _log(desk: Desk, request: Request, item: Workspace) -> str:
     try:
         tail = await read_tail(api, item.pod, item.namespace, CONTAINER)
     except (BadRequest, NotFound):
-        return ""  # its container has not begun, or its pod is gone
+        return ""  # its container has not begun, or its pod is deleted
     except ApiError as error:
         raise as_problem(error) from error
     return escape(tail.text())

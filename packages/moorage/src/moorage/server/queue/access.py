@@ -65,5 +65,5 @@ async def while_allowed(
         except Forbidden:
             return
         except ApiError:
-            pass  # nobody can tell just now: what was begun goes on
+            pass  # rights cannot be checked now: the answer continues
         yield chunk

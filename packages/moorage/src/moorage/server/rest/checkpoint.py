@@ -64,7 +64,9 @@ async def report_checkpoint(call: Call[None, None]) -> Recorded:
             "the token is in the run's Secret; a deleted run has none",
         )
     hint = "send {newest: RFC 3339 or null, checked: RFC 3339}"
-    report = await read_as(call.request, CheckpointReport, BODY_BYTES, hint=hint)  # of nobody else a body is read
+    report = await read_as(
+        call.request, CheckpointReport, BODY_BYTES, hint=hint
+    )  # bodies of other callers are not read
     newest = rfc3339(report.newest) if report.newest else None
     if context.reports.is_written(run, newest):
         return Recorded(recorded=False)

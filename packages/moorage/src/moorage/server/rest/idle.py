@@ -70,7 +70,9 @@ async def report_idle(call: Call[ReportRequest, None]) -> Report:
         policies: Sequence[Policy] = (tried,)
     else:
         policies = loop.policies()
-    every = await asyncio.to_thread(context.usage.overlapping, since, now, every_pod=True)  # says whose they are
+    every = await asyncio.to_thread(
+        context.usage.overlapping, since, now, every_pod=True
+    )  # has the namespaces and owners
     intervals = await by_namespace(context.api, (interval for interval in every if interval.gpus))
     tenants = {
         str((each.get("spec") or {}).get("namespace") or each["metadata"]["name"]): each["metadata"]["name"]
