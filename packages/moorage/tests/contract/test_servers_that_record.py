@@ -16,7 +16,7 @@ from moorage.api.auditrecords import AuditRecord, AuditRecords
 from moorage.attempts.logs import LogFolder
 from moorage.attempts.logtable import LogTable
 from moorage.decide.usage.intervals import Interval, Open
-from moorage.server.moving import move_logs, move_usage
+from moorage.server.fileimport import move_logs, move_usage
 from moorage.server.service import RECORDING, ServerService
 from moorage.sql.leases import LEASE_SECONDS
 from moorage.usage.store import UsageStore

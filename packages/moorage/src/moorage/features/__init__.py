@@ -39,10 +39,10 @@ class Feature(Struct, frozen=True, kw_only=True):
     - `recording`: a function of the `Context` that returns `server.parts.Work`: for the one server on a
       database
       that records.
-    - `pages`: a sequence of `Page`, for the pages that work through the Desk.
+    - `pages`: a sequence of `Page`, for the pages that use the `Site`.
     - `templates`: the package of its pages, with the folder `templates`, and `catalogues` of their
       translations.
-    - `glance`: a coroutine function of the `Desk` and a request: a part of the front page, as HTML.
+    - `glance`: a coroutine function of the `Site` and a request: a part of the front page, as HTML.
     - `metrics`: a coroutine function of the `Context`: bytes for Prometheus.
     - `controllers`: a function of `controllers.base.Operator`; an async context manager of `Controller`s.
     - `explain`: for `moor explain`, a coroutine function of its `Session`, an object's name and the name of a

@@ -19,9 +19,8 @@ from moorage.server.pages import (
     auditpages,
     datasetpages,
     events,
-    glancepages,
+    frontparts,
     jobpages,
-    looks,
     machinepages,
     mapchanges,
     mappages,
@@ -30,6 +29,7 @@ from moorage.server.pages import (
     newmap,
     nodeadmin,
     nodepages,
+    preferences,
     rightsizepages,
     tenantpages,
     userpages,
@@ -39,10 +39,10 @@ from moorage.server.pages import (
     workspacepages,
 )
 from moorage.server.pages.clusterpages import Board, page_routes
-from moorage.server.pages.desk import Desk, Page
-from moorage.server.pages.looks import Looks
+from moorage.server.pages.preferences import Preferences
 from moorage.server.pages.refusals import Refuse
 from moorage.server.pages.rights import AdminLinks
+from moorage.server.pages.site import Page, Site
 from moorage.server.pages.static_files import StaticFolder
 from moorage.server.problems import BrokenAnswers, Problem
 from moorage.server.queue import work
@@ -92,9 +92,9 @@ ENDPOINTS = (
     *backup.ENDPOINTS,
 )
 
-# the platform's own modules whose pages work through the Desk, one a line
-DESK_PAGES = (
-    glancepages,
+# the platform's own modules whose pages use the `Site`, one a line
+SITE_PAGES = (
+    frontparts,
     mappages,
     workspacepages,
     workspacepage,
@@ -116,14 +116,14 @@ DESK_PAGES = (
 )
 
 
-def desk_pages() -> list[Page]:
-    """The pages of the platform and of all features that work through the Desk."""
-    return [page for pages in (*(pages.PAGES for pages in DESK_PAGES), *load_all("pages")) for page in pages]
+def site_pages() -> list[Page]:
+    """The pages of the platform and of all features that use the `Site`."""
+    return [page for pages in (*(pages.PAGES for pages in SITE_PAGES), *load_all("pages")) for page in pages]
 
 
 def create_app(context: Context) -> Starlette:
     """Make the server. The caller runs the parts of `context`."""
-    board, desk, refuse = Board(context), Desk(context), Refuse(context.auth)
+    board, site, refuse = Board(context), Site(context), Refuse(context.auth)
     routes: list[BaseRoute] = [
         *work.routes(context),
         *(endpoint.route(context) for endpoint in ENDPOINTS),
@@ -133,8 +133,8 @@ def create_app(context: Context) -> Starlette:
         *gatewayroutes.routes(context.gateway),
         *events.routes(context, board),
         *page_routes(board),
-        *looks.routes(),
-        *desk.routes(desk_pages()),
+        *preferences.routes(),
+        *site.routes(site_pages()),
         Mount("/static", StaticFolder()),
     ]
     every = [*openapi.routes(routes), *routes]
@@ -142,7 +142,7 @@ def create_app(context: Context) -> Starlette:
         routes=every,
         middleware=[
             Middleware(TimedRequests, times=context.times, routes=every),
-            Middleware(Looks),
+            Middleware(Preferences),
             Middleware(GatewayLayer, gateway=context.gateway),
             Middleware(
                 Gate,

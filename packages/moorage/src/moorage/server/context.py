@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from moorage.server.identity.sessions import SessionDesk
     from moorage.server.loops.collector import Collector
     from moorage.server.loops.idle import IdleLoop
-    from moorage.server.past import PastRuns
     from moorage.server.ratelimit import Limiter
     from moorage.server.rightsizing import Rightsizing
+    from moorage.server.runhistory import PastRuns
     from moorage.server.tenants import KnownTenants
     from moorage.server.volumeuse import VolumeUse
     from moorage.usage.samples import SampleStore

@@ -19,8 +19,8 @@ from moorage.decide.runs.state import RunView, attempt_of
 from moorage.model.names import MACHINE_GATE, RUN_LABEL
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
-from moorage.server.kept import KeptForUser
 from moorage.server.runs import RunReader
+from moorage.server.storedruns import KeptForUser
 from moorage_kube.errors import NotFound
 from moorage_kube.meta import labels_of
 from moorage_kube.resources import Obj

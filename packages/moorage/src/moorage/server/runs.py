@@ -33,10 +33,10 @@ from moorage.present.joboverview import make_overview
 from moorage.present.rightsizing import make_work
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
-from moorage.server.kept import KeptForUser
 from moorage.server.poduse import use_of_pods
 from moorage.server.problems import Problem
 from moorage.server.rightsizing import readable_works, work_of_run
+from moorage.server.storedruns import KeptForUser
 from moorage_kube.api import Api
 from moorage_kube.errors import ApiError, MoorageError, NotFound, StorageError
 from moorage_kube.meta import labels_of

@@ -40,6 +40,7 @@ from moorage.server.backup.store import Place, finish_restore
 from moorage.server.checkpointreports import CheckpointReports
 from moorage.server.cluster import Cluster
 from moorage.server.context import Context
+from moorage.server.fileimport import move_logs, move_usage
 from moorage.server.gateway.gateway import Gateway
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth
@@ -56,11 +57,10 @@ from moorage.server.loops.maps import MapBridge
 from moorage.server.loops.outputs import sweep_outputs
 from moorage.server.loops.sharing import Sharing
 from moorage.server.memoryuse import MemoryUse
-from moorage.server.moving import move_logs, move_usage
 from moorage.server.parts import Base, make_parts, values_of
-from moorage.server.past import PastRuns
 from moorage.server.ratelimit import Limiter, rate_settings
 from moorage.server.rightsizing import Rightsizing
+from moorage.server.runhistory import PastRuns
 from moorage.server.summaries import NoKubelets
 from moorage.server.tenants import KnownTenants
 from moorage.server.usagesources import GpuSources, MetricsApi, SourceSettings

@@ -4,13 +4,13 @@ from urllib.parse import urlsplit
 
 from starlette.routing import Match, Route
 
-from moorage.server.app import desk_pages
+from moorage.server.app import site_pages
 from tests.pageaddresses import OTHERS, PAGES
 
 
 def test_a_browser_looks_at_every_page(site):
     """Each page has an address in the list of the test in the browser, or a reason why it has none."""
-    parts = {page.path for page in desk_pages() if page.live}  # of pages
+    parts = {page.path for page in site_pages() if page.live}  # of pages
     routes = [
         route
         for route in site.service.app.routes

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from moorage.server.pages.adminview import Form, Line, Table, state_of, words_of
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import Desk
 from moorage.server.pages.paging import Shown, page_of, wanted_of
+from moorage.server.pages.site import Site
 from moorage.server.problems import Problem
 from moorage_kube.errors import Forbidden
 
@@ -45,11 +45,11 @@ def live_part(kind: AdminList, listed: Shown[Line], notes: Iterable[str] = ()) -
 
 
 def list_page(
-    desk: Desk, request: Request, kind: AdminList, listed: Shown[Line], *,
+    site: Site, request: Request, kind: AdminList, listed: Shown[Line], *,
     notes: Iterable[str] = (), forms: tuple[Form, ...] = (), problem: Problem | None = None,
 ) -> Response:  # fmt: skip
     """A list page with its search, its table and its forms."""
-    return desk.page(
+    return site.page(
         request,
         "admin_list.html",
         kind.here,
@@ -62,9 +62,9 @@ def list_page(
     )
 
 
-async def require(desk: Desk, request: Request, control: str, what: str) -> None:
+async def require(site: Site, request: Request, control: str, what: str) -> None:
     """Raise Forbidden if the user may not see this; for pages with data that the server reads with its own
     rights.
     """
-    if not (await desk.allowed(request, (control,))).may(control):
+    if not (await site.allowed(request, (control,))).may(control):
         raise Forbidden(f"you may not see {what}", hint="this page is for administrators")

@@ -16,9 +16,9 @@ from moorage.server.identity.auditroutes import read_audit
 from moorage.server.inputs import number
 from moorage.server.pages.adminview import Cell, Line, Table
 from moorage.server.pages.board import ago
-from moorage.server.pages.desk import Desk, Page
 from moorage.server.pages.paging import PAGE_SIZE, TEXT_MAX, address
 from moorage.server.pages.sentences import in_words
+from moorage.server.pages.site import Page, Site
 from moorage.server.pages.texts import language, say
 from moorage_kube.errors import UsageError
 from moorage_kube.moments import parse_rfc3339
@@ -27,14 +27,14 @@ HERE = "/admin/audit"
 TABLE = Table(caption="Changes, newest first", headers=("When", "User", "Action", "Answer", "From"))
 
 
-async def show(desk: Desk, request: Request) -> Response:
+async def show(site: Site, request: Request) -> Response:
     """The web page of the audit log, by user, action and time."""
     asked = request.query_params
     person, action = asked.get("user", "").strip()[:253], asked.get("q", "").strip()[:TEXT_MAX]
     since, until = asked.get("since", ""), asked.get("until", "")
     namespace = asked.get("namespace", "").strip()[:63]
     page = await read_audit(
-        desk.context,
+        site.context,
         request.state.user,
         person=person or None,
         action=action,
@@ -45,13 +45,13 @@ async def show(desk: Desk, request: Request) -> Response:
         limit=PAGE_SIZE,
     )
     fields = [("user", person), ("q", action), ("namespace", namespace), ("since", since), ("until", until)]
-    return desk.page(
+    return site.page(
         request,
         "audit.html",
         HERE,
         live=False,
         table=TABLE,
-        lines=lines_of(page.entries, desk.context.now()),
+        lines=lines_of(page.entries, site.context.now()),
         given=dict(fields),
         newest=address(HERE, fields) if asked.get("before") else "",
         older=address(HERE, [*fields, ("before", str(page.next))]) if page.next is not None else "",

@@ -16,10 +16,10 @@ from moorage.api.datasets import Dataset
 from moorage.model.dataset import DATASETS
 from moorage.server.pages.board import owner_hues
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import Desk, Page, change, deletion, key_in, read_form
 from moorage.server.pages.formpages import may_make
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import DATASET_STATES, DatasetRow, dataset_row, rows, words_of
+from moorage.server.pages.site import Page, Site, change, deletion, key_in, read_form
 from moorage.server.problems import Problem
 
 HERE = "/datasets"
@@ -36,77 +36,77 @@ class UseRow(Struct, frozen=True, kw_only=True):
     href: str  # empty: it has no page
 
 
-async def show_list(desk: Desk, request: Request) -> Response:
+async def show_list(site: Site, request: Request) -> Response:
     """The web page of datasets."""
-    listed = await _listed(desk, request)
-    can_make = await may_make(desk, request.state.user, DATASETS)
-    part = await _list(desk, request, listed)
-    return desk.page(request, "datasets.html", HERE, live_part=part, list=listed, can_make=can_make)
+    listed = await _listed(site, request)
+    can_make = await may_make(site, request.state.user, DATASETS)
+    part = await _list(site, request, listed)
+    return site.page(request, "datasets.html", HERE, live_part=part, list=listed, can_make=can_make)
 
 
-async def live_list(desk: Desk, request: Request) -> Response:
+async def live_list(site: Site, request: Request) -> Response:
     """The part of the page of datasets that changes."""
-    return HTMLResponse(await _list(desk, request, await _listed(desk, request)))
+    return HTMLResponse(await _list(site, request, await _listed(site, request)))
 
 
-async def show(desk: Desk, request: Request) -> Response:
+async def show(site: Site, request: Request) -> Response:
     """The web page of one dataset."""
-    return await _page(desk, request)
+    return await _page(site, request)
 
 
-async def live(desk: Desk, request: Request) -> Response:
+async def live(site: Site, request: Request) -> Response:
     """The part of a dataset's page that changes."""
-    return HTMLResponse(await _one(desk, request))
+    return HTMLResponse(await _one(site, request))
 
 
-async def refill(desk: Desk, request: Request) -> Response:
+async def refill(site: Site, request: Request) -> Response:
     """Fill a dataset again from its button, after it failed."""
     await read_form(request)
-    act = partial(datasets.refill_dataset, now=desk.context.now())
+    act = partial(datasets.refill_dataset, now=site.context.now())
     back = "{}/{}/{}".format(HERE, *key_in(request))
-    return await change(desk, request, "fill dataset", act, again=_page, back=back, outcome="filling")
+    return await change(site, request, "fill dataset", act, again=_page, back=back, outcome="filling")
 
 
-async def share(desk: Desk, request: Request) -> Response:
+async def share(site: Site, request: Request) -> Response:
     """Set which tenants may read a dataset."""
     form = await read_form(request)
     readers = list(dict.fromkeys(form.get("readers", "").replace(",", " ").split()))
     act = partial(datasets.set_readers, readers=readers)
     back = "{}/{}/{}".format(HERE, *key_in(request))
-    return await change(desk, request, "share dataset", act, again=_page, back=back, outcome="shared")
+    return await change(site, request, "share dataset", act, again=_page, back=back, outcome="shared")
 
 
-async def _page(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def _page(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page of a dataset, with the problem of a change."""
     namespace, name = key_in(request)
-    dataset = await datasets.get_dataset(desk.context.acting(request.state.user), namespace, name)
-    return desk.page(
+    dataset = await datasets.get_dataset(site.context.acting(request.state.user), namespace, name)
+    return site.page(
         request,
         "dataset.html",
         HERE,
         problem=problem,
-        live_part=await _one(desk, request),
+        live_part=await _one(site, request),
         namespace=namespace,
         name=name,
         readers=" ".join(reader.tenant for reader in dataset.readers),
-        rights=await desk.allowed(request, ("change dataset",), [namespace]),
+        rights=await site.allowed(request, ("change dataset",), [namespace]),
     )
 
 
-async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_delete(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a dataset is deleted."""
     namespace, name = key_in(request)
-    api = desk.context.acting(request.state.user)
+    api = site.context.acting(request.state.user)
     users = await datasets.users_of(api, await get_object(api, datasets.DATASET, namespace, name))
     question = deletion("dataset", namespace, name, HERE, "Its volume is deleted too.", users.all)
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
-async def delete(desk: Desk, request: Request) -> Response:
+async def delete(site: Site, request: Request) -> Response:
     """Delete a dataset, after the page has asked."""
     form = await read_form(request)
     act = partial(datasets.delete_dataset, force=bool(form.get("force")))
-    return await change(desk, request, "delete dataset", act, again=ask_delete, back=HERE, outcome="deleted")
+    return await change(site, request, "delete dataset", act, again=ask_delete, back=HERE, outcome="deleted")
 
 
 PAGES = (
@@ -121,23 +121,23 @@ PAGES = (
 )
 
 
-async def _listed(desk: Desk, request: Request) -> Shown[DatasetRow]:
+async def _listed(site: Site, request: Request) -> Shown[DatasetRow]:
     user = request.state.user
-    api = desk.context.acting(user)
+    api = site.context.acting(user)
 
     async def in_namespace(namespace: str | None) -> list[Dataset]:
         return (await datasets.list_datasets(api, namespace))[0]
 
-    listed = await desk.everywhere(user, DATASETS, in_namespace)
-    shown = rows(_each_once(listed), dataset_row, desk.context.now())
+    listed = await site.everywhere(user, DATASETS, in_namespace)
+    shown = rows(_each_once(listed), dataset_row, site.context.now())
     wanted = wanted_of(request.query_params)
     return page_of(shown, wanted, HERE, words=words_of, state=lambda row: row.state, states=DATASET_STATES)
 
 
-async def _one(desk: Desk, request: Request) -> str:
+async def _one(site: Site, request: Request) -> str:
     """The content of a dataset's page, read as the user. Raises NotFound."""
     namespace, name = key_in(request)
-    context = desk.context
+    context = site.context
     dataset = await datasets.get_dataset(context.acting(request.state.user), namespace, name)
     await context.ready()
     uses = [
@@ -145,20 +145,20 @@ async def _one(desk: Desk, request: Request) -> str:
             namespace=use.namespace,
             name=use.name,
             is_active=use.active,
-            href=desk.address_of(use.namespace, use.name),
+            href=site.address_of(use.namespace, use.name),
         )
         for use in dataset.used_by
     ]
     row = dataset_row(dataset, owner_hues([dataset.owner])[dataset.owner], context.now())
-    rights = await desk.allowed(request, ("change dataset", "delete dataset", "create run"), [namespace])
+    rights = await site.allowed(request, ("change dataset", "delete dataset", "create run"), [namespace])
     return fragment("dataset_live.html", row=row, dataset=dataset, uses=uses, rights=rights)
 
 
-async def _list(desk: Desk, request: Request, listed: Shown[DatasetRow]) -> str:
-    rights = await desk.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
-    can_make = await may_make(desk, request.state.user, DATASETS)
+async def _list(site: Site, request: Request, listed: Shown[DatasetRow]) -> str:
+    rights = await site.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
+    can_make = await may_make(site, request.state.user, DATASETS)
     return fragment(
-        "datasets_live.html", list=listed, rights=rights, address_of=desk.address_of, can_make=can_make
+        "datasets_live.html", list=listed, rights=rights, address_of=site.address_of, can_make=can_make
     )
 
 

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from moorage.actions.runfacts import defaults_of, or_none
 from moorage.model.dataset import DATASET_LABEL, DATASETS
 from moorage.server.identity.auth import User
-from moorage.server.pages.desk import Desk, problem_to_show
 from moorage.server.pages.forms import BadForm, Field, Form, faults_of, problem_of_form, with_faults
 from moorage.server.pages.jobform import Around
+from moorage.server.pages.site import Site, problem_to_show
 from moorage.server.problems import Problem
 from moorage_kube.errors import ApiError
 from moorage_kube.meta import labels_of
@@ -32,12 +32,12 @@ QUOTA_WORDS = {
 KEY = Field(name="key", label="", kind="hidden")  # the same form sent twice makes one thing
 
 
-def form_page(desk: Desk, request: Request, here: str, form: Form, problem: Problem | None = None) -> Response:
-    return desk.page(request, "new.html", here, problem=problem, live=False, form=form)
+def form_page(site: Site, request: Request, here: str, form: Form, problem: Problem | None = None) -> Response:
+    return site.page(request, "new.html", here, problem=problem, live=False, form=form)
 
 
 def refused(
-    desk: Desk,
+    site: Site,
     request: Request,
     here: str,
     form: Form,
@@ -54,29 +54,29 @@ def refused(
         if faults and all_shown:
             words = problem_of_form(faults)
             problem = Problem(problem.status, problem.code, words.message)
-    return form_page(desk, request, here, marked, problem)
+    return form_page(site, request, here, marked, problem)
 
 
-async def may_make(desk: Desk, user: User, resource: Resource) -> bool:
+async def may_make(site: Site, user: User, resource: Resource) -> bool:
     """Whether the user may make such an object in any namespace. False if it cannot be checked."""
     try:
-        return bool(user.account) and bool(await desk.places_to_make(user, resource))
+        return bool(user.account) and bool(await site.places_to_make(user, resource))
     except ApiError:
         return False
 
 
-async def namespaces_for(desk: Desk, user: User, resource: Resource) -> list[str]:
+async def namespaces_for(site: Site, user: User, resource: Resource) -> list[str]:
     """The namespaces in which a form lets its user make things. Raises Problem 403 for a user who may only
     read.
     """
-    desk.context.acting(user)
-    await desk.context.ready()
-    return await desk.places_to_make(user, resource)
+    site.context.acting(user)
+    await site.context.ready()
+    return await site.places_to_make(user, resource)
 
 
-async def around(desk: Desk, user: User, namespace: str, namespaces: Sequence[str]) -> Around:
+async def around(site: Site, user: User, namespace: str, namespaces: Sequence[str]) -> Around:
     """The choices in the form of a run or of a map, in the chosen namespace."""
-    context = desk.context
+    context = site.context
     cluster, api = await context.ready(), context.acting(user)
 
     async def listed(resource: Resource) -> list[Obj]:
@@ -96,7 +96,7 @@ async def around(desk: Desk, user: User, namespace: str, namespaces: Sequence[st
         volumes=_names(claim for claim in claims if DATASET_LABEL not in labels_of(claim)),
         datasets=_names(datasets),
         quota=tuple(quota_words(quotas)),
-        on_processes=desk.on_processes(),
+        on_processes=site.on_processes(),
     )
 
 

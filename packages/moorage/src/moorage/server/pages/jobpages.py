@@ -27,17 +27,17 @@ from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
 from moorage.server.explaining import explained
 from moorage.server.identity.auth import User
-from moorage.server.kept import KeptForUser
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import Desk, Page, Question, Tick, done, key_in, problem_to_show, read_form
 from moorage.server.pages.formpages import may_make
 from moorage.server.pages.jobboard import event_rows, job_model
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import JOB_STATES, JobRow, job_row, job_rows, words_of
+from moorage.server.pages.site import Page, Question, Site, Tick, done, key_in, problem_to_show, read_form
 from moorage.server.pages.texts import say
 from moorage.server.pages.usecharts import use_charts
 from moorage.server.problems import Problem, as_problem
 from moorage.server.runs import RunReader
+from moorage.server.storedruns import KeptForUser
 from moorage_kube.api import PodApi
 from moorage_kube.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError
 from moorage_kube.resources import JOBS, Obj
@@ -54,36 +54,36 @@ CHOICE_MAX = 300  # characters of a name that is chosen by
 STOP_ASKING = 286  # htmx: this answer is the last
 
 
-async def show_list(desk: Desk, request: Request) -> Response:
+async def show_list(site: Site, request: Request) -> Response:
     """The web page of runs: the reader's own, all of them, or those of one user or one namespace."""
-    listed = await _listed(desk, request)
-    part = await _list(desk, request, listed)
-    can_make = await may_make(desk, request.state.user, JOBS)
-    return desk.page(
+    listed = await _listed(site, request)
+    part = await _list(site, request, listed)
+    can_make = await may_make(site, request.state.user, JOBS)
+    return site.page(
         request, "jobs.html", HERE, live_part=part, chosen=_choice(request), list=listed, can_make=can_make
     )
 
 
-async def live_list(desk: Desk, request: Request) -> Response:
+async def live_list(site: Site, request: Request) -> Response:
     """The part of the page of runs that changes."""
-    return HTMLResponse(await _list(desk, request, await _listed(desk, request)))
+    return HTMLResponse(await _list(site, request, await _listed(site, request)))
 
 
-async def show(desk: Desk, request: Request) -> Response:
+async def show(site: Site, request: Request) -> Response:
     """The web page of one run: why it waits, its facts, attempts and events, the end of its log."""
-    run = await _run(desk.context, request)
+    run = await _run(site.context, request)
     chosen = _chosen(run, request.query_params.get("pod"))
-    part, problem = await _log_part(desk, request, run, chosen)
-    return desk.page(
+    part, problem = await _log_part(site, request, run, chosen)
+    return site.page(
         request,
         "job.html",
         HERE,
         problem=problem,
         live=not run.state.ended,
-        live_part=await _state(desk, request, run),
-        why=await _why(desk, request, run),
-        events=await _events(desk, request, run),
-        use=await _use(desk, request, run),
+        live_part=await _state(site, request, run),
+        why=await _why(site, request, run),
+        events=await _events(site, request, run),
+        use=await _use(site, request, run),
         run=run,
         chosen=chosen,
         log_part=part,
@@ -91,44 +91,44 @@ async def show(desk: Desk, request: Request) -> Response:
     )
 
 
-async def live(desk: Desk, request: Request) -> Response:
+async def live(site: Site, request: Request) -> Response:
     """The part of a run's page that changes."""
-    run = await _run(desk.context, request)
-    return HTMLResponse(await _state(desk, request, run), STOP_ASKING if run.state.ended else 200)
+    run = await _run(site.context, request)
+    return HTMLResponse(await _state(site, request, run), STOP_ASKING if run.state.ended else 200)
 
 
-async def why(desk: Desk, request: Request) -> Response:
+async def why(site: Site, request: Request) -> Response:
     """Why a run waits; nothing where it does not."""
-    run = await _run(desk.context, request)
-    return HTMLResponse(await _why(desk, request, run), STOP_ASKING if run.state.ended else 200)
+    run = await _run(site.context, request)
+    return HTMLResponse(await _why(site, request, run), STOP_ASKING if run.state.ended else 200)
 
 
-async def use(desk: Desk, request: Request) -> Response:
+async def use(site: Site, request: Request) -> Response:
     """The resource use of a run over its life."""
-    run = await _run(desk.context, request)
-    return HTMLResponse(await _use(desk, request, run), STOP_ASKING if run.state.ended else 200)
+    run = await _run(site.context, request)
+    return HTMLResponse(await _use(site, request, run), STOP_ASKING if run.state.ended else 200)
 
 
-async def events(desk: Desk, request: Request) -> Response:
+async def events(site: Site, request: Request) -> Response:
     """The events of a run."""
-    run = await _run(desk.context, request)
-    return HTMLResponse(await _events(desk, request, run), STOP_ASKING if run.state.ended else 200)
+    run = await _run(site.context, request)
+    return HTMLResponse(await _events(site, request, run), STOP_ASKING if run.state.ended else 200)
 
 
-async def log(desk: Desk, request: Request) -> Response:
+async def log(site: Site, request: Request) -> Response:
     """The end of a pod's log, or its lines that have a text."""
-    run = await _run(desk.context, request)
+    run = await _run(site.context, request)
     chosen = _chosen(run, request.query_params.get("pod"))
     if chosen is None:
         return HTMLResponse("")
-    text = await _log(desk.context, request.state.user, run, chosen, _query(request))
+    text = await _log(site.context, request.state.user, run, chosen, _query(request))
     return HTMLResponse(text, STOP_ASKING if run.state.ended else 200)
 
 
-async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_cancel(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a run is cancelled, or deleted when it has ended."""
     namespace, name = key_in(request)
-    run = await _run(desk.context, request)
+    run = await _run(site.context, request)
     has_ended = run.state.ended
     question = Question(
         title=f"{'Delete' if has_ended else 'Cancel'} run {name}?",
@@ -146,30 +146,30 @@ async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = Non
         danger=True,
         ticks=() if has_ended else (Tick(name="delete", words="Also remove it with its pods"),),
     )
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
-async def cancel(desk: Desk, request: Request) -> Response:
+async def cancel(site: Site, request: Request) -> Response:
     """Cancel a run, or delete a run that has ended, after the page has asked."""
     form = await read_form(request)
     namespace, name = key_in(request)
-    context, user = desk.context, request.state.user
+    context, user = site.context, request.state.user
     run = await _run(context, request)
     delete = run.state.ended or bool(form.get("delete"))
     context.audit(request, "delete run" if delete else "cancel run", f"{namespace}/{name}")
     try:
         await cancel_run(context.acting(user), namespace, name, by=user.name, delete=delete)
     except (Problem, MoorageError) as error:
-        return await ask_cancel(desk, request, problem_to_show(error))
+        return await ask_cancel(site, request, problem_to_show(error))
     if delete:
         return done(HERE, "deleted", f"{namespace}/{name}")
     return done(f"{HERE}/{namespace}/{name}", "cancelled", f"{namespace}/{name}")
 
 
-async def log_part(desk: Desk, request: Request) -> Response:
+async def log_part(site: Site, request: Request) -> Response:
     """The section with the log, for a page that was opened before the run had a pod."""
-    run = await _run(desk.context, request)
-    part, problem = await _log_part(desk, request, run, _chosen(run, request.query_params.get("pod")))
+    run = await _run(site.context, request)
+    part, problem = await _log_part(site, request, run, _chosen(run, request.query_params.get("pod")))
     if problem is not None:
         raise problem
     return HTMLResponse(part)
@@ -222,11 +222,11 @@ def _choice(request: Request) -> Choice:
     return Choice(is_mine=not is_all, owner=owner, namespace=namespace, since=since)
 
 
-async def _listed(desk: Desk, request: Request) -> Shown[JobRow]:
+async def _listed(site: Site, request: Request) -> Shown[JobRow]:
     user, chosen = request.state.user, _choice(request)
-    now = desk.context.now()
+    now = site.context.now()
     runs = select_runs(
-        await desk.runs(),
+        await site.runs(),
         owner=user.name if chosen.is_mine else chosen.owner or None,
         namespace=chosen.namespace or None,
         since=moment_before(chosen.since, now, "since") if chosen.since else None,
@@ -235,21 +235,21 @@ async def _listed(desk: Desk, request: Request) -> Shown[JobRow]:
     wanted = wanted_of(request.query_params, more=chosen.fields)
     shown = page_of(rows, wanted, HERE, words=words_of, state=lambda row: row.state, states=JOB_STATES)
     known = {(run.namespace, run.name): run for run in runs}
-    reader = RunReader(desk.context, user)
+    reader = RunReader(site.context, user)
     views = await reader.complete([known[row.namespace, row.name] for row in shown.rows])
     full = tuple(job_row(run, row.hue, now) for row, run in zip(shown.rows, views, strict=True))
     return replace(shown, rows=full)
 
 
-async def _list(desk: Desk, request: Request, listed: Shown[JobRow]) -> str:
+async def _list(site: Site, request: Request, listed: Shown[JobRow]) -> str:
     namespaces = (row.namespace for row in listed.rows)
-    rights = await desk.allowed(request, ("cancel run", "delete run"), namespaces)
-    can_make = await may_make(desk, request.state.user, JOBS)
+    rights = await site.allowed(request, ("cancel run", "delete run"), namespaces)
+    can_make = await may_make(site, request.state.user, JOBS)
     return fragment("jobs_live.html", list=listed, chosen=_choice(request), rights=rights, can_make=can_make)
 
 
-async def _state(desk: Desk, request: Request, run: RunView) -> str:
-    context, user = desk.context, request.state.user
+async def _state(site: Site, request: Request, run: RunView) -> str:
+    context, user = site.context, request.state.user
     chosen = _chosen(run, request.query_params.get("pod"))
     newest = max(context.cluster.jobs_of_run(run.namespace, run.name), key=attempt_of, default=NO_JOB)
     reader = RunReader(context, user)
@@ -257,29 +257,29 @@ async def _state(desk: Desk, request: Request, run: RunView) -> str:
     model = job_model(
         run, newest, context.now(), private=private, chosen=chosen.name if chosen is not None else ""
     )
-    rights = await desk.allowed(request, RUN_CONTROLS, [run.namespace])
+    rights = await site.allowed(request, RUN_CONTROLS, [run.namespace])
     advice = await reader.advice(run) if private or run.owner == user.name else ()
     return fragment("job_live.html", job=model, rights=rights, advice=advice)
 
 
-async def _why(desk: Desk, request: Request, run: RunView) -> str:
+async def _why(site: Site, request: Request, run: RunView) -> str:
     if run.state not in (State.WAITING, State.RESTARTING):
         return ""
     try:
-        explanation = await explained(desk.context, run.namespace, run.name, request.state.user)
+        explanation = await explained(site.context, run.namespace, run.name, request.state.user)
     except (Problem, MoorageError):  # it ended just now, or the cluster gives no answer: the rest is of use
         return ""
     return fragment("job_why.html", run=run, view=explanation_view(explanation))
 
 
-async def _events(desk: Desk, request: Request, run: RunView) -> str:
-    listed = await RunReader(desk.context, request.state.user).events(run)
-    return fragment("job_events.html", events=event_rows(merge_events(listed), desk.context.now()))
+async def _events(site: Site, request: Request, run: RunView) -> str:
+    listed = await RunReader(site.context, request.state.user).events(run)
+    return fragment("job_events.html", events=event_rows(merge_events(listed), site.context.now()))
 
 
-async def _use(desk: Desk, request: Request, run: RunView) -> str:
+async def _use(site: Site, request: Request, run: RunView) -> str:
     """Charts of the run's resource use over its life; empty where that is not known, or cannot be read."""
-    used = await RunReader(desk.context, request.state.user).use(run)
+    used = await RunReader(site.context, request.state.user).use(run)
     charts = use_charts(used) if used is not None else ()
     return fragment("use.html", charts=charts) if charts else ""
 
@@ -303,10 +303,10 @@ def _query(request: Request) -> str:
 
 
 async def _log_part(
-    desk: Desk, request: Request, run: RunView, chosen: PodView | None
+    site: Site, request: Request, run: RunView, chosen: PodView | None
 ) -> tuple[str, Problem | None]:
     """The section with the log of a pod, and why it cannot be read."""
-    context, user, query = desk.context, request.state.user, _query(request)
+    context, user, query = site.context, request.state.user, _query(request)
     may_read = await context.auth.may_read_pods(user, run.namespace)
     text, problem = "", None
     if may_read and chosen is not None:

@@ -19,9 +19,9 @@ from moorage.model.machine import MACHINES, NODE_POOLS, Pool, group_of
 from moorage.model.reservation import ACTIVE, EXPIRED, PENDING, REFUSED, RESERVATIONS
 from moorage.server.pages.adminlists import AdminList, list_page, live_part, wanted_lines
 from moorage.server.pages.adminview import Button, Cell, Form, Input, Line, Table, given_in, some
-from moorage.server.pages.desk import Desk, Page, Question, change, checked_name, done, problem_to_show, read_form
 from moorage.server.pages.paging import Shown
 from moorage.server.pages.rights import Allowed
+from moorage.server.pages.site import Page, Question, Site, change, checked_name, done, problem_to_show, read_form
 from moorage.server.problems import Problem
 from moorage_kube.api import Api
 from moorage_kube.errors import ApiError, MoorageError, NotFound, NotReady, UsageError
@@ -58,46 +58,46 @@ CALENDAR = AdminList(
 TONES = {ACTIVE: "good", PENDING: "wait", REFUSED: "bad"}
 
 
-async def show_machines(desk: Desk, request: Request) -> Response:
+async def show_machines(site: Site, request: Request) -> Response:
     """The web page of machines: each type, and the nodes of its pool."""
-    listed, notes = await _machines(desk, request)
-    return list_page(desk, request, MACHINE_LIST, listed, notes=notes)
+    listed, notes = await _machines(site, request)
+    return list_page(site, request, MACHINE_LIST, listed, notes=notes)
 
 
-async def live_machines(desk: Desk, request: Request) -> Response:
+async def live_machines(site: Site, request: Request) -> Response:
     """The part of the page of machines that changes."""
-    return HTMLResponse(live_part(MACHINE_LIST, *await _machines(desk, request)))
+    return HTMLResponse(live_part(MACHINE_LIST, *await _machines(site, request)))
 
 
-async def show_list(desk: Desk, request: Request) -> Response:
+async def show_list(site: Site, request: Request) -> Response:
     """The web page of reservations, by their beginning."""
-    return await _list_page(desk, request)
+    return await _list_page(site, request)
 
 
-async def live_list(desk: Desk, request: Request) -> Response:
+async def live_list(site: Site, request: Request) -> Response:
     """The part of the page of reservations that changes."""
-    return HTMLResponse(live_part(CALENDAR, await _calendar(desk, request)))
+    return HTMLResponse(live_part(CALENDAR, await _calendar(site, request)))
 
 
-async def create(desk: Desk, request: Request) -> Response:
+async def create(site: Site, request: Request) -> Response:
     """Reserve machines from the form of the page."""
     form = await read_form(request)
-    desk.context.audit(request, "create", f"reservation {form.get('namespace', '')}/{form.get('name', '')}")
+    site.context.audit(request, "create", f"reservation {form.get('namespace', '')}/{form.get('name', '')}")
     try:
         obj = reservation_of(form)
-        api = desk.context.acting(request.state.user)
+        api = site.context.acting(request.state.user)
         pools, calendar = await reservations.read_calendar(api)
-        reservations.judge(obj, pools, calendar, now=desk.context.now())
+        reservations.judge(obj, pools, calendar, now=site.context.now())
         await reservations.create_reservation(api, obj)
     except (Problem, MoorageError) as error:
-        return await _list_page(desk, request, problem_to_show(error), form)
+        return await _list_page(site, request, problem_to_show(error), form)
     return done(HERE, "created", f"{obj['metadata']['namespace']}/{obj['metadata']['name']}")
 
 
-async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_cancel(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a reservation is cancelled."""
     namespace, name = request.path_params["namespace"], request.path_params["name"]
-    await reservations.get_reservation(desk.context.acting(request.state.user), namespace, name)
+    await reservations.get_reservation(site.context.acting(request.state.user), namespace, name)
     question = Question(
         title=f"Cancel reservation {name}?",
         lines=(f"It is in namespace {namespace}. Its machines are free at once; running pods continue.",),
@@ -106,14 +106,14 @@ async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = Non
         back=HERE,
         danger=True,
     )
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
-async def cancel(desk: Desk, request: Request) -> Response:
+async def cancel(site: Site, request: Request) -> Response:
     """Cancel a reservation, after the page has asked."""
     await read_form(request)
     act = reservations.cancel_reservation
-    return await change(desk, request, "cancel reservation", act, again=ask_cancel, back=HERE, outcome="cancelled")
+    return await change(site, request, "cancel reservation", act, again=ask_cancel, back=HERE, outcome="cancelled")
 
 
 PAGES = (
@@ -250,8 +250,8 @@ def _moment(text: str, field: str) -> datetime:
         raise UsageError(message, hint=hint, code=ErrorCode.INVALID, field=field) from error
 
 
-async def _machines(desk: Desk, request: Request) -> tuple[Shown[Line], list[str]]:
-    api = desk.context.acting(request.state.user)
+async def _machines(site: Site, request: Request) -> tuple[Shown[Line], list[str]]:
+    api = site.context.acting(request.state.user)
     try:
         machines = (await api.list(MACHINES)).items
     except NotFound as error:
@@ -270,24 +270,24 @@ async def _optional(api: Api, kind: Any) -> list[Obj]:
         return []
 
 
-async def _calendar(desk: Desk, request: Request) -> Shown[Line]:
-    objs = await reservations.list_reservations(desk.context.acting(request.state.user))
+async def _calendar(site: Site, request: Request) -> Shown[Line]:
+    objs = await reservations.list_reservations(site.context.acting(request.state.user))
     namespaces = (str(obj["metadata"]["namespace"]) for obj in objs)
-    rights = await desk.allowed(request, ("delete reservation",), namespaces)
+    rights = await site.allowed(request, ("delete reservation",), namespaces)
     return wanted_lines(CALENDAR, request, reservation_lines(objs, rights))
 
 
 async def _list_page(
-    desk: Desk, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
+    site: Site, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
 ) -> Response:
-    listed = await _calendar(desk, request)
-    namespaces = await desk.places_to_make(request.state.user, RESERVATIONS)
+    listed = await _calendar(site, request)
+    namespaces = await site.places_to_make(request.state.user, RESERVATIONS)
     try:
-        pools, _ = await reservations.read_calendar(desk.context.acting(request.state.user))
+        pools, _ = await reservations.read_calendar(site.context.acting(request.state.user))
     except ApiError:  # users who may not list the machines cannot choose one
         pools = []
     forms: tuple[Form, ...] = ()
     if namespaces and any(pool.types for pool in pools):
         form = form_of(pools, namespaces)
         forms = (form if given is None else given_in(form, given.items()),)
-    return list_page(desk, request, CALENDAR, listed, forms=forms, problem=problem)
+    return list_page(site, request, CALENDAR, listed, forms=forms, problem=problem)

@@ -18,8 +18,8 @@ from moorage.api.maps import MapChange, MapItem, MapState
 from moorage.model.names import GROUP
 from moorage.queue.store import Stored
 from moorage.server.inputs import number
-from moorage.server.pages.desk import Desk, Page, Question, done, key_in, problem_to_show, read_form
 from moorage.server.pages.mapboard import VALUE_CHARACTERS
+from moorage.server.pages.site import Page, Question, Site, done, key_in, problem_to_show, read_form
 from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 from moorage.server.queue.access import oldest_map
@@ -51,20 +51,20 @@ class ItemRow(Struct, frozen=True, kw_only=True):
     why: str
 
 
-async def pause(desk: Desk, request: Request) -> Response:
+async def pause(site: Site, request: Request) -> Response:
     """Pause a map from its button."""
-    return await _change(desk, request, "pause map", "paused", MapChange(state=MapState.PAUSED))
+    return await _change(site, request, "pause map", "paused", MapChange(state=MapState.PAUSED))
 
 
-async def resume(desk: Desk, request: Request) -> Response:
+async def resume(site: Site, request: Request) -> Response:
     """Let a paused or cancelled map go on, from its button."""
-    return await _change(desk, request, "resume map", "resumed", MapChange(state=MapState.RUNNING))
+    return await _change(site, request, "resume map", "resumed", MapChange(state=MapState.RUNNING))
 
 
-async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_cancel(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a map is cancelled."""
     namespace, name = key_in(request)
-    await _map(desk, request, "update")
+    await _map(site, request, "update")
     question = Question(
         title=say("Cancel map {name}?", name=name),
         lines=("Its running items are ended and no other begins. Results stay, and it can be resumed.",),
@@ -73,41 +73,41 @@ async def ask_cancel(desk: Desk, request: Request, problem: Problem | None = Non
         back=f"{HERE}/{namespace}/{name}",
         danger=True,
     )
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
-async def cancel(desk: Desk, request: Request) -> Response:
+async def cancel(site: Site, request: Request) -> Response:
     """Cancel a map, after the page has asked."""
     change = MapChange(state=MapState.CANCELLED)
-    return await _change(desk, request, "cancel map", "cancelled", change, again=ask_cancel)
+    return await _change(site, request, "cancel map", "cancelled", change, again=ask_cancel)
 
 
-async def retry(desk: Desk, request: Request) -> Response:
+async def retry(site: Site, request: Request) -> Response:
     """Run the failed items again, from the button."""
 
     async def act(stored: Stored) -> object:
-        return await maps.retry_map(desk.context.queue, stored)
+        return await maps.retry_map(site.context.queue, stored)
 
-    return await _act(desk, request, "retry map", "retried", act)
+    return await _act(site, request, "retry map", "retried", act)
 
 
-async def set_workers(desk: Desk, request: Request) -> Response:
+async def set_workers(site: Site, request: Request) -> Response:
     """Change how many workers a map has at most, from the form."""
     form = await read_form(request)
     namespace, name = key_in(request)
 
     async def act(_: Stored) -> None:
         workers = number(form.get("workers", ""), "number of workers")
-        api = desk.context.acting(request.state.user)
+        api = site.context.acting(request.state.user)
         await mapjobs.set_workers(api, namespace, name, workers)
 
-    return await _act(desk, request, "change workers of map", "resized-workers", act)
+    return await _act(site, request, "change workers of map", "resized-workers", act)
 
 
-async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_delete(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a map is deleted."""
     namespace, name = key_in(request)
-    await _map(desk, request, "delete")
+    await _map(site, request, "delete")
     question = Question(
         title=say("Delete {what} {name}?", what=say("map"), name=name),
         lines=(
@@ -121,30 +121,30 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
         back=f"{HERE}/{namespace}/{name}",
         danger=True,
     )
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
-async def delete(desk: Desk, request: Request) -> Response:
+async def delete(site: Site, request: Request) -> Response:
     """Delete a map, after the page has asked."""
-    context = desk.context
+    context = site.context
 
     async def act(stored: Stored) -> None:
         await mapjobs.delete_stored(context.acting(request.state.user), context.queue, stored)
 
-    return await _act(desk, request, "delete map", "deleted", act, verb="delete", back=HERE, again=ask_delete)
+    return await _act(site, request, "delete map", "deleted", act, verb="delete", back=HERE, again=ask_delete)
 
 
-async def show_items(desk: Desk, request: Request) -> Response:
+async def show_items(site: Site, request: Request) -> Response:
     """The items of a map by state, those alone whose value has a text; in pages."""
     namespace, name = key_in(request)
-    stored = await _map(desk, request, "get")
+    stored = await _map(site, request, "get")
     asked = request.query_params
     state, text = asked.get("state", ""), asked.get("q", "").strip()[:VALUE_CHARACTERS]
     after = integer_or(asked.get("after"), -1, minimum=0)
-    rows, following = await _items(desk, stored, state, text.casefold(), None if after < 0 else after)
+    rows, following = await _items(site, stored, state, text.casefold(), None if after < 0 else after)
     at = f"{HERE}/{namespace}/{name}/items"
     more = f"{at}?{urlencode({'state': state, 'q': text, 'after': following})}" if following is not None else ""
-    return desk.page(
+    return site.page(
         request,
         "map_items.html",
         HERE,
@@ -172,21 +172,21 @@ PAGES = (
     Page(method="GET", path=f"{ONE}/items", handler=show_items),
 )
 
-Again = Callable[[Desk, Request, Problem], Awaitable[Response]]
+Again = Callable[[Site, Request, Problem], Awaitable[Response]]
 
 
 async def _change(
-    desk: Desk, request: Request, what: str, outcome: str, change: MapChange, *, again: Again | None = None
+    site: Site, request: Request, what: str, outcome: str, change: MapChange, *, again: Again | None = None
 ) -> Response:
     async def act(stored: Stored) -> object:
-        return await maps.change_map(desk.context.queue, stored, change)
+        return await maps.change_map(site.context.queue, stored, change)
 
     await read_form(request)
-    return await _act(desk, request, what, outcome, act, again=again)
+    return await _act(site, request, what, outcome, act, again=again)
 
 
 async def _act(
-    desk: Desk,
+    site: Site,
     request: Request,
     what: str,
     outcome: str,
@@ -200,24 +200,24 @@ async def _act(
     outcome.
     """
     namespace, name = key_in(request)
-    desk.context.audit(request, what, f"{namespace}/{name}")
+    site.context.audit(request, what, f"{namespace}/{name}")
     page = f"{HERE}/{namespace}/{name}"
     try:
-        await act(await _map(desk, request, verb))
+        await act(await _map(site, request, verb))
     except (Problem, MoorageError) as error:
         if again is None:
             raise
-        return await again(desk, request, problem_to_show(error))
+        return await again(site, request, problem_to_show(error))
     return done(back or page, outcome, f"{namespace}/{name}")
 
 
-async def _map(desk: Desk, request: Request, verb: str) -> Stored:
+async def _map(site: Site, request: Request, verb: str) -> Stored:
     """The map of the path. Raises NotFound, and Forbidden if the user may not do this with it now."""
     namespace, name = key_in(request)
     user = request.state.user
-    since = await oldest_map(desk.context, user, verb, namespace)
-    stored = await maps.get_map(desk.context.queue, namespace, name, since=since)
-    if not await desk.context.auth.may_use_maps(user, verb, namespace):
+    since = await oldest_map(site.context, user, verb, namespace)
+    stored = await maps.get_map(site.context.queue, namespace, name, since=since)
+    if not await site.context.auth.may_use_maps(user, verb, namespace):
         raise Forbidden(
             f"{user.name} may not {verb} mapjobs.{GROUP} in {namespace}",
             hint="ask whoever manages the namespace's roles",
@@ -227,7 +227,7 @@ async def _map(desk: Desk, request: Request, verb: str) -> Stored:
 
 
 async def _items(
-    desk: Desk, stored: Stored, state: str, text: str, after: int | None
+    site: Site, stored: Stored, state: str, text: str, after: int | None
 ) -> tuple[tuple[ItemRow, ...], int | None]:
     """The next items that match, and where the page after them begins; None: there are no more."""
     rows: list[ItemRow] = []
@@ -235,7 +235,7 @@ async def _items(
     states = (state,) if state else ()
     while True:
         page = await maps.list_items(
-            desk.context.queue, stored, states=states, after=after, limit=None if text else ITEMS_SHOWN
+            site.context.queue, stored, states=states, after=after, limit=None if text else ITEMS_SHOWN
         )
         for item in page.items:
             row = item_row(item)

@@ -23,7 +23,6 @@ from moorage.queue.store import Store, Stored
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import Desk, Page, key_in
 from moorage.server.pages.formpages import may_make
 from moorage.server.pages.mapboard import (
     FAILURES_SHOWN,
@@ -36,6 +35,7 @@ from moorage.server.pages.mapboard import (
 )
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rights import Allowed
+from moorage.server.pages.site import Page, Site, key_in
 from moorage.server.problems import Problem
 from moorage.server.queue.access import oldest_maps
 from moorage_kube.errors import ApiError
@@ -45,30 +45,30 @@ HERE = "/maps"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 
 
-async def show_list(desk: Desk, request: Request) -> Response:
+async def show_list(site: Site, request: Request) -> Response:
     """The web page of all maps."""
-    shown = await listed(desk.context, request)
-    can_make = await may_make(desk, request.state.user, MAPJOBS)
+    shown = await listed(site.context, request)
+    can_make = await may_make(site, request.state.user, MAPJOBS)
     part = fragment("maps_live.html", list=shown, can_make=can_make)
-    return desk.page(request, "maps.html", HERE, live_part=part, list=shown, can_make=can_make)
+    return site.page(request, "maps.html", HERE, live_part=part, list=shown, can_make=can_make)
 
 
-async def live_list(desk: Desk, request: Request) -> Response:
+async def live_list(site: Site, request: Request) -> Response:
     """The part of the page of maps that changes."""
-    can_make = await may_make(desk, request.state.user, MAPJOBS)
-    return HTMLResponse(fragment("maps_live.html", list=await listed(desk.context, request), can_make=can_make))
+    can_make = await may_make(site, request.state.user, MAPJOBS)
+    return HTMLResponse(fragment("maps_live.html", list=await listed(site.context, request), can_make=can_make))
 
 
-async def show(desk: Desk, request: Request) -> Response:
+async def show(site: Site, request: Request) -> Response:
     """The web page of one map."""
-    model, rights = await _model(desk.context, request), await _rights(desk, request)
+    model, rights = await _model(site.context, request), await _rights(site, request)
     part = fragment("map_live.html", map=model, rights=rights)
-    return desk.page(request, "map.html", HERE, map=model, live_part=part, rights=rights)
+    return site.page(request, "map.html", HERE, map=model, live_part=part, rights=rights)
 
 
-async def live(desk: Desk, request: Request) -> Response:
+async def live(site: Site, request: Request) -> Response:
     """The part of a map's page that changes."""
-    model, rights = await _model(desk.context, request), await _rights(desk, request)
+    model, rights = await _model(site.context, request), await _rights(site, request)
     return HTMLResponse(fragment("map_live.html", map=model, rights=rights))
 
 
@@ -80,8 +80,8 @@ PAGES = (
 )
 
 
-async def _rights(desk: Desk, request: Request) -> Allowed:
-    return await desk.allowed(request, ("change map", "delete map"), [key_in(request)[0]])
+async def _rights(site: Site, request: Request) -> Allowed:
+    return await site.allowed(request, ("change map", "delete map"), [key_in(request)[0]])
 
 
 async def listed(context: Context, request: Request) -> Shown[MapRow]:

@@ -17,9 +17,9 @@ from moorage.present.commandlines import dataset_line
 from moorage.server.idempotency import mark_of
 from moorage.server.inputs import as_struct
 from moorage.server.listings import visible_storage_classes
-from moorage.server.pages.desk import Desk, Page, checked_name, done, read_form
 from moorage.server.pages.formpages import KEY, form_page, namespaces_for, refused
 from moorage.server.pages.forms import BadForm, Field, Form, Option
+from moorage.server.pages.site import Page, Site, checked_name, done, read_form
 from moorage.server.problems import Problem
 from moorage_kube.errors import MoorageError
 
@@ -34,16 +34,16 @@ INPUT_OF = {  # field of a problem → input of the form
 }
 
 
-async def show_form(desk: Desk, request: Request) -> Response:
+async def show_form(site: Site, request: Request) -> Response:
     """The form of a new dataset."""
-    return form_page(desk, request, HERE, await _form(desk, request, {"key": secrets.token_urlsafe(18)}))
+    return form_page(site, request, HERE, await _form(site, request, {"key": secrets.token_urlsafe(18)}))
 
 
-async def submit(desk: Desk, request: Request) -> Response:
+async def submit(site: Site, request: Request) -> Response:
     """Check the dataset of a form, or create it: it begins to fill at once."""
-    given, context, user = await read_form(request), desk.context, request.state.user
+    given, context, user = await read_form(request), site.context, request.state.user
     is_check = given.get("do") == "check"
-    form = await _form(desk, request, given)
+    form = await _form(site, request, given)
     try:
         body = dataset_request(given, dry_run=is_check)
         form = replace(form, line=dataset_line(body))
@@ -54,10 +54,10 @@ async def submit(desk: Desk, request: Request) -> Response:
         async with context.turns.turn(mark):
             await datasets.create_dataset(context.acting(user), obj, mark=mark, dry_run=is_check)
     except (BadForm, Problem, MoorageError) as error:
-        return refused(desk, request, HERE, form, error, INPUT_OF)
+        return refused(site, request, HERE, form, error, INPUT_OF)
     if is_check:
         remark = "The API server would accept this dataset. Whether its source can be read shows when it fills"
-        return form_page(desk, request, HERE, replace(form, remarks=(remark,)))
+        return form_page(site, request, HERE, replace(form, remarks=(remark,)))
     return done(f"{HERE}/{body.namespace}/{body.name}", "created", f"{body.namespace}/{body.name}")
 
 
@@ -86,11 +86,11 @@ def dataset_request(given: Mapping[str, str], *, dry_run: bool) -> NewDataset:
     return as_struct(body, NewDataset)
 
 
-async def _form(desk: Desk, request: Request, given: Mapping[str, str]) -> Form:
+async def _form(site: Site, request: Request, given: Mapping[str, str]) -> Form:
     # choices that depend on the user's rights
     user = request.state.user
-    namespaces = await namespaces_for(desk, user, DATASETS)
-    classes = await visible_storage_classes(desk.context, user)
+    namespaces = await namespaces_for(site, user, DATASETS)
+    classes = await visible_storage_classes(site.context, user)
     return Form(
         title="New dataset",
         action=NEW,

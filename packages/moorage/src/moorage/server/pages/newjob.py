@@ -21,16 +21,16 @@ from moorage.decide.runs.state import attempt_of
 from moorage.model.names import RUN_LABEL
 from moorage.present.commandlines import run_line
 from moorage.present.explanation import explanation_view
-from moorage.server.around import around_of
 from moorage.server.context import Context
 from moorage.server.explaining import explained_new
 from moorage.server.idempotency import mark_of
 from moorage.server.identity.auth import User
-from moorage.server.pages.desk import Desk, Page, done, read_form
 from moorage.server.pages.formpages import KEY, around, form_page, namespaces_for, refused
 from moorage.server.pages.forms import BadForm, Form, Verdict
 from moorage.server.pages.jobform import folder_note, given_of, job_fields, read_job
+from moorage.server.pages.site import Page, Site, done, read_form
 from moorage.server.problems import Problem
+from moorage.server.runfacts import around_of
 from moorage_kube.api import Api
 from moorage_kube.errors import MoorageError
 from moorage_kube.meta import labels_of
@@ -41,21 +41,21 @@ NEW = f"{HERE}/new"
 _TONES = {"fits": "good", "never": "bad"}
 
 
-async def show_form(desk: Desk, request: Request) -> Response:
+async def show_form(site: Site, request: Request) -> Response:
     """The form of a new run; `from=NAMESPACE/NAME`: filled in with the values of that run."""
     namespace, _, name = request.query_params.get("from", "").partition("/")
     given, note = dict[str, str](), ""
     if namespace and name:
-        given, note = await _given_of_run(desk.context, request.state.user, namespace, name)
-    form = await _form(desk, request.state.user, given | {"key": secrets.token_urlsafe(18)})
-    return form_page(desk, request, HERE, replace(form, remarks=(note,) if note else ()))
+        given, note = await _given_of_run(site.context, request.state.user, namespace, name)
+    form = await _form(site, request.state.user, given | {"key": secrets.token_urlsafe(18)})
+    return form_page(site, request, HERE, replace(form, remarks=(note,) if note else ()))
 
 
-async def submit(desk: Desk, request: Request) -> Response:
+async def submit(site: Site, request: Request) -> Response:
     """Check the run of a form, or start it."""
-    given, context, user = await read_form(request), desk.context, request.state.user
+    given, context, user = await read_form(request), site.context, request.state.user
     is_check, notes = given.get("do") == "check", list[str]()
-    form = await _form(desk, user, given)
+    form = await _form(site, user, given)
     try:
         body = read_job(given, dry_run=is_check)
         form = replace(form, line=run_line(body))
@@ -65,9 +65,9 @@ async def submit(desk: Desk, request: Request) -> Response:
         submitted = await _submit(context, user, api, body, given.get("key", ""), notes)
         if is_check:
             verdict = await _verdict(context, api, submitted, body.namespace)
-            return form_page(desk, request, HERE, replace(form, verdict=verdict, remarks=tuple(notes)))
+            return form_page(site, request, HERE, replace(form, verdict=verdict, remarks=tuple(notes)))
     except (BadForm, Problem, MoorageError) as error:
-        return refused(desk, request, HERE, form, error)
+        return refused(site, request, HERE, form, error)
     name = labels_of(submitted.jobs[0])[RUN_LABEL]
     context.audit(request, "start run", f"{body.namespace}/{name}")
     return done(f"{HERE}/{body.namespace}/{name}", "started", f"{body.namespace}/{name}")
@@ -79,9 +79,9 @@ PAGES = (
 )
 
 
-async def _form(desk: Desk, user: User, given: Mapping[str, str]) -> Form:
-    namespaces = await namespaces_for(desk, user, JOBS)
-    place = await around(desk, user, given.get("namespace") or (namespaces[0] if namespaces else ""), namespaces)
+async def _form(site: Site, user: User, given: Mapping[str, str]) -> Form:
+    namespaces = await namespaces_for(site, user, JOBS)
+    place = await around(site, user, given.get("namespace") or (namespaces[0] if namespaces else ""), namespaces)
     fields, folded = job_fields(place)
     return Form(
         title="New job",

@@ -19,12 +19,10 @@ from moorage.decide.runs.request import Caller
 from moorage.decide.runs.timelimit import parse_time
 from moorage.model.mapjob import MAPJOBS, PARALLELISM_MAX
 from moorage.present.commandlines import map_line
-from moorage.server.around import around_of
 from moorage.server.context import Context
 from moorage.server.idempotency import mark_of
 from moorage.server.identity.auth import User
 from moorage.server.inputs import as_struct
-from moorage.server.pages.desk import Desk, Page, done, read_form
 from moorage.server.pages.formpages import KEY, around, form_page, namespaces_for, refused
 from moorage.server.pages.forms import BadForm, Field, Form, Reader, Verdict
 from moorage.server.pages.jobform import (
@@ -36,7 +34,9 @@ from moorage.server.pages.jobform import (
     read_command,
     size_fields,
 )
+from moorage.server.pages.site import Page, Site, done, read_form
 from moorage.server.problems import Problem
+from moorage.server.runfacts import around_of
 from moorage_kube.api import Api
 from moorage_kube.errors import MoorageError
 from moorage_kube.quantity import counted
@@ -61,18 +61,18 @@ class Items(Struct, frozen=True):
             yield number, json.dumps({"value": value}).encode()
 
 
-async def show_form(desk: Desk, request: Request) -> Response:
+async def show_form(site: Site, request: Request) -> Response:
     """The form of a new map."""
     return form_page(
-        desk, request, HERE, await _form(desk, request.state.user, {"key": secrets.token_urlsafe(18)})
+        site, request, HERE, await _form(site, request.state.user, {"key": secrets.token_urlsafe(18)})
     )
 
 
-async def submit(desk: Desk, request: Request) -> Response:
+async def submit(site: Site, request: Request) -> Response:
     """Check the map of a form, or make it and bring its items."""
-    given, context, user = await read_form(request, FORM_BYTES), desk.context, request.state.user
+    given, context, user = await read_form(request, FORM_BYTES), site.context, request.state.user
     is_check, notes = given.get("do") == "check", list[str]()
-    form = await _form(desk, user, given)
+    form = await _form(site, user, given)
     namespace = given.get("namespace", "")
     try:
         body, workers, items = read_map(given)
@@ -85,7 +85,7 @@ async def submit(desk: Desk, request: Request) -> Response:
             plan = await _check(context, api, map_request, caller)
             headline = f"map {namespace}/{body.name} would be made with {counted(items.count, 'item')}"
             verdict = Verdict(tone="good", headline=headline, lines=(_workers_words(workers),))
-            return form_page(desk, request, HERE, replace(form, verdict=verdict, remarks=plan.notes))
+            return form_page(site, request, HERE, replace(form, verdict=verdict, remarks=plan.notes))
         mark = mark_of(user.name, f"map\0{namespace}\0{body.request}", body)
         async with context.turns.turn(mark):
             await mapjobs.submit_map(
@@ -101,7 +101,7 @@ async def submit(desk: Desk, request: Request) -> Response:
             if not stored.map.closed:  # the same form sent again finds its items there
                 await maps.add_items(context.queue, stored, items.lines(), first=0, close=True)
     except (BadForm, Problem, MoorageError) as error:
-        return refused(desk, request, HERE, form, error, INPUT_OF)
+        return refused(site, request, HERE, form, error, INPUT_OF)
     return done(f"{HERE}/{namespace}/{body.name}", "created", f"{namespace}/{body.name}")
 
 
@@ -186,10 +186,10 @@ def _items(reader: Reader, given: Mapping[str, str]) -> Items:
     return Items(("--range", span), numbers, len(numbers))
 
 
-async def _form(desk: Desk, user: User, given: Mapping[str, str]) -> Form:
-    namespaces = await namespaces_for(desk, user, MAPJOBS)
+async def _form(site: Site, user: User, given: Mapping[str, str]) -> Form:
+    namespaces = await namespaces_for(site, user, MAPJOBS)
     chosen = given.get("namespace") or (namespaces[0] if namespaces else "")
-    place = await around(desk, user, chosen, namespaces)
+    place = await around(site, user, chosen, namespaces)
     common, folded = map_fields(place)
     return Form(
         title="New map",

@@ -14,9 +14,9 @@ from moorage.decide.usage.gpus import NodeGpus
 from moorage.server.pages.adminlists import AdminList, list_page, live_part, require, wanted_lines
 from moorage.server.pages.adminview import Button, Cell, Line, Table
 from moorage.server.pages.board import type_name
-from moorage.server.pages.desk import Desk, Page, Question, Tick, done, problem_to_show, read_form
 from moorage.server.pages.paging import Shown
 from moorage.server.pages.rights import Allowed
+from moorage.server.pages.site import Page, Question, Site, Tick, done, problem_to_show, read_form
 from moorage.server.problems import Problem
 from moorage_kube.errors import MoorageError, Problems
 from moorage_kube.meta import is_condition_true, key_of
@@ -46,51 +46,51 @@ OPTIONS = {  # of `moor drain` → the field of the form, and the words of its b
 }
 
 
-async def show_list(desk: Desk, request: Request) -> Response:
+async def show_list(site: Site, request: Request) -> Response:
     """The web page of nodes, for administrators."""
-    return await _list_page(desk, request)
+    return await _list_page(site, request)
 
 
-async def live_list(desk: Desk, request: Request) -> Response:
+async def live_list(site: Site, request: Request) -> Response:
     """The part of the page of nodes that changes."""
-    return HTMLResponse(live_part(LIST, await _listed(desk, request)))
+    return HTMLResponse(live_part(LIST, await _listed(site, request)))
 
 
-async def cordon(desk: Desk, request: Request) -> Response:
+async def cordon(site: Site, request: Request) -> Response:
     """Cordon a node from its button."""
-    return await _switch(desk, request, unschedulable=True)
+    return await _switch(site, request, unschedulable=True)
 
 
-async def uncordon(desk: Desk, request: Request) -> Response:
+async def uncordon(site: Site, request: Request) -> Response:
     """Uncordon a node from its button."""
-    return await _switch(desk, request, unschedulable=False)
+    return await _switch(site, request, unschedulable=False)
 
 
-async def ask_drain(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_drain(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that lists the pods that a drain would evict, and asks."""
     node = request.path_params["node"]
-    plan = await preview_drain(desk.context.acting(request.state.user), node, DrainOptions())
-    return desk.ask(request, HERE, question_of(node, plan), problem)
+    plan = await preview_drain(site.context.acting(request.state.user), node, DrainOptions())
+    return site.ask(request, HERE, question_of(node, plan), problem)
 
 
-async def drain(desk: Desk, request: Request) -> Response:
+async def drain(site: Site, request: Request) -> Response:
     """Cordon a node and evict its pods, after the page has asked. The answer does not wait for the pods to
     end.
     """
     form = await read_form(request)
     node = request.path_params["node"]
-    desk.context.audit(request, "drain", f"node {node}")
+    site.context.audit(request, "drain", f"node {node}")
     options = DrainOptions(**{field: bool(form.get(field)) for field, _ in OPTIONS.values()})
     try:
-        begun = await begin_drain(desk.context.acting(request.state.user), node, options)
+        begun = await begin_drain(site.context.acting(request.state.user), node, options)
     except Problems as error:
         refused = Problem(409, "conflict", error.message, "tick the boxes below to allow it")
-        return await ask_drain(desk, request, refused)
+        return await ask_drain(site, request, refused)
     except (Problem, MoorageError) as error:
-        return await ask_drain(desk, request, problem_to_show(error))
+        return await ask_drain(site, request, problem_to_show(error))
     if begun.held:
         held = Problem(409, "conflict", "; ".join(begun.held), "drain the node again when its budget allows it")
-        return await ask_drain(desk, request, held)
+        return await ask_drain(site, request, held)
     return done(HERE, "draining", node)
 
 
@@ -166,29 +166,29 @@ def _state(node: Obj) -> str:
     return CORDONED if (node.get("spec") or {}).get("unschedulable") else READY
 
 
-async def _listed(desk: Desk, request: Request) -> Shown[Line]:
-    await require(desk, request, "see nodes", "the nodes of the cluster")
-    cluster = await desk.context.ready()
+async def _listed(site: Site, request: Request) -> Shown[Line]:
+    await require(site, request, "see nodes", "the nodes of the cluster")
+    cluster = await site.context.ready()
     pods = Counter(
         str(pod["spec"]["nodeName"])
         for pod in cluster.pods.all()
         if (pod.get("spec") or {}).get("nodeName")
         and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
     )
-    rights = await desk.allowed(request, CONTROLS)
+    rights = await site.allowed(request, CONTROLS)
     return wanted_lines(LIST, request, lines_of(cluster.nodes.all(), cluster.gpus().nodes, pods, rights))
 
 
-async def _list_page(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
-    return list_page(desk, request, LIST, await _listed(desk, request), problem=problem)
+async def _list_page(site: Site, request: Request, problem: Problem | None = None) -> Response:
+    return list_page(site, request, LIST, await _listed(site, request), problem=problem)
 
 
-async def _switch(desk: Desk, request: Request, *, unschedulable: bool) -> Response:
+async def _switch(site: Site, request: Request, *, unschedulable: bool) -> Response:
     await read_form(request)
     node, verb = request.path_params["node"], "cordon" if unschedulable else "uncordon"
-    desk.context.audit(request, verb, f"node {node}")
+    site.context.audit(request, verb, f"node {node}")
     try:
-        await set_schedulable(desk.context.acting(request.state.user), node, unschedulable=unschedulable)
+        await set_schedulable(site.context.acting(request.state.user), node, unschedulable=unschedulable)
     except (Problem, MoorageError) as error:
-        return await _list_page(desk, request, problem_to_show(error))
+        return await _list_page(site, request, problem_to_show(error))
     return done(HERE, f"{verb}ed", node)

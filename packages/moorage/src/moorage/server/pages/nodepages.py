@@ -15,8 +15,8 @@ from moorage.decide.runs.state import RunView
 from moorage.decide.usage.gpus import gpu_type
 from moorage.server.pages.board import node_cards, type_name
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import Desk, Page
 from moorage.server.pages.rows import job_rows
+from moorage.server.pages.site import Page, Site
 from moorage_kube.errors import NotFound
 from moorage_kube.meta import is_condition_true, labels_of
 from moorage_kube.quantity import format_amount
@@ -37,30 +37,30 @@ class Amount(Struct, frozen=True, kw_only=True):
     percent: int
 
 
-async def show_node(desk: Desk, request: Request) -> Response:
+async def show_node(site: Site, request: Request) -> Response:
     """The web page of one node."""
     name = request.path_params["node"]
-    part = await _node(desk, name)
-    return desk.page(request, "place.html", HERE, title=name, what="Node", at=f"/nodes/{name}", live_part=part)
+    part = await _node(site, name)
+    return site.page(request, "place.html", HERE, title=name, what="Node", at=f"/nodes/{name}", live_part=part)
 
 
-async def live_node(desk: Desk, request: Request) -> Response:
+async def live_node(site: Site, request: Request) -> Response:
     """The part of a node's page that changes."""
-    return HTMLResponse(await _node(desk, request.path_params["node"]))
+    return HTMLResponse(await _node(site, request.path_params["node"]))
 
 
-async def show_type(desk: Desk, request: Request) -> Response:
+async def show_type(site: Site, request: Request) -> Response:
     """The web page of one GPU type."""
     kind = request.path_params["type"]
-    part = await _type(desk, kind)
-    return desk.page(
+    part = await _type(site, kind)
+    return site.page(
         request, "place.html", HERE, title=type_name(kind), what="GPU type", at=f"/gpus/{kind}", live_part=part
     )
 
 
-async def live_type(desk: Desk, request: Request) -> Response:
+async def live_type(site: Site, request: Request) -> Response:
     """The part of a GPU type's page that changes."""
-    return HTMLResponse(await _type(desk, request.path_params["type"]))
+    return HTMLResponse(await _type(site, request.path_params["type"]))
 
 
 PAGES = (
@@ -71,9 +71,9 @@ PAGES = (
 )
 
 
-async def _node(desk: Desk, name: str) -> str:
+async def _node(site: Site, name: str) -> str:
     """Raises NotFound."""
-    context = desk.context
+    context = site.context
     cluster, now = await context.ready(), context.now()
     node = cluster.nodes.get(name)
     if node is None:
@@ -81,7 +81,7 @@ async def _node(desk: Desk, name: str) -> str:
             f"node {name!r} not found", hint="list the nodes with GPUs: moor gpus", code=ErrorCode.NOT_FOUND
         )
     pods = [pod for pod in cluster.pods.all() if (pod.get("spec") or {}).get("nodeName") == name]
-    shown, more = job_rows((run for run in await desk.runs() if _is_on(run, name)), now)
+    shown, more = job_rows((run for run in await site.runs() if _is_on(run, name)), now)
     gpus = next((known for known in cluster.gpus().nodes if known.name == name), None)
     return fragment(
         "node_live.html",
@@ -94,9 +94,9 @@ async def _node(desk: Desk, name: str) -> str:
     )
 
 
-async def _type(desk: Desk, kind: str) -> str:
+async def _type(site: Site, kind: str) -> str:
     """Raises NotFound."""
-    context = desk.context
+    context = site.context
     cluster, now = await context.ready(), context.now()
     view = cluster.gpus()
     counts = view.by_type.get(kind)
@@ -105,7 +105,7 @@ async def _type(desk: Desk, kind: str) -> str:
         raise NotFound(
             f"GPU type {kind!r} not found", hint=f"use {known}" if known else None, code=ErrorCode.NOT_FOUND
         )
-    runs = [run for run in await desk.runs() if run.gpu_type == kind and not run.state.ended]
+    runs = [run for run in await site.runs() if run.gpu_type == kind and not run.state.ended]
     shown, more = job_rows(runs, now)
     cards = node_cards((node for node in view.nodes if node.type == kind), now)
     return fragment("type_live.html", counts=counts, cards=cards, rows=shown, more=more)

@@ -6,18 +6,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.present.rightsizing import make_work
-from moorage.server.pages.desk import Desk, Page
+from moorage.server.pages.site import Page, Site
 from moorage.server.rightsizing import readable_works
 
 JOBS_HERE = "/jobs"  # among its pages
 WORKS_SHOWN = 500
 
 
-async def show(desk: Desk, request: Request) -> Response:
+async def show(site: Site, request: Request) -> Response:
     """The web page of advice: about the reader's own work, and about work that they may list."""
-    works = await readable_works(desk.context.rightsizing, desk.context.auth, request.state.user)
+    works = await readable_works(site.context.rightsizing, site.context.auth, request.state.user)
     advised = [make_work(work) for work in works if work.advice]
-    return desk.page(
+    return site.page(
         request,
         "rightsize.html",
         JOBS_HERE,

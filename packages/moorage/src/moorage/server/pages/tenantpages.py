@@ -23,8 +23,8 @@ from moorage.server.pages.adminview import (
     names_in,
     some,
 )
-from moorage.server.pages.desk import Desk, Page, checked_name, done, problem_to_show, read_form
 from moorage.server.pages.paging import Shown
+from moorage.server.pages.site import Page, Site, checked_name, done, problem_to_show, read_form
 from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 from moorage_kube.errors import ApiError, MoorageError
@@ -73,42 +73,42 @@ NEW = Form(
 )
 
 
-async def show_list(desk: Desk, request: Request) -> Response:
+async def show_list(site: Site, request: Request) -> Response:
     """The web page of tenants."""
-    return await _list_page(desk, request)
+    return await _list_page(site, request)
 
 
-async def live_list(desk: Desk, request: Request) -> Response:
+async def live_list(site: Site, request: Request) -> Response:
     """The part of the page of tenants that changes."""
-    return HTMLResponse(live_part(LIST, await _listed(desk, request)))
+    return HTMLResponse(live_part(LIST, await _listed(site, request)))
 
 
-async def create(desk: Desk, request: Request) -> Response:
+async def create(site: Site, request: Request) -> Response:
     """Create a tenant from the form of the page."""
     form = await read_form(request)
-    desk.context.audit(request, "create", f"tenant {form.get('name', '')}")
+    site.context.audit(request, "create", f"tenant {form.get('name', '')}")
     try:
         name = checked_name(form)
         obj = tenants.plan_tenant(name, spec_of(form, name))
-        await tenants.create_tenant(desk.context.acting(request.state.user), obj)
+        await tenants.create_tenant(site.context.acting(request.state.user), obj)
     except (Problem, MoorageError) as error:
-        return await _list_page(desk, request, problem_to_show(error), form)
+        return await _list_page(site, request, problem_to_show(error), form)
     return done(f"{HERE}/{name}", "created", name)
 
 
-async def show(desk: Desk, request: Request) -> Response:
+async def show(site: Site, request: Request) -> Response:
     """The web page of one tenant."""
-    return await _page(desk, request)
+    return await _page(site, request)
 
 
-async def add(desk: Desk, request: Request) -> Response:
+async def add(site: Site, request: Request) -> Response:
     """Give users and groups a role in a tenant."""
-    return await _change(desk, request, is_added=True)
+    return await _change(site, request, is_added=True)
 
 
-async def remove(desk: Desk, request: Request) -> Response:
+async def remove(site: Site, request: Request) -> Response:
     """Take a role in a tenant from a user or a group."""
-    return await _change(desk, request, is_added=False)
+    return await _change(site, request, is_added=False)
 
 
 PAGES = (
@@ -238,22 +238,22 @@ def _state(obj: Obj) -> Cell:
     return Cell(text=NOT_READY, tone="wait", note=str(ready.get("message") or "the operator has not looked yet"))
 
 
-async def _listed(desk: Desk, request: Request) -> Shown[Line]:
-    objs = await tenants.list_tenants(desk.context.acting(request.state.user))
+async def _listed(site: Site, request: Request) -> Shown[Line]:
+    objs = await tenants.list_tenants(site.context.acting(request.state.user))
     return wanted_lines(LIST, request, lines_of(objs))
 
 
 async def _list_page(
-    desk: Desk, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
+    site: Site, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
 ) -> Response:
     form = NEW if given is None else given_in(NEW, given.items())
-    may_create = (await desk.allowed(request, ("create tenant",))).may("create tenant")
-    listed = await _listed(desk, request)
-    return list_page(desk, request, LIST, listed, forms=(form,) if may_create else (), problem=problem)
+    may_create = (await site.allowed(request, ("create tenant",))).may("create tenant")
+    listed = await _listed(site, request)
+    return list_page(site, request, LIST, listed, forms=(form,) if may_create else (), problem=problem)
 
 
-async def _page(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
-    api, name = desk.context.acting(request.state.user), request.path_params["tenant"]
+async def _page(site: Site, request: Request, problem: Problem | None = None) -> Response:
+    api, name = site.context.acting(request.state.user), request.path_params["tenant"]
     obj = await tenants.get_tenant(api, name)
     used: dict[str, Any] = {}
     try:
@@ -261,8 +261,8 @@ async def _page(desk: Desk, request: Request, problem: Problem | None = None) ->
             used |= (quota.get("status") or {}).get("used") or {}
     except ApiError:  # the rest is of use without
         used = {}
-    may_change = (await desk.allowed(request, ("change tenant",))).may("change tenant")
-    return desk.page(
+    may_change = (await site.allowed(request, ("change tenant",))).may("change tenant")
+    return site.page(
         request,
         "admin_one.html",
         HERE,
@@ -276,7 +276,7 @@ async def _page(desk: Desk, request: Request, problem: Problem | None = None) ->
     )
 
 
-async def _change(desk: Desk, request: Request, *, is_added: bool) -> Response:
+async def _change(site: Site, request: Request, *, is_added: bool) -> Response:
     form, name = await read_form(request), request.path_params["tenant"]
     role = form.get("role", "")
     # a person's name may hold blanks: the button of a row sends exactly one
@@ -285,15 +285,15 @@ async def _change(desk: Desk, request: Request, *, is_added: bool) -> Response:
         for field in ("people", "groups")
     }
     everybody = ", ".join(names["people"] + names["groups"])
-    desk.context.audit(request, "change", f"tenant {name}: {'add' if is_added else 'remove'} {role} {everybody}")
+    site.context.audit(request, "change", f"tenant {name}: {'add' if is_added else 'remove'} {role} {everybody}")
     try:
         if role not in tenants.ROLES:
             raise Problem(
                 422, "invalid", f"invalid role {role[:40]!r}: use {', '.join(tenants.ROLES)}", field="role"
             )
-        api = desk.context.acting(request.state.user)
+        api = site.context.acting(request.state.user)
         change = tenants.add_to_tenant if is_added else tenants.remove_from_tenant
         await change(api, name, role, {field: listed for field, listed in names.items() if listed})
     except (Problem, MoorageError) as error:
-        return await _page(desk, request, problem_to_show(error))
+        return await _page(site, request, problem_to_show(error))
     return done(f"{HERE}/{name}", "members", name)

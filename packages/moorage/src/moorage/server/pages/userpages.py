@@ -19,8 +19,8 @@ from moorage.server.inputs import as_struct
 from moorage.server.pages.adminlists import AdminList, list_page, live_part, wanted_lines
 from moorage.server.pages.adminview import Button, Cell, Form, Input, Line, Section, Table, given_in, names_in
 from moorage.server.pages.board import ago
-from moorage.server.pages.desk import Desk, Page, Question, done, problem_to_show, read_form
 from moorage.server.pages.paging import Shown
+from moorage.server.pages.site import Page, Question, Site, done, problem_to_show, read_form
 from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 from moorage_kube.errors import Forbidden, MoorageError, NotFound
@@ -54,59 +54,59 @@ NEW = Form(
 )
 
 
-async def show_list(desk: Desk, request: Request) -> Response:
+async def show_list(site: Site, request: Request) -> Response:
     """The web page of users."""
-    return await _list_page(desk, request)
+    return await _list_page(site, request)
 
 
-async def live_list(desk: Desk, request: Request) -> Response:
+async def live_list(site: Site, request: Request) -> Response:
     """The part of the page of users that changes."""
-    return HTMLResponse(live_part(LIST, await _listed(desk, request)))
+    return HTMLResponse(live_part(LIST, await _listed(site, request)))
 
 
-async def create(desk: Desk, request: Request) -> Response:
+async def create(site: Site, request: Request) -> Response:
     """Create an account with a first password, which the answer shows once."""
     form = await read_form(request)
     name, groups = form.get("name", ""), names_in(form.get("groups", ""))
-    desk.context.audit(request, "create", f"user {name}")
+    site.context.audit(request, "create", f"user {name}")
     password = people.first_password()
     try:
         body = as_struct({"name": name, "password": password, "groups": groups}, NewAccount)
-        await people.create_local_account(desk.context.acting(request.state.user), body)
+        await people.create_local_account(site.context.acting(request.state.user), body)
     except (Problem, MoorageError) as error:
-        return await _list_page(desk, request, problem_to_show(error), form)
-    return _password_page(desk, request, name, password, f"Account {name} is created")
+        return await _list_page(site, request, problem_to_show(error), form)
+    return _password_page(site, request, name, password, f"Account {name} is created")
 
 
-async def show(desk: Desk, request: Request) -> Response:
+async def show(site: Site, request: Request) -> Response:
     """The web page of one user."""
-    return await _page(desk, request)
+    return await _page(site, request)
 
 
-async def set_groups(desk: Desk, request: Request) -> Response:
+async def set_groups(site: Site, request: Request) -> Response:
     """Set the groups of a user."""
     form = await read_form(request)
     groups = names_in(form.get("groups", ""))
-    return await _change(desk, request, {"groups": groups}, "groups", "groups")
+    return await _change(site, request, {"groups": groups}, "groups", "groups")
 
 
-async def set_password(desk: Desk, request: Request) -> Response:
+async def set_password(site: Site, request: Request) -> Response:
     """Give a user a new password, which the answer shows once; their sessions end."""
     await read_form(request)
     person, password = request.path_params["person"], people.first_password()
-    desk.context.audit(request, "change", f"password of user {person}")
+    site.context.audit(request, "change", f"password of user {person}")
     try:
-        api = desk.context.acting(request.state.user)
-        await apply_change(desk.context, api, person, AccountChange(password=password))
+        api = site.context.acting(request.state.user)
+        await apply_change(site.context, api, person, AccountChange(password=password))
     except (Problem, MoorageError) as error:
-        return await _page(desk, request, problem_to_show(error))
-    return _password_page(desk, request, person, password, f"{person} has a new password")
+        return await _page(site, request, problem_to_show(error))
+    return _password_page(site, request, person, password, f"{person} has a new password")
 
 
-async def ask_disable(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_disable(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before an account is disabled."""
     person = request.path_params["person"]
-    await people.get_account(desk.context.acting(request.state.user), person)
+    await people.get_account(site.context.acting(request.state.user), person)
     question = Question(
         title=f"Disable {person}?",
         lines=(
@@ -119,31 +119,31 @@ async def ask_disable(desk: Desk, request: Request, problem: Problem | None = No
         danger=True,
         entry=("reason", "Reason, for administrators", "disabled by an administrator"),
     )
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
-async def disable(desk: Desk, request: Request) -> Response:
+async def disable(site: Site, request: Request) -> Response:
     """Disable an account, after the page has asked."""
     form = await read_form(request)
-    return await _change(desk, request, {"disabled": True, "reason": form.get("reason", "")}, "disabled", DISABLED)
+    return await _change(site, request, {"disabled": True, "reason": form.get("reason", "")}, "disabled", DISABLED)
 
 
-async def enable(desk: Desk, request: Request) -> Response:
+async def enable(site: Site, request: Request) -> Response:
     """Enable an account again."""
     await read_form(request)
-    return await _change(desk, request, {"disabled": False}, "disabled", ENABLED)
+    return await _change(site, request, {"disabled": False}, "disabled", ENABLED)
 
 
-async def end_session(desk: Desk, request: Request) -> Response:
+async def end_session(site: Site, request: Request) -> Response:
     """End one session of a user. Needs the right to change accounts."""
     await read_form(request)
     person, number = request.path_params["person"], request.path_params["session"]
-    desk.context.audit(request, "end", f"session of user {person}")
-    if not (await desk.allowed(request, ("change user",))).may("change user"):
+    site.context.audit(request, "end", f"session of user {person}")
+    if not (await site.allowed(request, ("change user",))).may("change user"):
         raise Forbidden("you may not end the sessions of others", hint="accounts are for administrators")
-    for session in await desk.context.logins.sessions(person):
+    for session in await site.context.logins.sessions(person):
         if session.id == number:
-            await desk.context.logins.end(session, "an administrator ended it")
+            await site.context.logins.end(session, "an administrator ended it")
             return done(_at(person), "ended", person)
     raise NotFound(f"session {number[:40]!r} of user {person} not found", code=ErrorCode.NOT_FOUND)
 
@@ -188,29 +188,29 @@ def _at(person: str) -> str:
     return f"{HERE}/{quote(person, safe='@')}"
 
 
-async def _listed(desk: Desk, request: Request) -> Shown[Line]:
-    accounts = await people.list_accounts(desk.context.acting(request.state.user))
+async def _listed(site: Site, request: Request) -> Shown[Line]:
+    accounts = await people.list_accounts(site.context.acting(request.state.user))
     sessions: dict[str, list[Session]] = {}
-    for session in await desk.context.sessions.do(lambda store: store.all()):
+    for session in await site.context.sessions.do(lambda store: store.all()):
         sessions.setdefault(session.person, []).append(session)
-    return wanted_lines(LIST, request, lines_of(accounts, sessions, desk.context.now()))
+    return wanted_lines(LIST, request, lines_of(accounts, sessions, site.context.now()))
 
 
 async def _list_page(
-    desk: Desk, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
+    site: Site, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
 ) -> Response:
-    listed = await _listed(desk, request)
-    may_create = (await desk.allowed(request, ("create user",))).may("create user")
+    listed = await _listed(site, request)
+    may_create = (await site.allowed(request, ("create user",))).may("create user")
     form = NEW if given is None else given_in(NEW, given.items())
-    return list_page(desk, request, LIST, listed, forms=(form,) if may_create else (), problem=problem)
+    return list_page(site, request, LIST, listed, forms=(form,) if may_create else (), problem=problem)
 
 
-async def _page(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
-    person, now = request.path_params["person"], desk.context.now()
-    account = people.account_of(await people.get_account(desk.context.acting(request.state.user), person))
-    may_change = (await desk.allowed(request, ("change user",))).may("change user")
-    sessions = await desk.context.logins.sessions(person)
-    return desk.page(
+async def _page(site: Site, request: Request, problem: Problem | None = None) -> Response:
+    person, now = request.path_params["person"], site.context.now()
+    account = people.account_of(await people.get_account(site.context.acting(request.state.user), person))
+    may_change = (await site.allowed(request, ("change user",))).may("change user")
+    sessions = await site.context.logins.sessions(person)
+    return site.page(
         request,
         "admin_one.html",
         HERE,
@@ -300,18 +300,18 @@ def _session_line(at: str, session: Session, now: datetime, *, may_change: bool)
     )
 
 
-async def _change(desk: Desk, request: Request, fields: Mapping[str, object], what: str, outcome: str) -> Response:
+async def _change(site: Site, request: Request, fields: Mapping[str, object], what: str, outcome: str) -> Response:
     person = request.path_params["person"]
-    desk.context.audit(request, "change", f"{what} of user {person}")
+    site.context.audit(request, "change", f"{what} of user {person}")
     try:
         change = as_struct(fields, AccountChange)
-        await apply_change(desk.context, desk.context.acting(request.state.user), person, change)
+        await apply_change(site.context, site.context.acting(request.state.user), person, change)
     except (Problem, MoorageError) as error:
-        return await _page(desk, request, problem_to_show(error))
+        return await _page(site, request, problem_to_show(error))
     return done(_at(person), outcome, person)
 
 
-def _password_page(desk: Desk, request: Request, person: str, password: str, title: str) -> Response:
+def _password_page(site: Site, request: Request, person: str, password: str, title: str) -> Response:
     question = Question(
         title=title,
         lines=(
@@ -321,4 +321,4 @@ def _password_page(desk: Desk, request: Request, person: str, password: str, tit
         ),
         back=_at(person),
     )
-    return desk.ask(request, HERE, question)
+    return site.ask(request, HERE, question)

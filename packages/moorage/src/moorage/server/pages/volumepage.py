@@ -14,8 +14,8 @@ from moorage.actions.backups import Backup, NewBackup
 from moorage.server.inputs import number
 from moorage.server.pages.board import When, ago, owner_hues
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import Desk, Page, done, key_in, problem_to_show, read_form
 from moorage.server.pages.rows import volume_row
+from moorage.server.pages.site import Page, Site, done, key_in, problem_to_show, read_form
 from moorage.server.problems import Problem
 from moorage_kube.errors import ApiError, MoorageError
 from moorage_kube.moments import moment
@@ -45,28 +45,28 @@ class UserRow(Struct, frozen=True):
     href: str  # empty: it has no page
 
 
-async def show(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def show(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The web page of one volume."""
     namespace, name = key_in(request)
-    return desk.page(
+    return site.page(
         request,
         "volume.html",
         HERE,
         problem=problem,
-        live_part=await _live(desk, request),
+        live_part=await _live(site, request),
         namespace=namespace,
         name=name,
         kept=KEPT,
-        rights=await desk.allowed(request, CONTROLS, [namespace]),
+        rights=await site.allowed(request, CONTROLS, [namespace]),
     )
 
 
-async def live(desk: Desk, request: Request) -> Response:
+async def live(site: Site, request: Request) -> Response:
     """The part of a volume's page that changes."""
-    return HTMLResponse(await _live(desk, request))
+    return HTMLResponse(await _live(site, request))
 
 
-async def back_up(desk: Desk, request: Request) -> Response:
+async def back_up(site: Site, request: Request) -> Response:
     """Back a volume up, once or on a schedule, from the form."""
     form = await read_form(request)
     namespace, name = key_in(request)
@@ -81,21 +81,21 @@ async def back_up(desk: Desk, request: Request) -> Response:
             secret=form.get("secret", ""),
         )
         planned = backups.plan_backup(asked, request.state.user.name)
-        await backups.create_backup(desk.context.acting(request.state.user), planned)
+        await backups.create_backup(site.context.acting(request.state.user), planned)
 
-    return await _act(desk, request, "back up volume", "backup", act)
+    return await _act(site, request, "back up volume", "backup", act)
 
 
-async def restore(desk: Desk, request: Request) -> Response:
+async def restore(site: Site, request: Request) -> Response:
     """Begin to bring a backup onto a volume, from the form."""
     form = await read_form(request)
     namespace, name = key_in(request)
 
     async def act() -> None:
-        api, backup = desk.context.acting(request.state.user), form.get("backup", "")
+        api, backup = site.context.acting(request.state.user), form.get("backup", "")
         await backups.restore_backup(api, namespace, backup, name, force=bool(form.get("force")))
 
-    return await _act(desk, request, "restore volume", "restoring", act)
+    return await _act(site, request, "restore volume", "restoring", act)
 
 
 PAGES = (
@@ -107,21 +107,21 @@ PAGES = (
 
 
 async def _act(
-    desk: Desk, request: Request, what: str, outcome: str, act: Callable[[], Awaitable[None]]
+    site: Site, request: Request, what: str, outcome: str, act: Callable[[], Awaitable[None]]
 ) -> Response:
     namespace, name = key_in(request)
-    desk.context.audit(request, what, f"{namespace}/{name}")
+    site.context.audit(request, what, f"{namespace}/{name}")
     try:
         await act()
     except (Problem, MoorageError) as error:
-        return await show(desk, request, problem_to_show(error))
+        return await show(site, request, problem_to_show(error))
     return done(f"{HERE}/{namespace}/{name}", outcome, f"{namespace}/{name}")
 
 
-async def _live(desk: Desk, request: Request) -> str:
+async def _live(site: Site, request: Request) -> str:
     """The content of a volume's page, read as the user. Raises NotFound."""
     namespace, name = key_in(request)
-    context = desk.context
+    context = site.context
     await context.ready()
     api = context.acting(request.state.user)
     volume, used = await volumes.get_volume(api, namespace, name), await context.volume_use.used()
@@ -130,17 +130,17 @@ async def _live(desk: Desk, request: Request) -> str:
         owner_hues([volume.owner])[volume.owner],
         context.now(),
     )
-    users = [UserRow(user, desk.address_of(namespace, user)) for user in volume.used_by]
+    users = [UserRow(user, site.address_of(namespace, user)) for user in volume.used_by]
     try:
         listed: Sequence[Backup] | None = await backups.list_backups(api, namespace, name)
     except (ApiError, MoorageError):  # they may not be read, or this cluster has no backups
         listed = None
-    rows = None if listed is None else [_backup_row(desk, backup) for backup in listed]
-    rights = await desk.allowed(request, CONTROLS, [namespace])
+    rows = None if listed is None else [_backup_row(site, backup) for backup in listed]
+    rights = await site.allowed(request, CONTROLS, [namespace])
     return fragment("volume_live.html", row=row, users=users, backups=rows, rights=rights)
 
 
-def _backup_row(desk: Desk, backup: Backup) -> BackupRow:
+def _backup_row(site: Site, backup: Backup) -> BackupRow:
     size = (
         f"{format_bytes(backup.bytes)}, {counted(backup.files or 0, 'file')}" if backup.bytes is not None else ""
     )
@@ -149,6 +149,6 @@ def _backup_row(desk: Desk, backup: Backup) -> BackupRow:
         name=backup.name,
         to=backup.to,
         words=", ".join(part for part in (size, backup.state) if part),
-        when=ago(moment(backup.at), desk.context.now()) if backup.at else None,
+        when=ago(moment(backup.at), site.context.now()) if backup.at else None,
         schedule=backup.schedule,
     )

@@ -14,10 +14,13 @@ from moorage.model.storageclass import RWO, RWX
 from moorage.server.inputs import as_struct
 from moorage.server.listings import visible_storage_classes
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import (
-    Desk,
+from moorage.server.pages.formpages import may_make
+from moorage.server.pages.paging import Shown, page_of, wanted_of
+from moorage.server.pages.rows import VOLUME_STATES, VolumeRow, rows, volume_row, volume_state, words_of
+from moorage.server.pages.site import (
     Page,
     Question,
+    Site,
     change,
     checked_name,
     deletion,
@@ -26,9 +29,6 @@ from moorage.server.pages.desk import (
     problem_to_show,
     read_form,
 )
-from moorage.server.pages.formpages import may_make
-from moorage.server.pages.paging import Shown, page_of, wanted_of
-from moorage.server.pages.rows import VOLUME_STATES, VolumeRow, rows, volume_row, volume_state, words_of
 from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 from moorage_kube.errors import MoorageError
@@ -40,17 +40,17 @@ ONE = f"{HERE}/{{namespace}}/{{name}}"
 MODES = ((RWO, "One node at a time"), (RWX, "Many nodes at once"))
 
 
-async def show_list(desk: Desk, request: Request) -> Response:
+async def show_list(site: Site, request: Request) -> Response:
     """The web page of volumes."""
-    return await _list_page(desk, request)
+    return await _list_page(site, request)
 
 
-async def live_list(desk: Desk, request: Request) -> Response:
+async def live_list(site: Site, request: Request) -> Response:
     """The part of the page of volumes that changes."""
-    return HTMLResponse(await _list(desk, request, await _listed(desk, request)))
+    return HTMLResponse(await _list(site, request, await _listed(site, request)))
 
 
-async def create(desk: Desk, request: Request) -> Response:
+async def create(site: Site, request: Request) -> Response:
     """Create a volume from the form of the page."""
     form = await read_form(request)
     try:
@@ -63,19 +63,19 @@ async def create(desk: Desk, request: Request) -> Response:
         }
         body = as_struct(fields, NewVolume)
         claim = volumes.plan_volume(body, request.state.user.name)
-        desk.context.audit(request, "create volume", f"{body.namespace}/{body.name}")
-        await volumes.create_volume(desk.context.acting(request.state.user), claim)
+        site.context.audit(request, "create volume", f"{body.namespace}/{body.name}")
+        await volumes.create_volume(site.context.acting(request.state.user), claim)
     except (Problem, MoorageError) as error:
-        return await _list_page(desk, request, problem_to_show(error), form)
+        return await _list_page(site, request, problem_to_show(error), form)
     return done(HERE, "created", f"{body.namespace}/{body.name}")
 
 
 async def ask_size(
-    desk: Desk, request: Request, problem: Problem | None = None, given: str | None = None
+    site: Site, request: Request, problem: Problem | None = None, given: str | None = None
 ) -> Response:
     """The page that asks for a volume's new size."""
     namespace, name = key_in(request)
-    volume = await volumes.get_volume(desk.context.acting(request.state.user), namespace, name)
+    volume = await volumes.get_volume(site.context.acting(request.state.user), namespace, name)
     question = Question(
         title=say("Resize volume {name}", name=name),
         lines=(say("It has {size}. A volume cannot become smaller.", size=volume.size),),
@@ -84,35 +84,35 @@ async def ask_size(
         back=HERE,
         entry=("size", "New size", volume.size if given is None else given),
     )
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
-async def resize(desk: Desk, request: Request) -> Response:
+async def resize(site: Site, request: Request) -> Response:
     """Make a volume larger, from the form of the page."""
     form = await read_form(request)
     namespace, name = key_in(request)
     size = form.get("size", "")
-    desk.context.audit(request, "resize volume", f"{namespace}/{name} to {size}")
+    site.context.audit(request, "resize volume", f"{namespace}/{name} to {size}")
     try:
-        await volumes.resize_volume(desk.context.acting(request.state.user), namespace, name, size)
+        await volumes.resize_volume(site.context.acting(request.state.user), namespace, name, size)
     except (Problem, MoorageError) as error:
-        return await ask_size(desk, request, problem_to_show(error), size)
+        return await ask_size(site, request, problem_to_show(error), size)
     return done(HERE, "resized", f"{namespace}/{name}")
 
 
-async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_delete(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a volume is deleted."""
     namespace, name = key_in(request)
-    volume = await volumes.get_volume(desk.context.acting(request.state.user), namespace, name)
+    volume = await volumes.get_volume(site.context.acting(request.state.user), namespace, name)
     question = deletion("volume", namespace, name, HERE, "All that is on it is lost.", volume.used_by)
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
-async def delete(desk: Desk, request: Request) -> Response:
+async def delete(site: Site, request: Request) -> Response:
     """Delete a volume, after the page has asked."""
     form = await read_form(request)
     act = partial(volumes.delete_volume, force=bool(form.get("force")))
-    return await change(desk, request, "delete volume", act, again=ask_delete, back=HERE, outcome="deleted")
+    return await change(site, request, "delete volume", act, again=ask_delete, back=HERE, outcome="deleted")
 
 
 PAGES = (
@@ -126,40 +126,40 @@ PAGES = (
 )
 
 
-async def _listed(desk: Desk, request: Request) -> Shown[VolumeRow]:
+async def _listed(site: Site, request: Request) -> Shown[VolumeRow]:
     user = request.state.user
-    api, used = desk.context.acting(user), await desk.context.volume_use.used()
+    api, used = site.context.acting(user), await site.context.volume_use.used()
 
     async def in_namespace(namespace: str | None) -> list[Volume]:
         return (await volumes.list_volumes(api, namespace, used))[0]
 
-    shown = rows(await desk.everywhere(user, PVCS, in_namespace), volume_row, desk.context.now())
+    shown = rows(await site.everywhere(user, PVCS, in_namespace), volume_row, site.context.now())
     wanted = wanted_of(request.query_params)
     return page_of(shown, wanted, HERE, words=words_of, state=volume_state, states=VOLUME_STATES)
 
 
-async def _list(desk: Desk, request: Request, listed: Shown[VolumeRow]) -> str:
-    rights = await desk.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
-    can_make = await may_make(desk, request.state.user, PVCS)
-    return fragment("volumes_live.html", list=listed, rights=rights, address_of=desk.address_of, can_make=can_make)
+async def _list(site: Site, request: Request, listed: Shown[VolumeRow]) -> str:
+    rights = await site.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
+    can_make = await may_make(site, request.state.user, PVCS)
+    return fragment("volumes_live.html", list=listed, rights=rights, address_of=site.address_of, can_make=can_make)
 
 
 async def _list_page(
-    desk: Desk, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
+    site: Site, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
 ) -> Response:
     field = (problem.field if problem is not None else None) or ""
-    listed = await _listed(desk, request)
-    return desk.page(
+    listed = await _listed(site, request)
+    return site.page(
         request,
         "volumes.html",
         HERE,
         problem=problem,
-        live_part=await _list(desk, request, listed),
+        live_part=await _list(site, request, listed),
         list=listed,
         given=given or {},
         wrong="size" if field == "spec.resources.requests.storage" else field,
         unfolded=given is not None or "new" in request.query_params,
-        namespaces=await desk.places_to_make(request.state.user, PVCS),
-        classes=await visible_storage_classes(desk.context, request.state.user),
+        namespaces=await site.places_to_make(request.state.user, PVCS),
+        classes=await visible_storage_classes(site.context, request.state.user),
         modes=MODES,
     )

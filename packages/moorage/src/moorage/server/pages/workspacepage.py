@@ -15,46 +15,46 @@ from moorage.api.workspaces import Workspace
 from moorage.model.workspace import CONTAINER
 from moorage.server.pages.board import ago, owner_hues
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import Desk, Page, key_in
 from moorage.server.pages.jobboard import Fact
 from moorage.server.pages.jobpages import read_tail
 from moorage.server.pages.rows import size_words, workspace_row
+from moorage.server.pages.site import Page, Site, key_in
 from moorage.server.pages.workspacepages import CONTROLS, HERE, ONE
 from moorage.server.problems import Problem, as_problem
 from moorage_kube.api import PodApi
 from moorage_kube.errors import ApiError, BadRequest, NotFound
 
 
-async def show(desk: Desk, request: Request) -> Response:
+async def show(site: Site, request: Request) -> Response:
     """The web page of one workspace."""
-    item = await _workspace(desk, request)
-    may_read = await desk.context.auth.may_read_pods(request.state.user, item.namespace)
+    item = await _workspace(site, request)
+    may_read = await site.context.auth.may_read_pods(request.state.user, item.namespace)
     text, problem = "", None
     if may_read:
         try:
-            text = await _log(desk, request, item)
+            text = await _log(site, request, item)
         except Problem as error:
             problem = error
-    return desk.page(
+    return site.page(
         request,
         "workspace.html",
         HERE,
         problem=problem,
-        live_part=await _live(desk, request, item),
+        live_part=await _live(site, request, item),
         item=item,
         may_read=may_read,
         log=text,
     )
 
 
-async def live(desk: Desk, request: Request) -> Response:
+async def live(site: Site, request: Request) -> Response:
     """The part of a workspace's page that changes."""
-    return HTMLResponse(await _live(desk, request, await _workspace(desk, request)))
+    return HTMLResponse(await _live(site, request, await _workspace(site, request)))
 
 
-async def log(desk: Desk, request: Request) -> Response:
+async def log(site: Site, request: Request) -> Response:
     """The end of its application's output."""
-    return HTMLResponse(await _log(desk, request, await _workspace(desk, request)))
+    return HTMLResponse(await _log(site, request, await _workspace(site, request)))
 
 
 PAGES = (
@@ -87,24 +87,24 @@ def facts_of(item: Workspace, now: datetime) -> Iterable[Fact]:
         yield Fact(name="Schedule", text=", ".join(hours), note=schedule.get("timeZone") or "UTC")
 
 
-async def _workspace(desk: Desk, request: Request) -> Workspace:
+async def _workspace(site: Site, request: Request) -> Workspace:
     """Read as the user. Raises Problem."""
     namespace, name = key_in(request)
-    return await workspaces.get_workspace(desk.context.acting(request.state.user), namespace, name)
+    return await workspaces.get_workspace(site.context.acting(request.state.user), namespace, name)
 
 
-async def _live(desk: Desk, request: Request, item: Workspace) -> str:
-    now = desk.context.now()
+async def _live(site: Site, request: Request, item: Workspace) -> str:
+    now = site.context.now()
     row = workspace_row(item, owner_hues([item.owner])[item.owner], now)
-    rights = await desk.allowed(request, CONTROLS, [item.namespace])
+    rights = await site.allowed(request, CONTROLS, [item.namespace])
     return fragment("workspace_live.html", row=row, facts=tuple(facts_of(item, now)), rights=rights)
 
 
-async def _log(desk: Desk, request: Request, item: Workspace) -> str:
+async def _log(site: Site, request: Request, item: Workspace) -> str:
     """The last lines of its pod, as HTML; empty where it has none. Read as the user. Raises Problem."""
     if not item.pod:
         return ""
-    api = cast(PodApi, desk.context.acting(request.state.user))
+    api = cast(PodApi, site.context.acting(request.state.user))
     try:
         tail = await read_tail(api, item.pod, item.namespace, CONTAINER)
     except (BadRequest, NotFound):

@@ -19,10 +19,13 @@ from moorage.server.idle.snoozing import put_off
 from moorage.server.inputs import as_struct
 from moorage.server.listings import visible_workspaces
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import (
-    Desk,
+from moorage.server.pages.formpages import may_make
+from moorage.server.pages.paging import Shown, page_of, wanted_of
+from moorage.server.pages.rows import WORKSPACE_STATES, WorkspaceRow, rows, type_rows, words_of, workspace_row
+from moorage.server.pages.site import (
     Page,
     Question,
+    Site,
     Tick,
     change,
     checked_name,
@@ -31,9 +34,6 @@ from moorage.server.pages.desk import (
     problem_to_show,
     read_form,
 )
-from moorage.server.pages.formpages import may_make
-from moorage.server.pages.paging import Shown, page_of, wanted_of
-from moorage.server.pages.rows import WORKSPACE_STATES, WorkspaceRow, rows, type_rows, words_of, workspace_row
 from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 from moorage_kube.api import Api
@@ -56,55 +56,55 @@ INPUT_OF = {  # field of a problem → input of the form
 }
 
 
-async def show_list(desk: Desk, request: Request) -> Response:
+async def show_list(site: Site, request: Request) -> Response:
     """The web page of workspaces."""
-    await desk.context.ready()
-    return await _list_page(desk, request)
+    await site.context.ready()
+    return await _list_page(site, request)
 
 
-async def live_list(desk: Desk, request: Request) -> Response:
+async def live_list(site: Site, request: Request) -> Response:
     """The part of the page of workspaces that changes."""
-    return HTMLResponse(await _list(desk, request, await _listed(desk, request)))
+    return HTMLResponse(await _list(site, request, await _listed(site, request)))
 
 
-async def create(desk: Desk, request: Request) -> Response:
+async def create(site: Site, request: Request) -> Response:
     """Create a workspace from the form of the page."""
     form = await read_form(request)
     try:
-        body = workspace_request(form, on_processes=desk.on_processes())
-        obj = workspaces.plan_workspace(body, on_processes=desk.on_processes())
-        desk.context.audit(request, "create workspace", f"{body.namespace}/{body.name}")
-        api = desk.context.acting(request.state.user)
-        await workspaces.create_workspace(api, obj, templates=desk.context.api)
+        body = workspace_request(form, on_processes=site.on_processes())
+        obj = workspaces.plan_workspace(body, on_processes=site.on_processes())
+        site.context.audit(request, "create workspace", f"{body.namespace}/{body.name}")
+        api = site.context.acting(request.state.user)
+        await workspaces.create_workspace(api, obj, templates=site.context.api)
     except (Problem, MoorageError) as error:
-        return await _list_page(desk, request, problem_to_show(error), form)
+        return await _list_page(site, request, problem_to_show(error), form)
     return done(HERE, "created", f"{body.namespace}/{body.name}")
 
 
-async def start(desk: Desk, request: Request) -> Response:
+async def start(site: Site, request: Request) -> Response:
     """Start a workspace from its button."""
-    return await _switch(desk, request, running=True)
+    return await _switch(site, request, running=True)
 
 
-async def stop(desk: Desk, request: Request) -> Response:
+async def stop(site: Site, request: Request) -> Response:
     """Stop a workspace from its button."""
-    return await _switch(desk, request, running=False)
+    return await _switch(site, request, running=False)
 
 
-async def snooze(desk: Desk, request: Request) -> Response:
+async def snooze(site: Site, request: Request) -> Response:
     """Put off the suspension of an idle workspace from its button."""
     await read_form(request)
 
     async def act(_api: Api, namespace: str, name: str) -> object:
-        return await put_off(desk.context, request.state.user, WORKSPACE, namespace, name)
+        return await put_off(site.context, request.state.user, WORKSPACE, namespace, name)
 
-    return await change(desk, request, "snooze workspace", act, again=_list_page, back=HERE, outcome="snoozed")
+    return await change(site, request, "snooze workspace", act, again=_list_page, back=HERE, outcome="snoozed")
 
 
-async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_delete(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a workspace is deleted."""
     namespace, name = key_in(request)
-    item = await workspaces.get_workspace(desk.context.acting(request.state.user), namespace, name)
+    item = await workspaces.get_workspace(site.context.acting(request.state.user), namespace, name)
     home = item.home
     question = Question(
         title=say("Delete {what} {name}?", what=say("workspace"), name=name),
@@ -127,22 +127,22 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
         if home
         else (),
     )
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
-async def delete(desk: Desk, request: Request) -> Response:
+async def delete(site: Site, request: Request) -> Response:
     """Delete a workspace, after the page has asked."""
     form = await read_form(request)
     act = partial(workspaces.delete_workspace, delete_home=bool(form.get("deleteHome")))
-    return await change(desk, request, "delete workspace", act, again=ask_delete, back=HERE, outcome="deleted")
+    return await change(site, request, "delete workspace", act, again=ask_delete, back=HERE, outcome="deleted")
 
 
-async def open_workspace(desk: Desk, request: Request) -> Response:
+async def open_workspace(site: Site, request: Request) -> Response:
     """To the workspace: by the platform's login, or by the token that the user owns or may read."""
     namespace, name = key_in(request)
-    user, gateway = request.state.user, desk.context.gateway
+    user, gateway = request.state.user, site.context.gateway
     token = await gateway.token_for(user, namespace, name) or ""
-    way = await workspaces.way_in(desk.context.acting(user), namespace, name, gateway.apps, token=token)
+    way = await workspaces.way_in(site.context.acting(user), namespace, name, gateway.apps, token=token)
     if way.by_login:
         return RedirectResponse(f"/open/{namespace}/{name}", 303)
     if not way.password:
@@ -153,7 +153,7 @@ async def open_workspace(desk: Desk, request: Request) -> Response:
         back=HERE,
         link=(way.url, "Open it"),
     )
-    return desk.ask(request, HERE, question)
+    return site.ask(request, HERE, question)
 
 
 PAGES = (
@@ -199,49 +199,49 @@ def workspace_request(form: Mapping[str, str], *, on_processes: bool) -> NewWork
     return as_struct(body, NewWorkspace)
 
 
-async def _listed(desk: Desk, request: Request) -> Shown[WorkspaceRow]:
-    listed, _ = await visible_workspaces(desk.context, request.state.user, None)
-    shown = rows(listed, workspace_row, desk.context.now())
+async def _listed(site: Site, request: Request) -> Shown[WorkspaceRow]:
+    listed, _ = await visible_workspaces(site.context, request.state.user, None)
+    shown = rows(listed, workspace_row, site.context.now())
     wanted = wanted_of(request.query_params)
     return page_of(shown, wanted, HERE, words=words_of, state=lambda row: row.state, states=WORKSPACE_STATES)
 
 
-async def _list(desk: Desk, request: Request, listed: Shown[WorkspaceRow]) -> str:
-    rights = await desk.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
-    can_make = await may_make(desk, request.state.user, WORKSPACES)
+async def _list(site: Site, request: Request, listed: Shown[WorkspaceRow]) -> str:
+    rights = await site.allowed(request, CONTROLS, (row.namespace for row in listed.rows))
+    can_make = await may_make(site, request.state.user, WORKSPACES)
     return fragment("workspaces_live.html", list=listed, rights=rights, can_make=can_make)
 
 
 async def _list_page(
-    desk: Desk, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
+    site: Site, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
 ) -> Response:
     field = (problem.field if problem is not None else None) or ""
-    listed = await _listed(desk, request)
-    namespaces = await desk.places_to_make(request.state.user, WORKSPACES)
-    return desk.page(
+    listed = await _listed(site, request)
+    namespaces = await site.places_to_make(request.state.user, WORKSPACES)
+    return site.page(
         request,
         "workspaces.html",
         HERE,
         problem=problem,
-        live_part=await _list(desk, request, listed),
+        live_part=await _list(site, request, listed),
         list=listed,
         given=given or {},
         wrong=INPUT_OF.get(field, field),
         unfolded=given is not None or "new" in request.query_params,
         namespaces=namespaces,
-        kinds=type_rows(desk.context.gateway.apps, on_processes=desk.on_processes()),
-        gpu_types=_gpu_types(desk),
-        on_processes=desk.on_processes(),
+        kinds=type_rows(site.context.gateway.apps, on_processes=site.on_processes()),
+        gpu_types=_gpu_types(site),
+        on_processes=site.on_processes(),
     )
 
 
-async def _switch(desk: Desk, request: Request, *, running: bool) -> Response:
+async def _switch(site: Site, request: Request, *, running: bool) -> Response:
     await read_form(request)
     what, outcome = ("start workspace", "starting") if running else ("stop workspace", "stopping")
     act = partial(workspaces.switch_workspace, running=running)
-    return await change(desk, request, what, act, again=_list_page, back=HERE, outcome=outcome)
+    return await change(site, request, what, act, again=_list_page, back=HERE, outcome=outcome)
 
 
-def _gpu_types(desk: Desk) -> list[str]:
-    types = {gpu_type(labels_of(node)) for node in desk.context.cluster.nodes.all()}
+def _gpu_types(site: Site) -> list[str]:
+    types = {gpu_type(labels_of(node)) for node in site.context.cluster.nodes.all()}
     return sorted(name for name in types if name)

@@ -20,10 +20,10 @@ from moorage.actions.suspension import resume_run, suspend_run
 from moorage.api.jobs import Job, JobChoice, JobEnd, JobList, JobLogs, JobSummary, NewJob
 from moorage.api.overviews import JobOverview, OverviewQuery
 from moorage.cluster.serverurl import server_url
-from moorage.server.around import around_of
 from moorage.server.endpoint import Call, Endpoint
-from moorage.server.kept import KeptForUser
+from moorage.server.runfacts import around_of
 from moorage.server.runs import RunReader
+from moorage.server.storedruns import KeptForUser
 from moorage_kube.api import PodApi
 
 log = logging.getLogger(__name__)

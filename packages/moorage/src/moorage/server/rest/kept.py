@@ -7,10 +7,10 @@ from typing import Any
 from moorage.api.errors import ErrorCode
 from moorage.api.kept import Erased, KeptLog, KeptRun
 from moorage.server.endpoint import Call, Endpoint
-from moorage.server.kept import KeptForUser
 from moorage.server.namespaces import oldest_for
 from moorage.server.problems import Problem
 from moorage.server.rest.jobs import ONE
+from moorage.server.storedruns import KeptForUser
 from moorage_kube.errors import ServerError, StorageError
 from moorage_kube.resources import JOBS, Resource
 

@@ -36,13 +36,13 @@ from moorage.api.maps import (
 from moorage.decide.maps import leasing
 from moorage.decide.runs.request import Caller
 from moorage.model.names import is_dns_label
-from moorage.server.around import around_of
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.idempotency import mark_of
 from moorage.server.inputs import number
 from moorage.server.namespaces import records_since
 from moorage.server.problems import Problem
 from moorage.server.queue.access import allow, map_of, oldest_maps, while_allowed
+from moorage.server.runfacts import around_of
 from moorage_kube.errors import UsageError
 
 ALL = "/api/v1/maps"

@@ -13,8 +13,8 @@ from moorage.api.crons import Cron, CronStart
 from moorage.model.argo import CRON_WORKFLOWS
 from moorage.server.idempotency import mark_of
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import Desk, Page, Question, done, key_in, problem_to_show, read_form
 from moorage.server.pages.paging import Shown, page_of, wanted_of
+from moorage.server.pages.site import Page, Question, Site, done, key_in, problem_to_show, read_form
 from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 from moorage_kube.api import Api
@@ -32,44 +32,44 @@ RUNS_SHOWN = 100
 KEY_MAX = 100  # characters
 
 
-async def show_list(desk: Desk, request: Request) -> Response:
+async def show_list(site: Site, request: Request) -> Response:
     """The web page of schedules."""
-    listed = await _listed(desk, request)
+    listed = await _listed(site, request)
     part = fragment("crons_live.html", list=listed)
-    return desk.page(request, "crons.html", HERE, live_part=part, list=listed)
+    return site.page(request, "crons.html", HERE, live_part=part, list=listed)
 
 
-async def live_list(desk: Desk, request: Request) -> Response:
+async def live_list(site: Site, request: Request) -> Response:
     """The part of the page of schedules that changes."""
-    return HTMLResponse(fragment("crons_live.html", list=await _listed(desk, request)))
+    return HTMLResponse(fragment("crons_live.html", list=await _listed(site, request)))
 
 
-async def show(desk: Desk, request: Request) -> Response:
+async def show(site: Site, request: Request) -> Response:
     """The web page of one schedule with its runs."""
     namespace, name = key_in(request)
-    part = await _schedule(desk, request)
-    return desk.page(request, "cron.html", HERE, live_part=part, namespace=namespace, name=name)
+    part = await _schedule(site, request)
+    return site.page(request, "cron.html", HERE, live_part=part, namespace=namespace, name=name)
 
 
-async def live(desk: Desk, request: Request) -> Response:
+async def live(site: Site, request: Request) -> Response:
     """The part of a schedule's page that changes."""
-    return HTMLResponse(await _schedule(desk, request))
+    return HTMLResponse(await _schedule(site, request))
 
 
-async def suspend(desk: Desk, request: Request) -> Response:
+async def suspend(site: Site, request: Request) -> Response:
     """Run no slot from now on, from the button."""
-    return await _switch(desk, request, "suspend schedule", "suspended-cron", is_suspended=True)
+    return await _switch(site, request, "suspend schedule", "suspended-cron", is_suspended=True)
 
 
-async def resume(desk: Desk, request: Request) -> Response:
+async def resume(site: Site, request: Request) -> Response:
     """Run slots again, from the button."""
-    return await _switch(desk, request, "resume schedule", "resumed-cron", is_suspended=False)
+    return await _switch(site, request, "resume schedule", "resumed-cron", is_suspended=False)
 
 
-async def ask_run(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_run(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a schedule's workflow is started now."""
     namespace, name = key_in(request)
-    await _cron(desk, request)
+    await _cron(site, request)
     question = Question(
         title=say("Run {name} now?", name=name),
         lines=(
@@ -80,13 +80,13 @@ async def ask_run(desk: Desk, request: Request, problem: Problem | None = None) 
         back=_page(request),
         hidden=(("key", secrets.token_hex(8)),),
     )
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
-async def run(desk: Desk, request: Request) -> Response:
+async def run(site: Site, request: Request) -> Response:
     """Start a schedule's workflow now, after the page has asked; then to the workflow."""
     form = await read_form(request)
-    context, user, key = desk.context, request.state.user, form.get("key", "")[:KEY_MAX]
+    context, user, key = site.context, request.state.user, form.get("key", "")[:KEY_MAX]
     namespace, name = key_in(request)
     context.audit(request, "run schedule", f"{namespace}/{name}")
     try:
@@ -101,15 +101,15 @@ async def run(desk: Desk, request: Request) -> Response:
             mark=mark_of(user.name, f"schedule\0{namespace}/{name}\0{key}", CronStart()) if key else "",
         )
     except (Problem, MoorageError) as error:
-        return await ask_run(desk, request, problem_to_show(error))
+        return await ask_run(site, request, problem_to_show(error))
     made = str(submitted.workflow["metadata"]["name"])
     return done(f"/workflows/{quote(namespace)}/{quote(made)}", "started", f"{namespace}/{made}")
 
 
-async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_delete(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a schedule is deleted."""
     namespace, name = key_in(request)
-    cron = await _cron(desk, request)
+    cron = await _cron(site, request)
     going_on = f"Those that go on are ended: {', '.join(cron.active)}." if cron.active else ""
     question = Question(
         title=say("Delete {what} {name}?", what=say("schedule"), name=name),
@@ -119,14 +119,14 @@ async def ask_delete(desk: Desk, request: Request, problem: Problem | None = Non
         back=_page(request),
         danger=True,
     )
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
-async def delete(desk: Desk, request: Request) -> Response:
+async def delete(site: Site, request: Request) -> Response:
     """Delete a schedule, after the page has asked."""
     await read_form(request)
     return await _change(
-        desk, request, "delete schedule", "deleted", crons.delete_cron, back=HERE, again=ask_delete
+        site, request, "delete schedule", "deleted", crons.delete_cron, back=HERE, again=ask_delete
     )
 
 
@@ -151,15 +151,15 @@ def _page(request: Request) -> str:
     return f"{HERE}/{quote(namespace)}/{quote(name)}"
 
 
-async def _listed(desk: Desk, request: Request) -> Shown[CronRow]:
-    user, now = request.state.user, desk.context.now()
-    api = desk.context.acting(user)
+async def _listed(site: Site, request: Request) -> Shown[CronRow]:
+    user, now = request.state.user, site.context.now()
+    api = site.context.acting(user)
 
     async def in_namespace(namespace: str | None) -> list[Cron]:
         return (await crons.list_crons(api, namespace, now))[0]
 
     return page_of(
-        sorted_rows(await desk.everywhere(user, CRON_WORKFLOWS, in_namespace), now),
+        sorted_rows(await site.everywhere(user, CRON_WORKFLOWS, in_namespace), now),
         wanted_of(request.query_params),
         HERE,
         words=lambda row: (f"{row.namespace}/{row.name}", *row.words, *row.written, row.zone),
@@ -168,21 +168,21 @@ async def _listed(desk: Desk, request: Request) -> Shown[CronRow]:
     )
 
 
-async def _cron(desk: Desk, request: Request) -> Cron:
+async def _cron(site: Site, request: Request) -> Cron:
     """Raises NotFound."""
     namespace, name = key_in(request)
-    return await crons.get_cron(desk.context.acting(request.state.user), namespace, name, desk.context.now())
+    return await crons.get_cron(site.context.acting(request.state.user), namespace, name, site.context.now())
 
 
-async def _schedule(desk: Desk, request: Request) -> str:
+async def _schedule(site: Site, request: Request) -> str:
     """The content of the page of a schedule, read as the user. Raises NotFound."""
     namespace, name = key_in(request)
-    context = desk.context
+    context = site.context
     user = request.state.user
     api, now = context.acting(user), context.now()
-    cron = await _cron(desk, request)
+    cron = await _cron(site, request)
     runs = await crons.cron_history(api, namespace, name, records_of(context, user), limit=RUNS_SHOWN)
-    rights = await desk.allowed(request, CONTROLS, [namespace])
+    rights = await site.allowed(request, CONTROLS, [namespace])
     return fragment(
         "cron_live.html",
         cron=cron_row(cron, now),
@@ -192,33 +192,33 @@ async def _schedule(desk: Desk, request: Request) -> str:
     )
 
 
-async def _switch(desk: Desk, request: Request, what: str, outcome: str, *, is_suspended: bool) -> Response:
+async def _switch(site: Site, request: Request, what: str, outcome: str, *, is_suspended: bool) -> Response:
     await read_form(request)
-    now = desk.context.now()
+    now = site.context.now()
 
     async def act(api: Api, namespace: str, name: str) -> object:
         return await crons.suspend_cron(api, namespace, name, now, is_suspended=is_suspended)
 
-    return await _change(desk, request, what, outcome, act)
+    return await _change(site, request, what, outcome, act)
 
 
 async def _change(
-    desk: Desk,
+    site: Site,
     request: Request,
     what: str,
     outcome: str,
     act: Act,
     *,
     back: str = "",
-    again: Callable[[Desk, Request, Problem], Awaitable[Response]] | None = None,
+    again: Callable[[Site, Request, Problem], Awaitable[Response]] | None = None,
 ) -> Response:
     """Do something to the schedule of the path as its user; then back to its page, or to `back`."""
     namespace, name = key_in(request)
-    desk.context.audit(request, what, f"{namespace}/{name}")
+    site.context.audit(request, what, f"{namespace}/{name}")
     try:
-        await act(desk.context.acting(request.state.user), namespace, name)
+        await act(site.context.acting(request.state.user), namespace, name)
     except (Problem, MoorageError) as error:
         if again is None:
             raise
-        return await again(desk, request, problem_to_show(error))
+        return await again(site, request, problem_to_show(error))
     return done(back or _page(request), outcome, f"{namespace}/{name}")

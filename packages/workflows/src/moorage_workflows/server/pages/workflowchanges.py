@@ -14,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 
 from moorage.api.workflows import ResubmitWorkflow
 from moorage.server.idempotency import mark_of
-from moorage.server.pages.desk import Desk, Page, Question, done, key_in, problem_to_show, read_form
+from moorage.server.pages.site import Page, Question, Site, done, key_in, problem_to_show, read_form
 from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 from moorage_kube.api import Api
@@ -31,13 +31,13 @@ Act = Callable[[Api, str, str], Awaitable[object]]
 SUPPLIED = "p-"  # before the name of an output parameter in a form
 
 
-async def suspend(desk: Desk, request: Request) -> Response:
+async def suspend(site: Site, request: Request) -> Response:
     """Let no further step of a workflow begin, from its button."""
     await read_form(request)
-    return await _change(desk, request, "suspend workflow", "suspended", workflows.suspend_workflow)
+    return await _change(site, request, "suspend workflow", "suspended", workflows.suspend_workflow)
 
 
-async def resume(desk: Desk, request: Request) -> Response:
+async def resume(site: Site, request: Request) -> Response:
     """Let a suspended workflow go on, from its button; with `at`, a step of it that waits for a person."""
     form = await read_form(request)
     at = form.get("at", "")[:ID_MAX]
@@ -47,7 +47,7 @@ async def resume(desk: Desk, request: Request) -> Response:
         message=form.get("message", ""),
         is_failure=form.get("verdict") == "fail",
     )
-    context = desk.context
+    context = site.context
 
     async def act(api: Api, namespace: str, name: str) -> object:
         return await workflows.resume_workflow(
@@ -55,69 +55,69 @@ async def resume(desk: Desk, request: Request) -> Response:
         )
 
     what = "fail step of workflow" if wish.is_failure else "resume workflow"
-    return await _change(desk, request, what, "step-failed" if wish.is_failure else "resumed", act, at=at)
+    return await _change(site, request, what, "step-failed" if wish.is_failure else "resumed", act, at=at)
 
 
-async def retry(desk: Desk, request: Request) -> Response:
+async def retry(site: Site, request: Request) -> Response:
     """Run failed steps again, from the button; with `at`, that step and all that came after it."""
     form = await read_form(request)
     at = form.get("at", "")[:ID_MAX]
     wish = Retry(selector=f"id={at}", restart_successful=True) if at else Retry()
 
     async def act(api: Api, namespace: str, name: str) -> object:
-        records = records_of(desk.context, request.state.user)
+        records = records_of(site.context, request.state.user)
         return await workflows.retry_workflow(api, namespace, name, wish, records=records)
 
-    return await _change(desk, request, "retry workflow", "retried-workflow", act, at=at)
+    return await _change(site, request, "retry workflow", "retried-workflow", act, at=at)
 
 
-async def ask_stop(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_stop(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a workflow is stopped."""
     words = "Its running steps are ended and no other begins. Its exit handler runs."
-    return await _ask(desk, request, problem, "stop", "Stop", words)
+    return await _ask(site, request, problem, "stop", "Stop", words)
 
 
-async def stop(desk: Desk, request: Request) -> Response:
+async def stop(site: Site, request: Request) -> Response:
     """Stop a workflow, after the page has asked."""
     await read_form(request)
     act = workflows.stop_workflow
-    return await _change(desk, request, "stop workflow", "stopped-workflow", act, again=ask_stop)
+    return await _change(site, request, "stop workflow", "stopped-workflow", act, again=ask_stop)
 
 
-async def ask_terminate(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_terminate(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a workflow is terminated."""
     words = "Its running steps are ended and no other begins. Its exit handler does not run."
-    return await _ask(desk, request, problem, "terminate", "Terminate", words)
+    return await _ask(site, request, problem, "terminate", "Terminate", words)
 
 
-async def terminate(desk: Desk, request: Request) -> Response:
+async def terminate(site: Site, request: Request) -> Response:
     """Terminate a workflow, after the page has asked."""
     await read_form(request)
 
     async def act(api: Api, namespace: str, name: str) -> object:
         return await workflows.stop_workflow(api, namespace, name, terminate=True)
 
-    return await _change(desk, request, "terminate workflow", "stopped-workflow", act, again=ask_terminate)
+    return await _change(site, request, "terminate workflow", "stopped-workflow", act, again=ask_terminate)
 
 
-async def ask_delete(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_delete(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a workflow is deleted."""
     words = "Its pods and their logs are deleted too. The server's records of its steps stay for a time."
-    return await _ask(desk, request, problem, "delete", "Delete", words)
+    return await _ask(site, request, problem, "delete", "Delete", words)
 
 
-async def delete(desk: Desk, request: Request) -> Response:
+async def delete(site: Site, request: Request) -> Response:
     """Delete a workflow, after the page has asked."""
     await read_form(request)
     act = workflows.delete_workflow
-    return await _change(desk, request, "delete workflow", "deleted", act, again=ask_delete, back=HERE)
+    return await _change(site, request, "delete workflow", "deleted", act, again=ask_delete, back=HERE)
 
 
-async def ask_resubmit(desk: Desk, request: Request, problem: Problem | None = None) -> Response:
+async def ask_resubmit(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a workflow is submitted again; with `memoized`, steps that succeeded do not
     run.
     """
-    seen = await see(desk, request)
+    seen = await see(site, request)
     memoized = bool(request.query_params.get("memoized"))
     arguments = ", ".join(f"{name}={value[:80]}" for name, value in seen.view.arguments.items())
     question = Question(
@@ -133,13 +133,13 @@ async def ask_resubmit(desk: Desk, request: Request, problem: Problem | None = N
         back=_page(request),
         hidden=(("key", secrets.token_hex(8)),),
     )
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
-async def resubmit(desk: Desk, request: Request) -> Response:
+async def resubmit(site: Site, request: Request) -> Response:
     """Submit a workflow again, after the page has asked; then to the new one."""
     form = await read_form(request)
-    context, user, key = desk.context, request.state.user, form.get("key", "")[:ID_MAX]
+    context, user, key = site.context, request.state.user, form.get("key", "")[:ID_MAX]
     namespace, name = key_in(request)
     wish = ResubmitWorkflow(memoized=bool(request.query_params.get("memoized")))
     context.audit(request, "resubmit workflow", f"{namespace}/{name}")
@@ -157,7 +157,7 @@ async def resubmit(desk: Desk, request: Request) -> Response:
             memoized=wish.memoized,
         )
     except (Problem, MoorageError) as error:
-        return await ask_resubmit(desk, request, problem_to_show(error))
+        return await ask_resubmit(site, request, problem_to_show(error))
     made = str(submitted.workflow["metadata"]["name"])
     return done(f"{HERE}/{quote(namespace)}/{quote(made)}", "started", f"{namespace}/{made}")
 
@@ -183,9 +183,9 @@ def _page(request: Request) -> str:
 
 
 async def _ask(
-    desk: Desk, request: Request, problem: Problem | None, verb: str, button: str, words: str
+    site: Site, request: Request, problem: Problem | None, verb: str, button: str, words: str
 ) -> Response:
-    view = (await see(desk, request)).view
+    view = (await see(site, request)).view
     question = Question(
         title=say(f"{button} workflow {{name}}?", name=view.name),
         lines=(say("It is in namespace {namespace}.", namespace=view.namespace) + " " + say(words),),
@@ -194,11 +194,11 @@ async def _ask(
         back=_page(request),
         danger=True,
     )
-    return desk.ask(request, HERE, question, problem)
+    return site.ask(request, HERE, question, problem)
 
 
 async def _change(
-    desk: Desk,
+    site: Site,
     request: Request,
     what: str,
     outcome: str,
@@ -206,17 +206,17 @@ async def _change(
     *,
     at: str = "",
     back: str = "",
-    again: Callable[[Desk, Request, Problem], Awaitable[Response]] | None = None,
+    again: Callable[[Site, Request, Problem], Awaitable[Response]] | None = None,
 ) -> Response:
     """Do something to the workflow of the path as its user; then back to its page, with `at` to that step."""
     namespace, name = key_in(request)
-    desk.context.audit(request, what, f"{namespace}/{name}")
+    site.context.audit(request, what, f"{namespace}/{name}")
     try:
-        await act(desk.context.acting(request.state.user), namespace, name)
+        await act(site.context.acting(request.state.user), namespace, name)
     except (Problem, MoorageError) as error:
         if again is None:
             raise
-        return await again(desk, request, problem_to_show(error))
+        return await again(site, request, problem_to_show(error))
     if not at:
         return done(back or _page(request), outcome, f"{namespace}/{name}")
     fields = {"done": outcome, "what": f"{namespace}/{name}", "at": at}

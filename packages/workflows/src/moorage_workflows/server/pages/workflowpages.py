@@ -26,14 +26,14 @@ from moorage.model.argo import WORKFLOWS
 from moorage.model.names import is_dns_label
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
-from moorage.server.kept import KeptForUser
 from moorage.server.namespaces import oldest_for
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import Desk, Page, key_in
 from moorage.server.pages.jobpages import LINES, STOP_ASKING, Tail, read_tail
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rights import Allowed
+from moorage.server.pages.site import Page, Site, key_in
 from moorage.server.problems import Problem, as_problem
+from moorage.server.storedruns import KeptForUser
 from moorage_kube.api import Api, PodApi
 from moorage_kube.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError, StorageError
 from moorage_kube.resources import PODS, Obj
@@ -87,25 +87,25 @@ class Seen(Struct, frozen=True, kw_only=True):
     document: Mapping[str, Any]
 
 
-async def show_list(desk: Desk, request: Request) -> Response:
+async def show_list(site: Site, request: Request) -> Response:
     """The web page of workflows."""
-    shown = await listed(desk, request)
+    shown = await listed(site, request)
     part = fragment("workflows_live.html", list=shown)
-    return desk.page(request, "workflows.html", HERE, live_part=part, list=shown)
+    return site.page(request, "workflows.html", HERE, live_part=part, list=shown)
 
 
-async def live_list(desk: Desk, request: Request) -> Response:
+async def live_list(site: Site, request: Request) -> Response:
     """The part of the page of workflows that changes."""
-    return HTMLResponse(fragment("workflows_live.html", list=await listed(desk, request)))
+    return HTMLResponse(fragment("workflows_live.html", list=await listed(site, request)))
 
 
-async def show(desk: Desk, request: Request) -> Response:
+async def show(site: Site, request: Request) -> Response:
     """The web page of one workflow: its graph, the step that is chosen, its times."""
-    seen = await see(desk, request)
-    parts = await _parts(desk, request, seen)
+    seen = await see(site, request)
+    parts = await _parts(site, request, seen)
     namespace, name, at = seen.view.namespace, seen.view.name, request.query_params.get("at", "")[:ID_MAX]
     page = f"{HERE}/{quote(namespace)}/{quote(name)}"
-    return desk.page(
+    return site.page(
         request,
         "workflow.html",
         HERE,
@@ -121,30 +121,30 @@ async def show(desk: Desk, request: Request) -> Response:
     )
 
 
-async def live(desk: Desk, request: Request) -> Response:
+async def live(site: Site, request: Request) -> Response:
     """The parts of a workflow's page that change, each for its own place."""
-    seen = await see(desk, request)
-    parts = await _parts(desk, request, seen)
+    seen = await see(site, request)
+    parts = await _parts(site, request, seen)
     html = "".join(f'<div id="live-{name}" hx-swap-oob="innerHTML">{text}</div>' for name, text in parts.items())
     return HTMLResponse(html, STOP_ASKING if has_ended(seen.view) else 200)
 
 
-async def log(desk: Desk, request: Request) -> Response:
+async def log(site: Site, request: Request) -> Response:
     """The end of the log of a step's pod, also of a deleted one."""
-    seen = await see(desk, request)
+    seen = await see(site, request)
     at = request.query_params.get("at", "")
     box = _box_of(fold(seen.nodes, reveal=at), at) or _attempt_of(seen.nodes, at)
     node = newest_of(box) if box is not None else None
     if node is None or not node.pod_name:
         return HTMLResponse("", STOP_ASKING if has_ended(seen.view) else 200)
-    text, is_over = await _log(desk.context, request.state.user, seen.view, node)
+    text, is_over = await _log(site.context, request.state.user, seen.view, node)
     return HTMLResponse(escape(text), STOP_ASKING if is_over else 200)
 
 
-async def glance(desk: Desk, request: Request) -> str:
+async def glance(site: Site, request: Request) -> str:
     """The newest workflows that the caller may see, for the front page."""
     try:
-        rows = (await listed(desk, request)).rows[:GLANCE_ROWS]
+        rows = (await listed(site, request)).rows[:GLANCE_ROWS]
     except (Problem, ApiError, MoorageError):
         rows = None
     return fragment("workflows_glance.html", rows=rows)
@@ -162,8 +162,8 @@ PAGES = (
 # -- the list
 
 
-async def listed(desk: Desk, request: Request) -> Shown[WorkflowRow]:
-    context, user = desk.context, request.state.user
+async def listed(site: Site, request: Request) -> Shown[WorkflowRow]:
+    context, user = site.context, request.state.user
     api = context.acting(user)
     namespace = request.query_params.get("namespace", "")[:ID_MAX]
     choice, records = Choice(), records_of(context, user)
@@ -174,7 +174,7 @@ async def listed(desk: Desk, request: Request) -> Shown[WorkflowRow]:
     if namespace:
         views = await in_namespace(namespace) if is_dns_label(namespace) else []
     else:
-        views = await desk.everywhere(user, WORKFLOWS, in_namespace)
+        views = await site.everywhere(user, WORKFLOWS, in_namespace)
     views.sort(key=lambda view: (view.created is not None, view.created, view.name), reverse=True)
     return page_of(
         workflow_rows(views, context.now()),
@@ -189,9 +189,9 @@ async def listed(desk: Desk, request: Request) -> Shown[WorkflowRow]:
 # -- one workflow
 
 
-async def see(desk: Desk, request: Request) -> Seen:
+async def see(site: Site, request: Request) -> Seen:
     """The workflow of the path with its nodes, read as the user. Raises NotFound, Problem 503, ApiError."""
-    context = desk.context
+    context = site.context
     namespace, name = key_in(request)
     api = context.acting(request.state.user)
     live = await _live(api, namespace, name)
@@ -240,16 +240,16 @@ async def _nodes(context: Context, uid: str) -> tuple[NodeRecord, ...]:
             return tuple(nodes)
 
 
-async def _parts(desk: Desk, request: Request, seen: Seen) -> dict[str, str]:
+async def _parts(site: Site, request: Request, seen: Seen) -> dict[str, str]:
     """The changing parts of the page: state, graph, step and times."""
     query = request.query_params
     at = query.get("at", "")[:ID_MAX]
     opened, closed = ([box[:ID_MAX] for box in query.getlist(field)][:BOXES_MAX] for field in ("open", "shut"))
     links = links_of(seen.view.namespace, seen.view.name, opened, closed, at)
-    rights = await desk.allowed(request, CONTROLS, [seen.view.namespace])
-    now = desk.context.now()
-    why = await _why(desk.context, request.state.user, seen)
-    kept = await _kept_pods(desk.context, request.state.user, seen, at) if at else {}
+    rights = await site.allowed(request, CONTROLS, [seen.view.namespace])
+    now = site.context.now()
+    why = await _why(site.context, request.state.user, seen)
+    kept = await _kept_pods(site.context, request.state.user, seen, at) if at else {}
     # thousands of nodes take a tenth of a second: others are served meanwhile
     return await asyncio.to_thread(_rendered, seen, (opened, closed), at, links, rights, now, why, kept)
 

@@ -8,9 +8,9 @@ from moorage.api.errors import ErrorCode
 from moorage.api.kept import Erased, KeptLog, KeptSteps, WhichLog, WhichPods
 from moorage.model.argo import WORKFLOWS
 from moorage.server.endpoint import Call, Endpoint
-from moorage.server.kept import KeptForUser
 from moorage.server.namespaces import oldest_for
 from moorage.server.rest.kept import check_right
+from moorage.server.storedruns import KeptForUser
 from moorage_kube.errors import NotFound, ServerError, StorageError
 from moorage_workflows.workflows.records import LocalRecords
 

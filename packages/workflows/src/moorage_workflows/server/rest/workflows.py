@@ -45,7 +45,7 @@ from moorage.model.names import OWNER_ANNOTATION
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
-from moorage.server.kept import KeptForUser
+from moorage.server.storedruns import KeptForUser
 from moorage_kube.api import PodApi
 from moorage_kube.errors import UsageError
 from moorage_kube.integers import integer_or

@@ -10,7 +10,7 @@ from pathlib import Path
 from moorage.model.argo import WORKFLOWS
 from moorage.server.context import Context
 from moorage.server.databases import ARTIFACTS_FOLDER
-from moorage.server.moving import set_aside
+from moorage.server.fileimport import set_aside
 from moorage.server.parts import Base, Parts, Work
 from moorage_kube.api import Api
 from moorage_kube.errors import NotFound

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.server.pages.looks import back_to
+from moorage.server.pages.preferences import back_to
 from moorage.server.pages.texts import LANGUAGES, preferred
 
 

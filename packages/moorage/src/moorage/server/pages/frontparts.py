@@ -27,9 +27,9 @@ from moorage.server.identity.auth import User
 from moorage.server.pages import mappages
 from moorage.server.pages.board import owner_hues
 from moorage.server.pages.clusterpages import fragment
-from moorage.server.pages.desk import Desk, Page
 from moorage.server.pages.mapboard import MapRow
 from moorage.server.pages.refusals import is_htmx
+from moorage.server.pages.site import Page, Site
 from moorage.server.pages.texts import N_, say
 from moorage.server.problems import Problem
 from moorage_kube.errors import ApiError, MoorageError, NotFound
@@ -70,50 +70,50 @@ class WorkModel(Struct, frozen=True, kw_only=True):
     bookings: tuple[BookingRow, ...] | None
 
 
-async def show_history(desk: Desk, request: Request) -> Response:
+async def show_history(site: Site, request: Request) -> Response:
     """The part of the front page with the use of GPUs over time."""
-    await desk.context.ready()
-    part = fragment("glance_history.html", charts=await desk.history.charts())
-    return _answer(desk, request, say("GPUs in use over time"), part)
+    await site.context.ready()
+    part = fragment("glance_history.html", charts=await site.history.charts())
+    return _answer(site, request, say("GPUs in use over time"), part)
 
 
-async def show_work(desk: Desk, request: Request) -> Response:
+async def show_work(site: Site, request: Request) -> Response:
     """The part of the front page with reservations, maps and workflows that the caller may see."""
-    await desk.context.ready()
+    await site.context.ready()
     model = WorkModel(
-        idle=await _idle(desk),
-        maps=await _maps(desk, request),
-        bookings=await _bookings(desk, request),
+        idle=await _idle(site),
+        maps=await _maps(site, request),
+        bookings=await _bookings(site, request),
     )
     part = fragment("glance_work.html", work=model, places=PLACES, days=CALENDAR_DAYS)
     for tile in load_all("glance"):
-        part += await tile(desk, request)
-    return _answer(desk, request, say("Reservations, maps and workflows"), part)
+        part += await tile(site, request)
+    return _answer(site, request, say("Reservations, maps and workflows"), part)
 
 
-async def show_cost(desk: Desk, request: Request) -> Response:
+async def show_cost(site: Site, request: Request) -> Response:
     """The part of the front page with the cost of the last 7 days and budgets, as far as the caller sees them."""
-    context, user = desk.context, request.state.user
+    context, user = site.context, request.state.user
     await context.ready()
     answer, is_priced = None, True
     try:
-        answer = await desk.week_cost.of(user)
+        answer = await site.week_cost.of(user)
     except NotFound:
         is_priced = False
     except (Problem, MoorageError) as error:
         log.warning("the front page shows no cost", extra={"error": str(error)})
     budgets = await _budgets(context, user)
     part = fragment("glance_cost.html", answer=answer, is_priced=is_priced, budgets=budgets, most=COST_ROWS)
-    return _answer(desk, request, say("Cost, last 7 days"), part)
+    return _answer(site, request, say("Cost, last 7 days"), part)
 
 
-def _answer(desk: Desk, request: Request, title: str, part: str) -> Response:
+def _answer(site: Site, request: Request, title: str, part: str) -> Response:
     """The part for the front page, or a separate page for a browser that follows the link without
     JavaScript.
     """
     if is_htmx(request.headers):
         return HTMLResponse(part)
-    return desk.page(request, "glance.html", "/", live=False, title=title, part=part)
+    return site.page(request, "glance.html", "/", live=False, title=title, part=part)
 
 
 PAGES = (
@@ -123,8 +123,8 @@ PAGES = (
 )
 
 
-async def _idle(desk: Desk) -> tuple[IdleWork, ...] | None:
-    loop, at, known = desk.context.idle, desk.context.clock.monotonic(), desk.idle_work
+async def _idle(site: Site) -> tuple[IdleWork, ...] | None:
+    loop, at, known = site.context.idle, site.context.clock.monotonic(), site.idle_work
     if loop is None:
         return None
     if known is not None and at - known[0] < IDLE_SECONDS:
@@ -135,7 +135,7 @@ async def _idle(desk: Desk) -> tuple[IdleWork, ...] | None:
         log.warning("the front page shows no idle work", extra={"error": str(error)})
         return None
     rows = tuple(idle_work(held, loop.policies()))[:IDLE_ROWS]
-    desk.idle_work = (at, rows)
+    site.idle_work = (at, rows)
     return rows
 
 
@@ -149,27 +149,27 @@ async def _budgets(context: Context, user: User) -> tuple[BudgetRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.percent, row.budget, row.name)))
 
 
-async def _maps(desk: Desk, request: Request) -> tuple[MapRow, ...] | None:
+async def _maps(site: Site, request: Request) -> tuple[MapRow, ...] | None:
     try:
-        shown = await mappages.listed(desk.context, request)
+        shown = await mappages.listed(site.context, request)
     except (Problem, MoorageError):
         return None
     return shown.rows[:ROWS]
 
 
-async def _bookings(desk: Desk, request: Request) -> tuple[BookingRow, ...] | None:
+async def _bookings(site: Site, request: Request) -> tuple[BookingRow, ...] | None:
     user = request.state.user
     try:
-        api = desk.context.acting(user)
+        api = site.context.acting(user)
 
         async def in_namespace(place: str | None) -> list[dict[str, Any]]:
             return list(await list_reservations(api, place))
 
-        objs = await desk.everywhere(user, RESERVATIONS, in_namespace)
+        objs = await site.everywhere(user, RESERVATIONS, in_namespace)
     except (Problem, ApiError, MoorageError):
         return None
     phases = {(obj["metadata"].get("namespace"), obj["metadata"]["name"]): _phase(obj) for obj in objs}
-    return booking_rows(bookings_of(objs), phases, desk.context.now())
+    return booking_rows(bookings_of(objs), phases, site.context.now())
 
 
 def booking_rows(

@@ -21,7 +21,7 @@ LOOK = "/look"
 _LOCAL_PATH = re.compile(r"/(?![/\\])[\x21-\x7e]*")
 
 
-class Looks:
+class Preferences:
     """The ASGI layer around all others: it sets the language and colours of the request."""
 
     def __init__(self, app: ASGIApp) -> None:

@@ -7,7 +7,7 @@ import pytest
 from moorage.decide.usage.intervals import Interval, Open
 from moorage.model.budget import BUDGETS
 from moorage.model.reservation import EXPIRED, bookings_of
-from moorage.server.pages.glancepages import BookingRow, booking_rows
+from moorage.server.pages.frontparts import BookingRow, booking_rows
 from moorage_kube.moments import rfc3339
 from moorage_kube.testing.clock import NOON
 

@@ -47,7 +47,7 @@ NAME = re.compile(r"[A-Za-z0-9@._+:-]{1,253}")  # that a page repeats from an ad
 SYSTEM = ("kube-", "moorage-")  # namespaces that forms do not offer
 
 Row = TypeVar("Row")
-Handler = Callable[["Desk", Request], Awaitable[Response]]
+Handler = Callable[["Site", Request], Awaitable[Response]]
 
 
 class Page(Struct, frozen=True, kw_only=True):
@@ -87,8 +87,8 @@ class Question(Struct, frozen=True, kw_only=True):
     hidden: tuple[tuple[str, str], ...] = ()  # names and values that the form sends back
 
 
-class Desk:
-    """For one server."""
+class Site:
+    """The pages of one server: their frame, routes and rights, and caches that they share."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -251,12 +251,12 @@ DONE = {
 
 
 async def change(
-    desk: Desk,
+    site: Site,
     request: Request,
     what: str,
     act: Callable[[Api, str, str], Awaitable[object]],
     *,
-    again: Callable[[Desk, Request, Problem], Awaitable[Response]],
+    again: Callable[[Site, Request, Problem], Awaitable[Response]],
     back: str,
     outcome: str,
 ) -> Response:
@@ -266,11 +266,11 @@ async def change(
     the audit log.
     """
     namespace, name = key_in(request)
-    desk.context.audit(request, what, f"{namespace}/{name}")
+    site.context.audit(request, what, f"{namespace}/{name}")
     try:
-        await act(desk.context.acting(request.state.user), namespace, name)
+        await act(site.context.acting(request.state.user), namespace, name)
     except (Problem, MoorageError) as error:
-        return await again(desk, request, problem_to_show(error))
+        return await again(site, request, problem_to_show(error))
     return done(back, outcome, f"{namespace}/{name}")
 
 
