@@ -1,4 +1,4 @@
-"""What the API server asks of a node's agent: logs, commands and connections of its pods."""
+"""The API server's requests to a node's agent: logs, commands and connections of its pods."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Access:
     ) -> AsyncIterator[bytes]:
         """The log of the newest attempt of a container (with `previous`, of the one before), as bytes.
 
-        Raises BadRequest, in kubelet's words, when there is none. With `follow`, goes on until that attempt ended.
+        Raises BadRequest, in kubelet's words, when there is none. With `follow`, continues until that attempt
+        ended.
         """
         # the attempt that is asked for
         folder = self._context.pod_folder(uid_of(pod))
@@ -98,9 +99,9 @@ class Access:
         return await Command.start(main, command, stdin=stdin, tty=tty)
 
     async def connect(self, pod: Obj, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A connection to a port of the pod: at its own address, else at 127.0.0.1 where the pod itself listens.
+        """Connect to a port of the pod: at its own address, else at 127.0.0.1 if the pod itself listens there.
 
-        Raises OSError. Other listeners of this machine are nobody's ports here.
+        Raises OSError. Ports of other processes of this machine are refused.
         """
         address = self._context.address_of(uid_of(pod))
         try:

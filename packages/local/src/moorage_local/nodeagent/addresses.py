@@ -1,7 +1,7 @@
-"""Addresses of pods: each its own out of 127.64.0.0/10, which Linux answers on without any setting up.
+"""Addresses of pods: each its own out of 127.64.0.0/10, which Linux answers on without any setup.
 
-Pods still share the machine's network: a process that binds to `$(POD_IP)` disturbs nobody, one that binds to
-0.0.0.0 or 127.0.0.1 takes the port from all. Nothing keeps a pod from connecting anywhere.
+Pods still share the machine's network: a process that binds to `$(POD_IP)` disturbs no other pod, one that binds
+to 0.0.0.0 or 127.0.0.1 takes the port from all. Pods may connect to any address.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def can_bind() -> bool:
 
 
 class Addresses:
-    """Who has which address. One instance for all nodes of a cluster; nothing here is written down.
+    """The addresses of all pods. One instance for all nodes of a cluster; it is not stored.
 
-    An address is looked for from a place that the pod's uid gives, so that two clusters on one machine hardly
-    ever choose the same; within one cluster no two pods that live have the same.
+    The search for a free address starts at a hash of the pod's uid, so that two clusters on one machine hardly
+    ever choose the same; within one cluster the addresses of running pods differ.
     """
 
     def __init__(self, *, own: bool | None = None, network: ipaddress.IPv4Network = NETWORK) -> None:
@@ -39,7 +39,7 @@ class Addresses:
         self._holder: dict[str, str] = {}  # address → uid
 
     def take(self, uid: str) -> str:
-        """The pod's address, chosen now if it has none; `HOST_IP` when no address is free."""
+        """Return the pod's address, chosen now if it has none; `HOST_IP` when all addresses are in use."""
         if not self._own:
             return HOST_IP
         if uid in self._of:

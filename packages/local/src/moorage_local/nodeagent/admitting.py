@@ -28,7 +28,7 @@ class Admitting:
         self._admitting = asyncio.Lock()
 
     async def admit(self, pod: Obj, folder: PodFolder) -> bool:
-        """Choose GPUs and write the admission. False: what it needs is about to be freed; it is tried again."""
+        """Choose GPUs and write the admission. Return False if the resources are about to be freed: try again."""
         uid = uid_of(pod)
         info = parse_pod(pod)
         asked = info.requests.get(gpu.RESOURCE, 0)

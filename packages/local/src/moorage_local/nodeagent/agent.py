@@ -1,4 +1,4 @@
-"""The loop: pods bound to this node → shims; what the shims report → the API."""
+"""The loop: start shims for pods bound to this node, and report their states to the API."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class NodeAgent:
         self.connect = self._access.connect
 
     async def run(self) -> None:
-        """Register the node, adopt what runs, and look after its pods until cancelled. Pods live on."""
+        """Register the node, adopt running pods, and manage its pods until cancelled. Pods live on."""
         self._context.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._keep_addresses()
         receiver = self._listen()
@@ -150,7 +150,7 @@ class NodeAgent:
                 self._launcher.close()
 
     async def shutdown(self, stop_pods: bool, *, grace_seconds: float = SHUTDOWN_GRACE_SECONDS) -> None:
-        """With `stop_pods`, end every pod of this node as a kubelet does before its machine goes down.
+        """With `stop_pods`, end every pod of this node as a kubelet does before its machine shuts down.
 
         Each gets its own grace period, at most `grace_seconds`; it becomes Failed with the reason Terminated and
         the condition DisruptionTarget. Returns when all have ended and the API knows. `run` must still be running.

@@ -1,4 +1,4 @@
-"""What the parts of one node's agent share: its API, its folder, its queue and the states of its pods."""
+"""The shared parts of one node's agent: its API, its folder, its queue and the states of its pods."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Context:
             self.recorder.event({"apiVersion": "v1", "kind": "Pod"} | dict(pod), kind, reason, message)
 
     def offers(self) -> dict[str, str]:
-        """What the node has, as quantities."""
+        """The resources of the node, as quantities."""
         return capacity(self.node, storage_bytes=self.storage_bytes())
 
     def storage_bytes(self) -> int:

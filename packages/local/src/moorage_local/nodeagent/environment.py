@@ -42,7 +42,7 @@ class ConfigError(MoorageError):
 
 
 class Room:
-    """What the variables and arguments of a pod, or the files of its volumes, may still take, in characters.
+    """The characters left for the variables and arguments of a pod, or for the files of its volumes.
 
     A few lines that refer to each other, or to one ConfigMap many times, would fill the memory of the agent.
     """
@@ -81,7 +81,7 @@ def variables(
     allocatable: Mapping[str, str],
     room: Room | None = None,
 ) -> dict[str, str]:
-    """What the pod itself says about the environment. Raises ConfigError with kubelet's words.
+    """The environment in the pod's own spec. Raises ConfigError with kubelet's words.
 
     `room`: of all containers of the pod.
     """
@@ -166,7 +166,7 @@ def field_value(pod: Obj, path: str) -> str:
 def resource_value(
     pod: Obj, container: Mapping[str, Any], ref: Mapping[str, Any], allocatable: Mapping[str, str]
 ) -> str:
-    """A request or limit in units of the divisor, rounded up; without a limit, what the node has."""
+    """A request or limit in units of the divisor, rounded up; without a limit, the node's amount."""
     wanted = ref.get("containerName")
     if wanted and wanted != container.get("name"):
         named = [container for container in containers_of(pod.get("spec") or {}) if container["name"] == wanted]
@@ -191,7 +191,7 @@ def memory_limit(container: Mapping[str, Any]) -> int | None:
 
 
 def object_data(kind: str, obj: Mapping[str, Any], key: str | None = None) -> dict[str, bytes]:
-    """What a ConfigMap or Secret holds; with `key`, what it holds there, and nothing else is decoded."""
+    """Return the decoded data of a ConfigMap or Secret; with `key`, only the value of that key."""
 
     def table(name: str) -> Mapping[str, Any]:
         whole: Mapping[str, Any] = obj.get(name) or {}

@@ -1,8 +1,8 @@
 """Commands run in a container on request: `kubectl exec`.
 
 A command gets the environment, mounts and first working folder of the container, as another process of this
-machine's user. It ends with the container, with the node agent, and when whoever asked for it has gone. Its memory
-is not counted into the container's.
+machine's user. It ends with the container, with the node agent, and when its client disconnects. Its memory
+does not count as the container's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DRAIN_TURNS = (
 
 
 class Beside(NamedTuple):
-    """A container that runs, for commands to run beside. `folder`: its pod's."""
+    """A running container that commands can join. `folder`: of its pod."""
 
     folder: Path
     pid: int  # of its main process
@@ -60,7 +60,7 @@ class Command:
 
     @classmethod
     async def start(cls, main: Beside, command: Sequence[str], *, stdin: bool, tty: bool) -> Command:
-        """Run beside a container's main process. Raises OSError."""
+        """Run a command next to a container's main process. Raises OSError."""
         argv = main.words("--exec", command)
         env = {"PATH": os.environ.get("PATH", os.defpath)}
         if tty:
@@ -169,7 +169,7 @@ class Command:
                 await self._process.stdin.drain()
 
     async def close_input(self) -> None:
-        """No more input comes; at a terminal that is what Ctrl-D says."""
+        """Signal the end of input; at a terminal, send Ctrl-D."""
         if self._master is not None:
             await self.write(b"\x04")
         elif self._process.stdin is not None:

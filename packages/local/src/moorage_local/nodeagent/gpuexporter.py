@@ -1,7 +1,7 @@
-"""What the GPUs of this machine do, in the form of DCGM's exporter: real ones by NVML, others simulated.
+"""The usage of this machine's GPUs, in the form of DCGM's exporter: real ones by NVML, others simulated.
 
 A simulated GPU follows the CPU time of its pod's processes: one core for each GPU is 100 %. Its memory is the
-pod's memory, in equal parts, and its power goes from IDLE_WATTS to BUSY_WATTS with its utilisation.
+pod's memory, in equal parts, and its power rises from IDLE_WATTS to BUSY_WATTS with its utilisation.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ class Row:
 def rows_of(
     spec: NodeSpec, pods: Iterable[Admission], stats: Mapping[str, PodStat], real: Mapping[str, DeviceUse]
 ) -> list[Row]:
-    """The GPUs of a node. A real one of which the driver says nothing is left out, and a simulated one whose pod
-    was seen once: nobody knows its use yet."""
+    """The GPUs of a node. Left out are real GPUs without data from the driver, and simulated ones of a pod that
+    was read only once: their usage is not yet known.
+    """
     holders = {
         device: (pod, container)
         for pod in pods
@@ -110,7 +111,7 @@ def simulated(spec: NodeSpec, stat: PodStat | None, *, gpus: int) -> DeviceUse |
 
 
 def read_real(nvml: Any) -> dict[str, DeviceUse]:
-    """What NVML says of each GPU, by its UUID; a GPU that answers with an error is left out.
+    """Read the usage of each GPU by NVML, by its UUID; a GPU that answers with an error is left out.
 
     `nvml` is the module pynvml, or one like it.
     """
@@ -190,7 +191,7 @@ async def serve(page: Callable[[], Awaitable[str]], *, token: str, host: str = "
 
 
 def _has_token(fields: Iterable[bytes], token: str) -> bool:
-    """Whether the fields of a request's head bear the token."""
+    """Whether the fields of a request's head have the token."""
     for field in fields:
         name, _, value = field.partition(b":")
         if name.strip().lower() == b"authorization":
@@ -204,7 +205,10 @@ def _total(spec: NodeSpec) -> int:
 
 
 def _memory(nvml: Any, handle: Any) -> Any:
-    """Without what the driver reserves, as nvidia-smi and DCGM count; drivers before 510 cannot tell it apart."""
+    """Read the memory without the driver's reserve, as nvidia-smi and DCGM do.
+
+    Drivers before 510 do not separate it.
+    """
     try:
         return nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     except nvml.NVMLError:

@@ -1,4 +1,4 @@
-"""Who holds which GPU of a node, and how a process sees its own."""
+"""The assignment of a node's GPUs to pods, and the variables by which a process sees its own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def share(
 ) -> dict[str, tuple[int, ...]]:
     """Divide a pod's GPUs among its containers, in order.
 
-    Containers get GPUs of their own; init containers run before them, so they use the pod's from the first on.
+    Each container gets its own GPUs; init containers run before them, so they use the pod's from the first on.
     """
     out: dict[str, tuple[int, ...]] = {}
     start = 0
@@ -32,7 +32,7 @@ def share(
 
 
 def device_ids(node: str, real: Sequence[str] | None, indices: Sequence[int]) -> tuple[str, ...]:
-    """What `allocatedResourcesStatus` names: the UUID of a real GPU, `GPU-<node>-<index>` of a simulated one."""
+    """The names in `allocatedResourcesStatus`: the UUID of a real GPU, `GPU-<node>-<index>` of a simulated one."""
     return tuple(real[index] if real else f"GPU-{node}-{index}" for index in indices)
 
 

@@ -1,4 +1,4 @@
-"""The Node object and its Lease: registered, then kept up to date."""
+"""Register the Node object and its Lease, then update them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Starts shims: by one process that forks them, else each by an interpreter of its own.
+"""Start shims: by one process that forks them, else each by its own interpreter.
 
-And tries once whether this machine can keep pods from a folder.
+Also tests once whether this machine can hide a folder from pods.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ TRY_SECONDS = 20.0  # a try of the fence takes some 40 ms
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What this machine's kernel offers to keep pods from a folder."""
+    """The support of this machine's kernel for hiding a folder from pods."""
 
     hides: bool  # pods can be started without a view of the folder
     gap: str  # why they can read it all the same; "": they cannot
 
 
 class Launcher:
-    """One for all agents of a process. Its server is started when first needed, and again should it have died.
+    """Launches shims for all agents of a process. Its server is started at the first use, and again if it died.
 
-    A folder whose launch was cut off by the server's death is launched again: what was started before is not
-    started twice, its lock and its state say so.
+    A folder whose launch was cut off by the server's death is launched again: its lock and its state prevent
+    a second start of the same pod.
     """
 
     def __init__(self, *, end_seconds: float = END_SECONDS) -> None:
@@ -50,8 +50,8 @@ class Launcher:
     async def launch(self, folder: Path) -> None:
         """Start the shim of a pod folder; returns once it has written its first state.
 
-        A pod that was started before is not started again: that is no error here, its state says what became
-        of it. Raises LaunchError.
+        A pod that was started before is not started again; that is not an error here, and its state has the
+        outcome. Raises LaunchError.
         """
         code = await asyncio.shield(asyncio.ensure_future(self._ask(str(folder))))
         if code is None:
@@ -61,9 +61,9 @@ class Launcher:
             raise LaunchError(f"the pod's shim did not start (exit code {code}): {complaint[-400:]}")
 
     async def fence(self, folder: Path) -> Fence:
-        """What keeps pods from this folder. Tried once; again, when the try itself failed.
+        """Return the protection of this folder from pods. Tested once; again, when the test itself failed.
 
-        Raises LaunchError: nothing is known of the machine then, and no pod is started for it.
+        Raises LaunchError if the machine's abilities are unknown; pods must not be started then.
         """
         known = self._fences.get(folder)
         if known is None or (known.done() and (known.cancelled() or known.exception() is not None)):
@@ -140,7 +140,7 @@ class Launcher:
             waiting.set_result(int(code))
 
     def _lost(self) -> None:
-        """The server has ended: whoever waits starts a shim alone."""
+        """Handle the end of the server: all waiting launches start a separate interpreter."""
         server, self._server = self._server, None
         if server is not None and server.poll() is None:
             asyncio.get_running_loop().run_in_executor(None, _end, server, self._end_seconds)
@@ -158,7 +158,7 @@ def _environment() -> dict[str, str]:
 
 
 def _launch_alone(folder: Path) -> int:
-    """Start an interpreter for this shim alone; returns its exit code."""
+    """Start an interpreter for only this shim; return its exit code."""
     with (folder / "shim.log").open("ab") as errors:
         process = subprocess.run(
             [*_INTERPRETER, str(folder)],
@@ -183,9 +183,9 @@ def _end(server: subprocess.Popen[bytes], seconds: float) -> None:
 
 
 def try_fence(folder: Path) -> Fence:
-    """Try to hide a folder, in a process of its own. Blocks. Raises LaunchError when that could not be tried.
+    """Try to hide a folder, in a separate process. Blocks. Raises LaunchError when the test itself failed.
 
-    Pods of root can do what root can.
+    Pods of root have all rights of root.
     """
     words = [*_INTERPRETER, "--try-fence", str(folder)]
     try:

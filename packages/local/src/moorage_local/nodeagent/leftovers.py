@@ -16,7 +16,7 @@ STOP_GRACE_SECONDS = 10.0
 
 
 def marked_processes(uids: frozenset[str]) -> dict[int, str]:
-    """Processes that bear the mark of one of these pods: pid → pod uid. Only those of this user can be read."""
+    """Processes with the mark of one of these pods: pid → pod uid. Only processes of this user can be read."""
     prefix = UID_MARK.encode() + b"="
     processes: dict[int, str] = {}
     for name in os.listdir("/proc"):
@@ -56,7 +56,7 @@ def listens(port: int, uid: str) -> bool:
 def kill_leftovers(uid: str) -> int:
     """SIGKILL every process with the pod's mark until none is left; returns how many were killed.
 
-    Waits at most `KILL_SECONDS`: a process stuck in the kernel cannot be ended by anybody.
+    Waits at most `KILL_SECONDS`: a process stuck in the kernel cannot be killed.
     """
     killed: set[int] = set()
     until = time.monotonic() + KILL_SECONDS
@@ -76,9 +76,9 @@ def kill_leftovers(uid: str) -> int:
 def stop_all(nodes: Path, grace_seconds: float = STOP_GRACE_SECONDS) -> int:
     """Stop every pod under a `nodes` folder, without an agent; returns how many were running.
 
-    Each gets its own grace period, at most `grace_seconds`, and is marked as ended by the node's shutdown. Damaged
-    and missing files keep nothing alive: shims are found by their command line too, their pods by the uid that
-    names the folder.
+    Each gets its own grace period, at most `grace_seconds`, and is marked as ended by the node's shutdown. Pods
+    with damaged or missing files are stopped too: shims are also found by their command line, their pods by the
+    uid in the folder's name.
     """
     nodes = nodes.resolve()
     shims = _shims_under(nodes)

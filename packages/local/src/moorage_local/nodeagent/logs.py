@@ -36,7 +36,7 @@ class Line:
 
 
 def parse_line(raw: bytes) -> Line | None:
-    """Read one line without its newline; None for what is no CRI line (a crash cut it short)."""
+    """Read one line without its newline; None if it is not a CRI line (a crash cut it short)."""
     parts = raw.split(b" ", 3)
     if len(parts) != 4 or parts[2] not in (b"F", b"P"):
         return None
@@ -131,7 +131,7 @@ async def read_log(
 ) -> AsyncIterator[bytes]:
     """The text of one attempt's log, in chunks; with `follow`, until `is_over` and all was read.
 
-    `tail_lines` counts from the end of what is there when reading begins.
+    `tail_lines` counts from the end of the log when reading begins.
     """
     reader = Reader(path)
     writer = _Writer(timestamps=timestamps, since=since, limit=limit_bytes)

@@ -32,7 +32,7 @@ ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """What one node offers. `gpu_type` is the product label as given; empty without GPUs."""
+    """The resources and labels of one node. `gpu_type` is the product label as given; empty without GPUs."""
 
     name: str
     cpu_milli: int
@@ -47,7 +47,7 @@ class NodeSpec:
 
 
 def capacity(spec: NodeSpec, *, storage_bytes: int) -> dict[str, str]:
-    """What the node has, as quantities; all of it is allocatable."""
+    """The resources of the node, as quantities; all of them are allocatable."""
     out = {
         "cpu": format_milli(spec.cpu_milli),
         "memory": f"{spec.memory_bytes // 1024}Ki",
@@ -77,7 +77,7 @@ def labels(spec: NodeSpec) -> dict[str, str]:
 
 
 def own_annotations(spec: NodeSpec) -> dict[str, str]:
-    """What others learn of the images that run here."""
+    """The node's annotations about the images that run here."""
     if not spec.images:
         return {}
     commands = [

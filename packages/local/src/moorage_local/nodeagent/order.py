@@ -28,7 +28,7 @@ _IMAGE = re.compile(re.escape(HOST_IMAGE) + r"(?::[\w.-]+)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the pod runs: what the order needs to know of the node and of the pod's folder."""
+    """The facts about the node and the pod's folder that the order needs."""
 
     node: str
     folder: str  # the pod's own
@@ -188,7 +188,7 @@ def _container(
 
 
 def _argv(container: Mapping[str, Any], rule: ImageRule | None) -> list[str]:
-    """Command and arguments, with what the image has where the container does not say."""
+    """Command and arguments; those of the image if the container sets none."""
     command, args = list(container.get("command") or ()), list(container.get("args") or ())
     if command or rule is None:
         return command + args
@@ -201,7 +201,7 @@ def _shown(path: str) -> Obj:
 
 
 def _holds(path: str, hidden: str) -> bool:
-    """Whether what pods do not see is in a folder."""
+    """Whether the folder that pods do not see lies in `path`."""
     return bool(hidden) and PurePosixPath(hidden).is_relative_to(path)
 
 

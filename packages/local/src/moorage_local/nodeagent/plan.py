@@ -1,4 +1,4 @@
-"""What to do next about one pod of this node. Pure: all it depends on is in `Seen`."""
+"""Decide the next steps for one pod of this node. Pure: all inputs are in `Seen`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ GONE_GRACE_SECONDS = 1.0  # an object leaves the API before its pod has ended on
 
 
 class Body(Enum):
-    """What this machine holds of the pod."""
+    """The state of the pod on this machine."""
 
     NONE = "none"  # no folder
     ADMITTED = "admitted"  # a folder, GPUs chosen; no container was ever started
@@ -32,7 +32,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Check what the node has left; write down the GPUs, or the refusal."""
+    """Check the free resources of the node; record the GPUs, or the refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class DeclareLost:
-    """End what is left of the processes and write down since when they are lost."""
+    """Kill the remaining processes and record since when they are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class DeleteObject:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFolder:
-    """End what may be left of the processes and remove the folder."""
+    """Kill remaining processes and remove the folder."""
 
 
 Action = Admit | Start | Stop | DeclareLost | Publish | DeleteObject | RemoveFolder

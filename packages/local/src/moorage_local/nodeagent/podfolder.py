@@ -1,7 +1,7 @@
-"""The folder of one pod: what the agent decided, what the shim reports, whether anything lives.
+"""The folder of one pod: the agent's decisions, the shim's report, and whether processes are alive.
 
-admission.json  written first: who the pod is, its GPUs, when it was admitted, or why it was refused; and the
-                object as it was then, for a store that is restored from an older copy
+admission.json  written first: the pod's identity, its GPUs, when it was admitted, or why it was refused; and the
+                object at that time, for a store that is restored from an older copy
 spec.json       the shim's order                       lock   held (flock) while anything of the pod may run
 state.json      the shim's report                      stop   asks the shim to end
 lost.json       since when its processes are lost      logs/<container>/<attempt>.log
@@ -36,7 +36,7 @@ class LaunchError(MoorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """What was decided when the pod came to this node; never changed afterwards."""
+    """The decision when the pod came to this node; never changed afterwards."""
 
     uid: str
     namespace: str
@@ -120,14 +120,14 @@ class PodFolder:
         return None if record is None else str(record["at"])
 
     def declare_lost(self, admission: Admission, at: str) -> None:
-        """Write down that the processes are gone; the time first written stays."""
+        """Record that the processes are lost; the time first recorded stays."""
         if not self._has_admission():
             self.write_admission(admission)
         if self.lost_at() is None:
             write_json(self.path / "lost.json", {"at": at})
 
     def body(self) -> Body:
-        """What this machine holds of the pod."""
+        """Return the state of the pod on this machine."""
         if not self._has_admission() and not self.has_state():
             return Body.ADMITTED if os.path.isdir(self.path) and self.is_locked() else Body.NONE
         locked = self.is_locked()  # before the state: what is written last is seen

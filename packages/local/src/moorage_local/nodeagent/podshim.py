@@ -1,7 +1,7 @@
 """Start one pod's shim: `python -S -E -s podshim.py POD_DIR`.
 
-A file of its own so that the interpreter finds the modules of `shim` compiled: a script is compiled anew at every
-start.
+This file has no other code, so that the interpreter uses the compiled modules of `shim`: a script is compiled at
+every start.
 """
 
 import sys

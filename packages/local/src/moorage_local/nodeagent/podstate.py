@@ -1,4 +1,4 @@
-"""What the agent keeps of one pod."""
+"""The agent's state of one pod."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Problems = dict[str, tuple[str, str]]
 
 @dataclass(slots=True, kw_only=True)
 class PodState:
-    """All that is kept of one pod in memory.
+    """The state of one pod in memory.
 
-    It begins when the agent first admits the pod or finds its folder, and ends when neither its object nor its
-    folder is left. A new agent makes it anew: what must outlive the agent is in the pod's folder.
+    It begins when the agent first admits the pod or finds its folder, and ends when both its object and its
+    folder are deleted. A new agent creates it again: data that must outlive the agent is in the pod's folder.
     """
 
     admission: Admission | None = None  # as in the folder
@@ -51,7 +51,9 @@ class PodState:
         return self.admission is not None or self.mark is not None
 
     def is_news(self, mount_problem: str, now: float) -> bool:
-        """Whether an event shall tell that a volume cannot be mounted: it is another reason, or long ago."""
+        """Whether to write an event that a volume cannot be mounted: the reason is new, or the last event is
+        old.
+        """
         is_old = self.mount_reported is None or now - self.mount_reported >= MOUNT_EVENT_SECONDS
         if mount_problem == self.mount_problem and not is_old:
             return False
@@ -59,7 +61,7 @@ class PodState:
         return True
 
     def started(self, mark: tuple[int, int], now: float) -> None:
-        """Its shim runs: what stood in the way before is over."""
+        """Record that the shim runs: earlier problems are over."""
         self.problems = {}
         self.tries = 0
         self.mount_problem = ""

@@ -1,7 +1,7 @@
-"""How much CPU and memory the pods of this machine use, by their processes, as kubelets tell it.
+"""The CPU and memory usage of this machine's pods, by their processes, as kubelets report it.
 
-A kubelet counts by cgroups. Here a pod's processes are those that bear its mark. The counter of CPU time never
-goes back: what a process used that ended unseen between two looks is lost, at most a look's worth.
+A kubelet counts by cgroups. Here a pod's processes are those with its mark. The counter of CPU time never
+decreases: the time of a process that ended unseen between two reads is lost, at most one interval's worth.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The volumes of pods: made ready before a pod starts, and kept up to date while it runs."""
+"""The volumes of pods: made ready before a pod starts, and updated while it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RESOURCES: dict[str, Resource] = {"ConfigMap": CONFIGMAPS, "Secret": SECRETS, "
 
 
 class PodVolumes:
-    """Reads what volumes and variables refer to, and writes it into the pods' folders."""
+    """Reads the objects that volumes and variables refer to, and writes them into the pods' folders."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -64,7 +64,7 @@ class PodVolumes:
         return out
 
     async def _service_tokens(self, pod: Obj) -> dict[volumes.TokenRequest, str]:
-        """Tokens for projected volumes; asked for anew after four fifths of their life."""
+        """Return tokens for projected volumes; each is renewed after four fifths of its life."""
         uid, meta, now = uid_of(pod), pod["metadata"], self._context.clock.now()
         known = self._context.state_of(uid).tokens
         out = {}
@@ -97,7 +97,7 @@ class PodVolumes:
         return out
 
     async def refresh(self, pod: Obj, folder: PodFolder) -> None:
-        """Once a minute, bring volumes made from the API up to date; a source that went away changes nothing."""
+        """Once a minute, update volumes made from the API; a deleted source changes nothing."""
         uid, now = uid_of(pod), self._context.clock.monotonic()
         state = self._context.state_of(uid)
         if state.refreshed is None:

@@ -81,7 +81,7 @@ def probes_of(container: Mapping[str, Any]) -> list[Probe]:
 
 
 def port_of(container: Mapping[str, Any], port: int | str) -> int:
-    """A probe's port, which may be named. Raises ValueError for a name that no port bears."""
+    """A probe's port, which may be named. Raises ValueError for an unknown name."""
     if isinstance(port, int):
         return port
     if is_digits(port):
@@ -95,7 +95,7 @@ def port_of(container: Mapping[str, Any], port: int | str) -> int:
 async def run_once(
     container: Mapping[str, Any], probe: Probe, main: Beside, address: str = HOST_IP
 ) -> tuple[bool, str]:
-    """(success, what a kubelet would say) of one try. `address` is the pod's."""
+    """Try once; return (success, a kubelet's message). `address` is the pod's."""
     http, url = probe.action.get("httpGet"), ""
     try:
         if probe.action.get("exec"):
@@ -135,8 +135,8 @@ async def watch(
 
     `changed(ready, started)` is called when either changes; until the startup probe succeeds no other runs.
     `failed_liveness(message)` is called once, when the container is to be restarted. `ready` and `started_before`
-    are what was last published: an agent that comes back believes it until a probe says otherwise. A failure says
-    nothing when the machine slept meanwhile (`slept_since`): nobody could have answered.
+    are the last published values: a restarted agent uses them until a probe changes them. A failure is
+    ignored if the machine slept meanwhile (`slept_since`): the container could not have answered.
     """
     probes = {probe.kind: probe for probe in probes_of(container)}
     seen = {"ready": ready or "readinessProbe" not in probes, "started": started_before}
@@ -243,7 +243,7 @@ async def _http(action: Mapping[str, Any], host: str, port: int) -> tuple[bool, 
 
 
 def _exec(command: list[str], main: Beside, timeout_seconds: float) -> tuple[bool, str]:
-    """Run the command beside the container's main process, in its mounts and environment."""
+    """Run the command next to the container's main process, in its mounts and environment."""
     process = subprocess.Popen(
         main.words("--enter", command),
         stdin=subprocess.DEVNULL,

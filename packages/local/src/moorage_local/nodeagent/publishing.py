@@ -1,4 +1,4 @@
-"""What the API learns of a pod: its status, its events, its peak memory; and its end."""
+"""The agent's reports about a pod to the API: its status, its events, its peak memory; and its end."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ PEAK_SECONDS = 30.0  # at most one annotation of a running pod's peak memory in 
 
 
 class Publishing:
-    """Writes to the API, and only what changed."""
+    """Writes changes of a pod to the API."""
 
     def __init__(self, context: Context, probing: Probing) -> None:
         self._context = context
         self._probing = probing
 
     async def publish(self, pod: Obj, folder: PodFolder, *, is_over: bool = False) -> Obj:
-        """Bring annotation and status up to date; writes only what changed. Returns the newest object.
+        """Update annotation and status, if they changed. Return the newest object.
 
         `is_over`: no container of the pod ran, and none will.
         """

@@ -1,7 +1,7 @@
-"""The files of a pod's folder, read as if anybody could have written them.
+"""Read the files of a pod's folder as untrusted input.
 
-Where pods cannot be fenced, their processes can write into the folder. So whatever a file holds, and whatever it
-is (a link, a pipe, a folder, of any size), reading it ends soon and gives a record of the right shape, or None.
+Where pods cannot be fenced, their processes can write into the folder. A file may have any content, type (a link,
+a pipe, a folder) and size: reading it still ends soon and gives a record of the right shape, or None.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def read_stop(path: Path) -> Obj | None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file for reading if it is one, else raise OSError; no link is followed, no pipe waited for."""
+    """Open a regular file for reading, else raise OSError; links are not followed, pipes not waited for."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

@@ -52,7 +52,7 @@ class Starting:
         self._launching = asyncio.Semaphore(LAUNCHES)
 
     async def try_fence(self) -> None:
-        """Learn what this machine can hide, before the first pod needs it.
+        """Test whether this machine can hide folders, before the first pod needs it.
 
         A failure is reported when that pod starts, after another try.
         """
@@ -137,9 +137,9 @@ class Starting:
 
 
 def installation_in_tmp() -> tuple[str, ...]:
-    """Folders of this Python and of Moorage that lie in /tmp; none where they are elsewhere.
+    """Folders of this Python and of Moorage that lie in /tmp; empty if they are elsewhere.
 
-    Those behind symbolic links are left out: whether what pods do not see lies in a folder is told by its path.
+    Those behind symbolic links are left out: the check for the hidden folder compares paths.
     """
     folders = {Path(sys.prefix), Path(sys.base_prefix), *map(Path, filter(None, sys.path))}
     within = {folder for folder in folders if Path(TMP) in folder.parents and folder == folder.resolve()}

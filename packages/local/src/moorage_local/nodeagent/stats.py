@@ -1,4 +1,4 @@
-"""What a kubelet tells of its pods and their volumes: the parts of its summary that are about them.
+"""A kubelet's statistics of its pods and their volumes: the parts of its summary that are about them.
 
 https://kubernetes.io/docs/reference/instrumentation/node-metrics/#summary-api-source
 """
@@ -119,8 +119,10 @@ def _entry(pod: Admission, stat: PodStat) -> Obj:
 
 
 def folder_size(folder: str) -> tuple[int, int]:
-    """(bytes on the disk, files and folders) below a folder; links are not followed. Raises OSError for the folder
-    itself alone."""
+    """(bytes on the disk, files and folders) below a folder; links are not followed.
+
+    Raises OSError only for the folder itself.
+    """
     used, files = os.lstat(folder).st_blocks * 512, 1
     root = os.path.realpath(folder)
     waiting = [root]

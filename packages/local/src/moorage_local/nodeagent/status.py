@@ -1,4 +1,4 @@
-"""What the API learns of a pod: the shim's report put into Kubernetes' words. Pure.
+"""Convert the shim's report of a pod to a Kubernetes status. Pure.
 
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 """
@@ -30,11 +30,11 @@ TERMINAL = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """All that this machine knows of one pod at one moment.
+    """The state of one pod on this machine at one moment.
 
     `state` is the shim's state.json, None before it started. `problems`: container → (waiting reason, message)
-    that keep the pod from starting. `rejected`: (reason, message) of a refusal at admission. `lost_at`: since
-    when the processes are known to be gone without an outcome.
+    of containers that cannot start. `rejected`: (reason, message) of a refusal at admission. `lost_at`: since
+    when the processes are known to have ended without an outcome.
     """
 
     admitted_at: str | None = None
@@ -50,7 +50,7 @@ class Local:
 
 
 def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
-    """The pod's new status; what others wrote into the old one is kept. `now` is a `metav1.Time`.
+    """The pod's new status; fields of other writers in the old one are preserved. `now` is a `metav1.Time`.
 
     A phase that is Succeeded or Failed stays.
     """
@@ -104,7 +104,7 @@ def peak_memory(state: Mapping[str, Any] | None, container: str = "") -> int:
 
 
 def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Events (type, reason, message) for what happened to the containers between two statuses."""
+    """Events (type, reason, message) for the changes of containers between two statuses."""
     old = {status["name"]: status for status in container_statuses_of(before)}
     out: list[tuple[str, str, str]] = []
     for status in container_statuses_of(after):

@@ -1,4 +1,4 @@
-"""Volumes: what stands in the pod's spec, as folders and files of this machine.
+"""Convert the volumes of the pod's spec to folders and files of this machine.
 
 `render` and `host_path` are pure; `write_files` and `make_ready` touch the disk.
 https://kubernetes.io/docs/concepts/storage/volumes/
@@ -35,7 +35,7 @@ CONTENT = ("configMap", "secret", "downwardAPI", "projected")  # kinds whose fil
 
 
 class VolumeError(MoorageError):
-    """A volume cannot be made ready (yet); the message goes into a FailedMount event."""
+    """A volume cannot be made ready (yet); the message is written to a FailedMount event."""
 
 
 class TokenRequest(NamedTuple):
@@ -94,10 +94,10 @@ def render(
     allocatable: Mapping[str, str],
     room: Room | None = None,
 ) -> dict[str, File] | None:
-    """The files of a volume by their path in it; None for a volume whose content is not the agent's.
+    """The files of a volume by their path in it; None for a volume with other content than the agent's.
 
-    `room`: of all volumes of the pod. Files of Secrets and tokens are for the owner only, whatever their mode
-    says. Raises VolumeError.
+    `room`: of all volumes of the pod. Files of Secrets and tokens are readable by the owner only; their mode is
+    ignored. Raises VolumeError.
     """
     if not any(volume.get(kind) is not None for kind in CONTENT):
         return None
@@ -153,7 +153,7 @@ def host_path(volume: Mapping[str, Any], lookup: Lookup, persistent: Mapping[str
 
 
 def make_ready(volume: Mapping[str, Any], path: str) -> None:
-    """Check or make what a hostPath's `type` wants; folders of claims and untyped paths are made.
+    """Check or make the file or folder for a hostPath's `type`; folders of claims and untyped paths are made.
 
     https://kubernetes.io/docs/concepts/storage/volumes/#hostpath-volume-types
     """

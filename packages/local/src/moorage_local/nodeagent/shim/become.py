@@ -24,10 +24,10 @@ START_ERROR = 128  # exit code containerd gives a container that could not be st
 
 
 def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], folder: str) -> tuple[str, str]:
-    """Start a container of the pod whose order is `pod`; it has its process and its pipes then.
+    """Start a container of the pod whose order is `pod`, and set its process and its pipes.
 
-    `mode` says how it sees its mounts: "namespace", "translated", "none", or "private": in a root of its own.
-    Returns what went wrong and the text for it, both empty when it runs.
+    `mode` is how it sees its mounts: "namespace", "translated", "none", or "private" (with a private root).
+    Return the error and its text, both empty when it runs.
     """
     spec = container.spec
     # what to run; without namespaces the paths of mounts become paths of this machine

@@ -1,4 +1,4 @@
-"""A command beside a container's main process: exec probes and `kubectl exec`."""
+"""Run a command next to a container's main process: exec probes and `kubectl exec`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .programs import StartError, find_program
 
 
 def enter(folder: str, pid: int, command: list[str], *, is_privileged: bool, parent: int = 0) -> int:
-    """Become `command` as if started by the process `pid`; 126 or 127 when that cannot be done, as shells say.
+    """Become `command` as if started by the process `pid`; return 126 or 127 if that fails, as shells do.
 
-    `pid` must be the main process of a container of the pod in `folder`: whatever the pod's report says, the
-    command runs beside nothing else. It is fenced as the container is: one that `is_privileged` is not.
+    `pid` must be the main process of a container of the pod in `folder`. This is checked, because the pod's report
+    may be wrong. The command is fenced like the container, unless that `is_privileged`.
     With `parent`, end when that process does, and take standard input as the controlling terminal if it is one.
     """
     import termios

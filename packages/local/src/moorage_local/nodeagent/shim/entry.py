@@ -1,6 +1,6 @@
 """The ways to start the shim.
 
-Each imports only what it needs, when it is chosen: an exec probe starts an interpreter every time.
+Each imports its modules only when it is chosen: an exec probe starts an interpreter every time.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ def main(argv: list[str]) -> int:
     """Launch the shim of the pod folder `argv[1]`; see the package for the exit codes.
 
     `--serve FD …` waits for folders instead and forks a launcher for each; see `serve`.
-    `--try-fence FOLDER` prints whether pods can be kept from a folder.
-    `--enter POD_DIR PID KIND COMMAND…` runs a command beside a container's main process, in its mounts,
+    `--try-fence FOLDER` prints whether a folder can be hidden from pods.
+    `--enter POD_DIR PID KIND COMMAND…` runs a command next to a container's main process, in its mounts,
     environment and working folder (exec probes). `--exec POD_DIR PID KIND COMMAND…` does so for `kubectl exec`:
     the command ends with its caller, and has its standard input as its terminal where that is one.
     KIND is "fenced" or "privileged", as the container.

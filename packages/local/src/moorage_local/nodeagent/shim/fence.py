@@ -18,9 +18,9 @@ class FenceRefused(Exception):
 
 
 def open_hidden(hidden: str, inode: list[int] | None) -> int:
-    """Open the folder that is to be hidden, so that what lies in it is opened and hidden under no other path.
+    """Open the folder to hide, so that its content is not opened and hidden under another path.
 
-    `inode`: its device and number, where they are known: a pod may have renamed a folder above it and made another
+    `inode`: its device and number, if known: a pod may have renamed a folder above it and made another
     one at its path. Raises OSError.
     """
     folder = os.open(hidden, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -31,13 +31,13 @@ def open_hidden(hidden: str, inode: list[int] | None) -> int:
 
 
 def cover(hidden: str, folder: int, kept: str = "", made: str = "") -> None:
-    """Lay an empty, read-only file system over a folder, but for the folder `kept` below it if that exists.
+    """Mount an empty, read-only file system over a folder, except for the folder `kept` below it if that exists.
 
-    The folder is open as `folder`. `made`: a folder below it that is made anew, empty.
+    The folder is open as `folder`. `made`: an empty folder to create below it.
 
-    A Landlock domain (`enter_domain`) must follow: it keeps the process from taking the file system away, and from
-    the back door: a process outside of the domain, whose /proc/PID/root shows the folder as it is, cannot be
-    looked into. Raises OSError.
+    A Landlock domain (`enter_domain`) must follow: it prevents the process from unmounting the file system, and
+    from using the back door: it cannot read a process outside of the domain, where /proc/PID/root shows the real
+    folder. Raises OSError.
 
     https://docs.kernel.org/userspace-api/landlock.html (ptrace restrictions, changes of the mount topology)
     """
@@ -58,9 +58,9 @@ def cover(hidden: str, folder: int, kept: str = "", made: str = "") -> None:
 
 
 def try_fence(folder: str) -> int:
-    """For a process of its own: print whether pods can be fenced from a folder: fully, partly, or why not.
+    """Print how well pods can be fenced from a folder: fully, partly, or why not. Run it in a separate process.
 
-    Exit code 1: that is not known. Only what the kernel refuses tells; a folder that cannot be opened or something
+    Exit code 1: unknown. Only a refusal by the kernel counts; a folder that cannot be opened or a resource
     that ran short may be a pod's work.
     """
     try:
@@ -80,7 +80,7 @@ def try_fence(folder: str) -> int:
 
 
 def namespaces_allowed() -> bool:
-    """Whether this machine's settings allow the namespaces of a fence; True when they do not tell."""
+    """Whether this machine's settings allow the namespaces of a fence; True if the settings cannot be read."""
     for name in ("max_mnt_namespaces", "max_user_namespaces"):
         try:
             with open(f"/proc/sys/user/{name}", "rb") as file:

@@ -1,4 +1,4 @@
-"""What the shim asks of the kernel: numbers from its headers, and calls that Python does not have."""
+"""The shim's interface to the kernel: numbers from its headers, and calls that Python does not have."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def write_proc(name: str, text: str) -> None:
 
 
 def import_no_more() -> None:
-    """Have every later import fail: among a pod's mounts the files of modules are whatever the pod wants.
+    """Make every later import fail: a pod's mounts may replace the files of modules.
 
-    What is imported there would run before the fence is entered.
+    An import there would run the pod's code before the fence is entered.
     """
     for finders in (sys.meta_path, sys.path_hooks, sys.path):
         finders.clear()

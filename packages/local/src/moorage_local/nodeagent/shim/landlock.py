@@ -26,14 +26,14 @@ WAYS_BEHIND = {  # <linux/capability.h>: what root needs to look behind a fence;
 
 
 def enter_domain() -> bool:
-    """Put this process into a Landlock domain of its own; False when the kernel has none, or it is turned off.
+    """Put this process into its own Landlock domain; return False if the kernel has none, or it is turned off.
 
-    A domain of Linux before 5.19 is not taken either: it forbids to move or link files from one folder to another,
+    A domain of Linux before 5.19 is not used either: it forbids to move or link files from one folder to another,
     as every domain does without a rule that allows it.
 
     The domain forbids one kind of access to files, as it must: making block devices, by which root could read the
-    disk itself. What the process executes next is also without the capabilities to look behind a fence, should it
-    be root's. Needs CAP_SYS_ADMIN in its user namespace, which whoever has just made one has. Raises OSError.
+    disk itself. The program executed next also lacks the capabilities to look behind a fence, if it runs as
+    root. Needs CAP_SYS_ADMIN in its user namespace, which the creator of a namespace has. Raises OSError.
     """
     import ctypes
 

@@ -19,7 +19,7 @@ LAUNCHED, LOCKED, STARTED_BEFORE, BROKEN = 0, 3, 4, 5
 
 
 def launch(folder: str) -> int:
-    """Start the shim of a pod folder, as a process of its own; returns the launcher's exit code."""
+    """Start the shim of a pod folder, as a separate process; returns the launcher's exit code."""
     os.chdir(folder)
     lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until = time.monotonic() + 2.0
@@ -46,10 +46,10 @@ def launch(folder: str) -> int:
 
 
 def serve(sock: int, argv: list[str]) -> int:
-    """Launch the shim of every folder that comes over a socket of packets; ends with whoever holds its other end.
+    """Launch the shim of every folder that comes over a socket of packets; ends with the process at its other end.
 
-    A fork of an interpreter that has loaded all it needs costs a tenth of starting one. Each answer is the exit
-    code and the folder. What a launcher complains of goes into the folder's shim.log.
+    A fork of an interpreter that has loaded all modules costs a tenth of starting one. Each answer is the exit
+    code and the folder. Errors of a launcher are written to the folder's shim.log.
     """
     import socket
 
@@ -128,7 +128,7 @@ def _name_process(words: tuple[int, int], argv: list[str], folder: bytes) -> Non
 
 
 def _detach() -> None:
-    """A session of its own, no terminal, errors into shim.log; signals meant for terminals are ignored."""
+    """Start a new session without a terminal, errors to shim.log; signals meant for terminals are ignored."""
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     errors = os.open("shim.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

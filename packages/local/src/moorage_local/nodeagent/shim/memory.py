@@ -15,11 +15,10 @@ SHARED_SECONDS = 1.0  # between two fair countings of shared pages, unless the l
 
 
 def proportional(pid: int) -> int | None:
-    """Bytes of one process with each shared page divided among those who share it; None when it is not ours to
-    read.
+    """Bytes of one process with each shared page divided among the processes that share it; None if not readable.
 
-    Pages backed by files are left out where the kernel tells them apart (5.10 and newer): they can be dropped at
-    any time, and a cgroup would not kill for them.
+    Pages backed by files are left out if the kernel counts them separately (5.10 and newer): they can be dropped
+    at any time, and a cgroup would not kill for them.
     """
     total = anon = shmem = None
     try:

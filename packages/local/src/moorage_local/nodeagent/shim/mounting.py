@@ -29,9 +29,9 @@ def mount(source: str | None, target: str, kind: str | None, flags: int, data: s
 
 
 def bind(fd: int, target: str, shown: str) -> None:
-    """Bind what is open, with all below it; `shown` names it in errors.
+    """Bind an open file or folder, with all mounts below it; `shown` names it in errors.
 
-    The current folder must be /proc/self/fd: it is there even when a volume lies over /proc.
+    The current folder must be /proc/self/fd: it exists even when a volume lies over /proc.
     """
     try:
         mount(str(fd), target, None, MS_BIND | MS_REC)
@@ -40,7 +40,7 @@ def bind(fd: int, target: str, shown: str) -> None:
 
 
 def leave_mounts() -> None:
-    """Give this process a mount namespace of its own, in a user namespace where that is needed. Raises OSError."""
+    """Move this process to its own mount namespace, in a user namespace if needed. Raises OSError."""
     user, group = os.geteuid(), os.getegid()
     libc = libc_of()
     if libc.unshare(CLONE_NEWNS) != 0:
@@ -53,5 +53,5 @@ def leave_mounts() -> None:
 
 
 def kept_flags(kept: int) -> int:
-    """Flags of a remount for what statvfs says: those that a user namespace may not take away."""
+    """Convert the flags of statvfs to those of a remount: flags that a user namespace may not remove."""
     return kept & (2 | 4 | 8 | 1024 | 2048) | (MS_RELATIME if kept & ST_RELATIME else 0)

@@ -1,4 +1,4 @@
-"""The mounts of one container: its volumes at their paths, in a namespace of its own."""
+"""The mounts of one container: its volumes at their paths, in its own namespace."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def enter_mounts(
     """Give this process (just forked) a mount namespace with every volume in its place and `hidden` empty.
 
     `mounts`: {mountPath, hostPath, subPath, readOnly}. `scratch` is an existing empty folder, or one in `hidden`.
-    `kept`: the folder in `hidden` that stays as it is, if there is one. `inode`: see `open_hidden`. `private`: an
-    empty folder: the root is a copy of this machine's, and what is written goes there.
+    `kept`: the folder in `hidden` that stays visible, if there is one. `inode`: see `open_hidden`. `private`: an
+    empty folder: the root is a copy of this machine's, and writes are stored there.
 
-    The volumes are opened first, then the folder is hidden; the rest is done behind the fence, so that no mount
-    point that a pod chooses leads into the folder. Mount points that do not exist: the folder is made when it lies
+    The volumes are opened first, then the folder is hidden; the rest is done behind the fence, so that a mount
+    point that a pod chooses never leads into the folder. Missing mount points: the folder is made when it lies
     below the working folder or the home folder (these must stay writable as they are); otherwise the root is built
-    anew from binds of what is there, and its rebuilt levels are read-only, so that nothing can be written where it
-    would vanish.
+    from binds of the existing folders, and its rebuilt levels are read-only, so that files cannot be written where
+    they would vanish.
 
     Raises FenceRefused when the folder cannot be hidden, MountFailed when a volume cannot be mounted,
     PrivateRefused when there can be no private root; without `hidden`, MountRefused when the kernel does not allow

@@ -128,7 +128,7 @@ class Shim:
     # -- what to do next
 
     def _step(self) -> bool:
-        """Start, stop and time out what is due; True when the pod has ended."""
+        """Start, stop and time out containers that are due; True when the pod has ended."""
         now = time.monotonic()
         if now >= self._stop_look:
             self._stop_look = now + STOP_LOOK_SECONDS
@@ -187,7 +187,7 @@ class Shim:
         return True
 
     def _step_ending(self, now: float) -> bool:
-        """The outcome is known; end what still runs (sidecars, other containers' leftovers)."""
+        """End the running containers once the outcome is known (sidecars, other containers' leftovers)."""
         left = [container for container in self._all if container.running]
         if not left:
             return True
@@ -215,7 +215,7 @@ class Shim:
     def _look_for_stop(self) -> None:
         """Read the stop file: {"graceSeconds", "reason", "message"}; a later one may only shorten the time.
 
-        A pod whose folder was removed under it is out of everybody's sight: it ends at once.
+        A pod without its folder is not visible to the agent any more: it ends at once.
         """
         if self._is_removed():
             self._stop(0.0, "", "", "folder removed")
@@ -342,7 +342,7 @@ class Shim:
             self._poll.register(fd, select.POLLIN)
 
     def _read(self, fd: int, chunks: int = 4) -> bool:
-        """Move what a container wrote into its log; True when there is nothing more to come now."""
+        """Move the output of a container into its log; True when there is nothing more to come now."""
         for container in self._all:
             stream = container.pipes.get(fd)
             if stream is None:

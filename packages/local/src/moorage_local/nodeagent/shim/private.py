@@ -62,12 +62,12 @@ class Layers:
 
 
 def build_private(root: str, folder: int, hidden: str) -> str:
-    """Build such a root at the empty folder `root`, or in it; returns where it is.
+    """Build such a root at the empty folder `root`, or in it; returns its path.
 
-    `folder`: an open, empty folder on a disk for what is written; where it cannot hold an upper layer, that is in
-    memory. `hidden`: the folder over which the fence lies; it is carried over, and must be what keeps it hidden:
-    the process must lose CAP_SYS_ADMIN before a pod's program runs. Needs a mount namespace of its own.
-    Raises PrivateRefused.
+    `folder`: an open, empty folder on a disk for writes; if it cannot hold an upper layer, they stay in memory.
+    `hidden`: the folder under the fence; the fence is carried over. The process must lose CAP_SYS_ADMIN before a
+    pod's program runs, or the folder does not stay hidden. Needs a separate mount namespace. Raises
+    PrivateRefused.
     """
     in_user_namespace = not _is_initial_user_namespace()
     extra = ",userxattr" if in_user_namespace else ""
@@ -223,7 +223,7 @@ def _is_initial_user_namespace() -> bool:
 
 
 def make_private_folders(folder: str, name: str, attempt: int) -> str:
-    """An empty folder for what a container writes, in the pod's folder; of each attempt another one."""
+    """Create an empty folder for the writes of a container, in the pod's folder; a new one for each attempt."""
     path = os.path.join(folder, "private", f"{name}-{attempt}")
     os.makedirs(path, 0o755, exist_ok=True)
     return path

@@ -22,7 +22,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def read_stat(pid: int) -> tuple[int, int, int, str] | None:
-    """(parent, session, start in clock ticks since boot, state letter) of a process, or None when it is gone."""
+    """(parent, session, start in clock ticks since boot, state letter) of a process, or None when it has ended."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -87,9 +87,9 @@ def ask_to_end(pid: int) -> None:
 def may_have_children(besides: Collection[int] = ()) -> bool:
     """Whether this process, which has one thread, has children (zombies count) other than these.
 
-    Whatever a process leaves behind falls to its subreaper, so without children nothing of it is left, and nobody
-    else needs to be looked at. One empty answer can be relied on, a long one cannot (proc_tid_children(5)); True
-    on a kernel that does not tell.
+    The children of an ended process move to its subreaper, so without children none of its processes are left, and
+    other processes need not be checked. An empty answer is reliable, a long one is not (proc_tid_children(5));
+    True on a kernel that does not report children.
     """
     pid = os.getpid()
     try:
@@ -123,14 +123,14 @@ def kill_descendants(root: int) -> None:
 
 
 class Tree:
-    """The processes below the shim, and which container each belongs to.
+    """The processes below the shim, and the container of each.
 
-    A look reads only the processes whose numbers were given out since the last one (the kernel tells the newest
-    in /proc/loadavg). Where others start more than this pod has threads, and every `LIST_SECONDS`, the kernel's
-    lists of children are followed from the shim down, so that hundreds of pods do not each read what every other
-    one starts. All of /proc is listed only when forced, and on a kernel without such lists.
-    A process of ours keeps its container even when its parent ended and it fell to the shim; one never seen
-    before that fell to the shim is known by its session or by the mark in its environment.
+    A scan reads only the processes with numbers assigned since the last one (the kernel reports the newest in
+    /proc/loadavg). If others start more than this pod has threads, and every `LIST_SECONDS`, the kernel's lists of
+    children are followed from the shim down, so that hundreds of pods do not each read the new processes of all
+    others. All of /proc is listed only when forced, and on a kernel without such lists. A process of ours stays
+    assigned to its container even when its parent ended and it moved to the shim; one never seen before that moved
+    to the shim is known by its session or by the mark in its environment.
     """
 
     def __init__(self, root: int) -> None:
@@ -146,9 +146,9 @@ class Tree:
         self._threads = 1  # of the shim and its processes, at the last walk
 
     def look(self, mains: dict[int, str], *, force: bool = False) -> None:
-        """Bring `owner` up to date. `mains`: pid of each container's main process → its name.
+        """Update `owner`. `mains`: pid of each container's main process → its name.
 
-        After a forced look, no number in `owner` stands for a later process of somebody else.
+        After a forced scan, all numbers in `owner` are those of our processes, not of later ones.
         """
         now = time.monotonic()
         last_pid = self._newest_pid()
@@ -175,8 +175,9 @@ class Tree:
             self._foreign |= self._take(unknown - self._foreign, mains)
 
     def _walk(self, mains: dict[int, str]) -> None:
-        """Find what is new, and what is gone, by the lists of children. One that is missed, as it was started or
-        lost a sibling this instant, is found at the next walk."""
+        """Find new and ended processes by the lists of children. One that is missed, as it was started or
+        lost a sibling this instant, is found at the next walk.
+        """
         met: set[int] = set()
         self._threads = 0
         todo = [self.root]
@@ -190,7 +191,7 @@ class Tree:
         self._take(met - self.owner.keys(), mains)
 
     def _children(self, parent: int) -> set[int]:
-        """Children of all threads of a process; none when it is gone."""
+        """Children of all threads of a process; none when it has ended."""
         try:
             threads = os.listdir(f"/proc/{parent}/task")
         except OSError:
@@ -248,7 +249,10 @@ class Tree:
         return [pid for pid, name in self.owner.items() if name == container]
 
     def resident(self, pid: int) -> tuple[int, int]:
-        """(resident, of it private to nobody's file: anonymous) bytes of one process; zeros when it is gone."""
+        """(resident, private) bytes of one process, where private means not backed by a file.
+
+        Zeros when it has ended.
+        """
         try:
             fd = self._statm.get(pid)
             if fd is None:

@@ -59,10 +59,10 @@ def inside(folder: str, path: str) -> str:
 
 
 def open_volume(volume: str, below: str, folder: int | None = None) -> int:
-    """Open a volume, or what lies at the path `below` in it, with O_PATH; missing folders are made in it.
+    """Open a volume, or the path `below` in it, with O_PATH; missing folders are made in it.
 
     Symbolic links are followed while they stay in the volume, so a pod that mounts it cannot lead us out of it:
-    each step opens one name of the folder that is open and follows no link, whatever is renamed meanwhile. Raises
+    each step opens one name of the open folder and follows no link, also if names change meanwhile. Raises
     OSError and SubPathRefused.
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
