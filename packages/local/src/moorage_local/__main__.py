@@ -1,8 +1,8 @@
 """`python -m moorage_local --data FOLDER …`: the whole control plane in one process.
 
 Started by the supervisor of `moor up`, with the API's listening socket as an inherited descriptor.
-SIGTERM stops it; running pods are left alone (and adopted at the next start) unless the file
-`run/stop-pods` stands in the data folder, then they are asked to stop as at a node's shutdown.
+SIGTERM stops it. Running pods continue (and are adopted at the next start), unless the data folder has the file
+`run/stop-pods`: then they are asked to stop as at a node's shutdown.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def _connect_agents(server: ApiServer, agents: Mapping[str, NodeAgent]) -> None:
 async def _serve_gpus(
     api: Any, agents: Mapping[str, NodeAgent], pod_stats: PodStats, token: str
 ) -> asyncio.Server:
-    """Serve what GPUs do as DCGM's exporter does, and publish where, as its Service would be."""
+    """Serve GPU metrics as DCGM's exporter does, and publish the address, as its Service would."""
     from moorage_local.nodeagent.gpuexporter import exposition, read_driver, rows_of, serve
 
     async def page() -> str:
@@ -257,7 +257,10 @@ def _make_controllers(
     agents: Mapping[str, NodeAgent],
     pod_stats: PodStats,
 ) -> list[Coroutine[Any, Any, None]]:
-    """What runs beside the API server and the agents; `server` learns where statistics come from."""
+    """Return the controllers, ingress and scheduler, which run with the API server.
+
+    Set the server's `stats_source`.
+    """
     from moorage_local.controllers.events import EventRecorder
     from moorage_local.controllers.manager import ControllerManager
     from moorage_local.informers import InformerSet
@@ -305,13 +308,13 @@ def _tokens(data: Path) -> dict[str, dict[str, Any]]:
 
 
 def _metrics_token(data: Path) -> str:
-    """What GPUs do is read with it; no login of the API. Empty: there is none."""
+    """The token that reads GPU metrics; it is not a login of the API. Empty if there is none."""
     table = _table(data / "tokens.json")
     return next((token for token, entry in table.items() if entry.get("role") == "metrics"), "")
 
 
 def _table(file: Path) -> dict[str, Any]:
-    """A small file of the data folder; `moor up` has looked at what is in it. Raises DataFolderError."""
+    """Read a small JSON object of the data folder, already checked by `moor up`. Raises DataFolderError."""
     try:
         table = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
@@ -353,7 +356,7 @@ async def _publish_api(api: Any, port: int) -> None:
 
 
 async def _remove_other_nodes(api: Any, names: set[str]) -> None:
-    """Nodes of an earlier `moor up` with other options are gone: their pods are lost and started elsewhere."""
+    """Remove nodes of an earlier `moor up` with other options: their pods are lost and started on other nodes."""
     for node in (await api.list(NODES)).items:
         if node["metadata"]["name"] not in names:
             with contextlib.suppress(NotFound):

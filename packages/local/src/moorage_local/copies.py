@@ -1,16 +1,16 @@
-"""Copies of a data folder, made by the running control plane: the way back from a damaged file.
+"""Copies of a data folder, made by the running control plane, to restore a damaged file.
 
     copies/20261122T101500Z/
         copy.json       when, by which version, how many objects; each file's size and SHA-256
-        cluster.db      written anew from what the API server holds in memory, so a damaged page is not copied
+        cluster.db      written from the API server's memory, so that damaged pages are not copied
         queue.db …      every other database of the folder, by `VACUUM INTO`
         VERSION config.json tokens.json pki/…
 
-One is made soon after a start, every quarter of an hour, and when the cluster is stopped. It is made beside its
-place, read back, synced and then renamed: what bears a copy's name is whole. When a file cannot be copied, the
-copy is not made, the older ones stay and a warning is logged.
+A copy is made soon after a start, every quarter of an hour, and when the cluster is stopped. It is made under
+another name, read again, synced and then renamed: a folder with a copy's name is whole. When a file cannot be
+copied, the copy is not made, the older ones stay and a warning is logged.
 
-cluster.db is copied first: what it knows of (a map) is in the databases that are copied a moment later.
+cluster.db is copied first: the objects that it refers to (a map) are in the databases copied a moment later.
 """
 
 from __future__ import annotations
@@ -108,13 +108,13 @@ class Copy:
 
 
 def copy_of(path: Path, names: Iterable[str], *, taken: datetime, revision: int, objects: int) -> Copy:
-    """A folder with these files as a copy; nothing is known of what was written into them."""
+    """Treat a folder with these files as a copy, without sizes and checksums."""
     files = {name: CopiedFile(bytes=0, sha256="") for name in names}
     return Copy(path=path, taken=taken, revision=revision, objects=objects, files=files)
 
 
 def list_copies(data: Path) -> list[Copy]:
-    """All copies of a data folder, the newest first; those that cannot be read bear a `problem`."""
+    """All copies of a data folder, the newest first; those that cannot be read have a `problem`."""
     copies = []
     try:
         folders = [folder for folder in (data / COPIES).iterdir() if not folder.name.startswith(".")]
@@ -145,7 +145,7 @@ def _read_copy(folder: Path, named: datetime) -> Copy:
 
 
 def check_copy(copy: Copy, names: Iterable[str]) -> None:
-    """Raise StorageDamaged unless these files of the copy are what was written."""
+    """Raise StorageDamaged if one of these files of the copy was changed."""
     for name in names:
         expected = copy.files.get(name)
         try:
@@ -184,7 +184,7 @@ def to_drop(taken: Sequence[datetime], *, now: datetime) -> list[datetime]:
 def take_copy(
     data: Path, records: Sequence[Record], revision: int, *, now: datetime, spare_bytes: int = SPARE_BYTES
 ) -> Copy:
-    """Make a copy and drop those that are kept no longer. Blocks: call it off the event loop.
+    """Make a copy and remove the expired ones. Blocks: call it off the event loop.
 
     Raises StorageError and OSError; nothing has changed then.
     """
@@ -223,7 +223,7 @@ def _take_copy(data: Path, records: Sequence[Record], revision: int, *, now: dat
 
 
 def drop(copy: Copy) -> None:
-    """Remove a copy: renamed first, so that no half of it bears a copy's name."""
+    """Remove a copy: renamed first, so that a half-removed folder never has a copy's name."""
     going = copy.path.with_name(f"{_MAKING}-old-{copy.name}")
     with contextlib.suppress(OSError):
         copy.path.rename(going)
@@ -231,7 +231,7 @@ def drop(copy: Copy) -> None:
 
 
 def _sweep(root: Path) -> None:
-    """What an earlier process did not finish."""
+    """Remove the unfinished work of an earlier process."""
     for left in root.glob(f"{_MAKING}-*"):
         shutil.rmtree(left, ignore_errors=True)
 

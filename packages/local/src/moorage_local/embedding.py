@@ -1,4 +1,5 @@
-"""What a program needs that starts the control plane on a folder, and looks after that folder while it is down.
+"""The functions for a program that starts the control plane on a folder and maintains that folder while it is
+down.
 
 Found by the entry point `embedded` of the group `moorage.local`, so that such a program imports nothing of this
 package by name. Each name is imported when it is first used: a program's commands need one or two of them.

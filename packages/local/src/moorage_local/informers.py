@@ -14,7 +14,7 @@ from moorage_kube.resources import Resource
 class InformerSet:
     """Informers over whole collections (every namespace), each made once.
 
-    An informer asked for while the set runs is started at once; `Informer.synced` tells when it is usable.
+    An informer requested while the set runs is started at once; it is usable once `Informer.synced` is set.
     """
 
     def __init__(self, api: Api) -> None:
@@ -26,7 +26,7 @@ class InformerSet:
     def of(self, resource: Resource, **indexes: Index) -> Informer:
         """The informer of a collection, with these indexes added to those it has.
 
-        An index name means the same function everywhere: the first one given is kept.
+        An index name means the same function everywhere: the first one given stays.
         """
         informer = self._informers.get(resource)
         if informer is None:

@@ -24,7 +24,7 @@ def container_statuses_of(status: Mapping[str, Any] | None) -> Iterator[Obj]:
 
 
 def is_sidecar(container: Mapping[str, Any]) -> bool:
-    """Whether an init container goes on beside the containers.
+    """Whether an init container continues to run with the containers.
 
     https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
     """

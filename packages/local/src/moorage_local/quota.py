@@ -1,5 +1,5 @@
-"""What objects take of a namespace's quotas. Pure; shared by admission, which charges, and the controller, which
-counts anew.
+"""Compute the usage of a namespace's quotas by objects. Pure; used by admission, which charges, and by the
+controller, which counts again.
 
 https://kubernetes.io/docs/concepts/policy/resource-quotas/
 """
@@ -82,8 +82,8 @@ def shown(amounts: Mapping[str, Any]) -> str:
 
 
 def pod_amounts(spec: Mapping[str, Any], side: str) -> Amounts:
-    """The requests or limits (`side`) of a pod: the larger of what its containers and sidecars want together and
-    what each init container wants, plus overhead; what the pod itself sets for cpu, memory and huge pages counts
+    """The requests or limits (`side`) of a pod: the larger of the sum of its containers and sidecars, and the
+    need of each init container, plus overhead; pod-level values for cpu, memory and huge pages count
     instead. Overhead adds to limits only where there is one.
     """
     total: Amounts = {}
@@ -155,7 +155,7 @@ def is_charged(pod: Mapping[str, Any], now: datetime) -> bool:
 
 
 def unsaid(pod: Mapping[str, Any], wanted: Iterable[str]) -> str:
-    """What containers leave out that a quota limits: "limits.cpu for: a,b; …", or nothing."""
+    """The limited resources that containers leave out: "limits.cpu for: a,b; …", or an empty text."""
     spec = pod.get("spec") or {}
     needed = MUST_BE_SAID & set(wanted)
     needed -= set(compute_usage(_amounts_of(spec, "requests"), _amounts_of(spec, "limits")))
@@ -265,7 +265,7 @@ def _looks_abroad(spec: Mapping[str, Any]) -> bool:
 
 
 def usage(resource: Resource, obj: Mapping[str, Any], now: datetime) -> Amounts:
-    """What one object takes, by all names under which a quota may limit it."""
+    """The usage of one object, by all names under which a quota may limit it."""
     out: Amounts = {f"count/{resource}": ONE}
     spec = obj.get("spec") or {}
     match (resource.group, resource.plural):
@@ -302,7 +302,7 @@ def total_usage(
     objects: Mapping[Resource, Sequence[Obj]],
     now: datetime,
 ) -> Amounts:
-    """What is used of a quota, by each name it limits and that some collection of `objects` takes."""
+    """The usage of a quota, by each name that it limits and that a collection of `objects` uses."""
     hard = (quota.get("spec") or {}).get("hard") or {}
     out: Amounts = {}
     for resource, there in objects.items():

@@ -1,6 +1,6 @@
-"""Folders that pods have written into, removed whatever they left there.
+"""Remove folders that pods have written into, with any content.
 
-`shutil.rmtree` recurses once a level, and has no way into a folder whose permissions were taken away.
+`shutil.rmtree` recurses once a level, and cannot enter a folder without permissions.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder with all in it; one that is gone is fine.
+    """Remove a folder with all in it; a missing folder is not an error.
 
-    No link is followed, so nothing outside changes, not even its permissions. Folders in it are moved to its top
-    and emptied there: the depth costs neither stack nor open files. Raises the first OSError, when all that can be
-    removed is.
+    Links are not followed, so nothing outside changes, not even its permissions. Folders in it are moved to its
+    top and emptied there: the depth costs neither stack nor open files. Raises the first OSError, when all that
+    can be removed is.
     """
     try:
         top = _open(os.fspath(path))

@@ -1,12 +1,12 @@
-"""A store brought back from a copy, with the pods of this machine that are younger than the copy.
+"""Restore a store from a copy, and add the pods of this machine that are younger than the copy.
 
-A copy is some minutes old and does not know what was made after it. Pods among that still run, or have ended with
+A copy is some minutes old and lacks later objects. Some of these are pods that still run, or have ended with
 an exit code and logs. A restore does not end them: their objects, which the node agents wrote into the pods'
-folders, are put back. They keep their owners as far as the copy knows them, so the owner's
-controller counts them and starts no second one. A pod whose owner is not in the copy goes on alone and bears
-OWNER_ANNOTATION. What was deleted after the copy is there again.
+folders, are added to the store. They keep their owners as far as the copy knows them, so the owner's
+controller counts them and starts no second one. A pod without its owner in the copy runs on, with the annotation
+OWNER_ANNOTATION. Objects deleted after the copy exist again.
 
-Revisions never go back: all numbers that clients may have seen are skipped, as etcd does with `--bump-revision`.
+Revisions never decrease: all numbers that clients may have seen are skipped, as etcd does with `--bump-revision`.
 https://etcd.io/docs/v3.6/op-guide/recovery/#restoring-with-revision-bump
 """
 
@@ -35,7 +35,7 @@ OWNER_ANNOTATION = "localcluster.moorage.dev/lost-owner"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What the store will hold. `adopted` are the pods (namespace/name) that the copy did not know."""
+    """The new content of the store. `adopted` are the pods (namespace/name) that the copy did not know."""
 
     records: Sequence[Record]
     revision: int

@@ -1,6 +1,6 @@
-"""Heads of HTTP/1.1 messages, read strictly and written anew. Pure.
+"""Read the heads of HTTP/1.1 messages strictly, and write them again for the other side. Pure.
 
-What two programs could read differently is refused, never passed on: that is what request smuggling lives from.
+A head that two programs could read differently is refused, never passed on: request smuggling depends on it.
 https://www.rfc-editor.org/rfc/rfc9112
 """
 
@@ -66,7 +66,7 @@ class Request:
 
     @property
     def path(self) -> str:
-        """What rules are compared with: escapes, dots and doubled slashes resolved."""
+        """The path to compare with rules: escapes, dots and doubled slashes resolved."""
         path = self.target.partition(b"?")[0].decode("ascii")
         return plain_path(path) if path.startswith("/") else path
 
@@ -161,7 +161,7 @@ def parse_answer(head: bytes, method: bytes) -> Answer:
 
 
 def request_head(request: Request, *, client: str, port: int) -> bytes:
-    """The head for the backend: without what ends at a proxy, with what a proxy adds."""
+    """The head for the backend: without hop-by-hop headers, with those that a proxy adds."""
     kept = end_to_end(request.fields, also=FORWARDED | {b"expect", b"host"})
     fields = [(b"Host", request.authority), *kept]
     fields += [
@@ -179,7 +179,10 @@ def request_head(request: Request, *, client: str, port: int) -> bytes:
 
 
 def answer_head(answer: Answer, *, chunked: bool, close: bool, upgrade: bool = False) -> bytes:
-    """The head for the client. `chunked`: how the body will be framed, whatever the backend did."""
+    """The head for the client.
+
+    `chunked`: the framing of the body for the client, which may differ from the backend's.
+    """
     fields = list(end_to_end(answer.fields))
     if upgrade:
         fields += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]

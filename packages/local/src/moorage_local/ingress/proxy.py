@@ -393,7 +393,7 @@ class Proxy:
 
 
 class _Client(asyncio.StreamReaderProtocol):
-    """A client's connection. Its task ends when the client hangs up, whatever it waits for."""
+    """A client's connection. Its task ends when the client disconnects, during any wait."""
 
     def __init__(
         self,
@@ -418,8 +418,9 @@ class _Client(asyncio.StreamReaderProtocol):
 
 
 async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Say that no more comes, and take a little of what the client still sends: closing at once would reset the
-    connection, and the client would never read why."""
+    """Signal the end of the answer, and read a little of the client's data: closing at once would reset the
+    connection before the client has read the answer.
+    """
     if writer.can_write_eof() and not writer.is_closing():
         writer.write_eof()
         with contextlib.suppress(TimeoutError):

@@ -21,9 +21,9 @@ TABLE_KEY = Key("", "table")
 
 
 class IngressPublisher:
-    """Follows Ingresses and what they lead to. `path` is the table's file, `port` the proxy's.
+    """Follows Ingresses and their backends. `path` is the table's file, `port` the proxy's.
 
-    The `informers` are run by somebody else.
+    The caller runs the `informers`.
     """
 
     def __init__(self, api: Api, informers: InformerSet, path: Path, port: int) -> None:

@@ -1,4 +1,4 @@
-"""Where a request goes. Pure.
+"""Find the backend of a request. Pure.
 
 https://kubernetes.io/docs/concepts/services-networking/ingress/
 """
@@ -60,10 +60,10 @@ def services_of(ingress: Mapping[str, Any]) -> set[str]:
 def make_table(seen: Observed) -> Obj:
     """The table as it is written for the proxy: host → paths; `*.` before a host stands for one label.
 
-    A host is one namespace's: the one whose Ingress named it first, or a wildcard that covers it. First is by
-    creation time, then by namespace and name. Rules of other namespaces for it are left out, whatever their paths,
-    and so are their default backends: who gets a path of a host gets the cookies of the whole. Rules without a
-    host are shared. Of two that claim the same host and path, the older Ingress has it.
+    A host belongs to one namespace: that of the first Ingress that named it, or a wildcard that covers it. First
+    is by creation time, then by namespace and name. Rules and default backends of other namespaces for it are left
+    out, for all paths: the owner of a path of a host gets the cookies of the whole host. Rules without a host are
+    shared. Of two that claim the same host and path, the older Ingress has it.
     """
     hosts: dict[str, list[Obj]] = {}
     owners: dict[str, str] = {}
@@ -194,11 +194,11 @@ class Router:
         self._default = _parsed(table["default"]) if table.get("default") else None
 
     def find(self, host: str, path: str) -> Backend | None:
-        """Where a request for `host` (without port) and `path` (without query) goes; None: nobody claims it.
+        """Return the backend of a request for `host` (without port) and `path` (without query), or None.
 
-        A host named in full goes before a wildcard, and that before rules without a host. Then the longest path
-        wins, an exact one before a prefix of the same length. A prefix ends at a slash. What is asked of a host
-        that somebody names goes to nobody else, whatever its path.
+        An exact host comes before a wildcard, and that before rules without a host. Then the longest path
+        wins, an exact one before a prefix of the same length. A prefix ends at a slash. A request for a host
+        that a rule names never uses the rules without a host, for any path.
         """
         host = _clean(host)
         _, _, parent = host.partition(".")

@@ -18,7 +18,7 @@ BIND_VOLUMES_SECONDS = 600.0  # kube-scheduler's bindTimeoutSeconds
 
 
 class Binder:
-    """`claims_changed` is set by who hears of claims."""
+    """`claims_changed` is set by the code that follows claims."""
 
     def __init__(self, api: Api, cache: Cache, extenders: Sequence[Extender], clock: Clock) -> None:
         self._api = api
@@ -53,9 +53,9 @@ class Binder:
         )
 
     async def bind_volumes(self, pod: PodView, node: str) -> None:
-        """Have the claims that waited for this pod provisioned for its node, and wait for them.
+        """Request volumes on the node for the claims that waited for this pod, and wait for them.
 
-        Raises TimeoutError after ten minutes, and Conflict when a provisioner gives the node back.
+        Raises TimeoutError after ten minutes, and Conflict when a provisioner rejects the node.
         """
         waiting = [
             key

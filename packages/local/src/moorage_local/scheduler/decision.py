@@ -1,4 +1,4 @@
-"""One decision: where a pod goes, or why it waits and whom to remove for it.
+"""One decision: the node of a pod, or why it waits and which pods to remove for it.
 
 Nothing is written here; extenders are asked.
 """
@@ -19,7 +19,7 @@ from moorage_local.scheduler.snapshot import Cache, NodeState, PodView, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The node that the pod goes to."""
+    """The node chosen for the pod."""
 
     node: str
 

@@ -1,6 +1,6 @@
-"""Scheduler extenders: HTTP services that have a say in where pods go, called as kube-scheduler does.
+"""Scheduler extenders: HTTP services that take part in the choice of nodes, called as kube-scheduler does.
 
-On the wire the field names are those of the Go types, which bear no JSON tags: `Pod`, `Nodes`, `NodeNames`,
+On the wire the field names are those of the Go types, which have no JSON tags: `Pod`, `Nodes`, `NodeNames`,
 `FailedNodes`, `Host`, `Score`, …; answers are read without regard to case, as Go does.
 https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/kube-scheduler/extender/v1/types.go
 https://github.com/kubernetes/kubernetes/blob/master/pkg/scheduler/extender.go
@@ -126,7 +126,7 @@ def parse_go_duration(text: str) -> timedelta:
 
 
 class Extender:
-    """One extender. Errors raise ExtenderError; what to do about them is the caller's affair.
+    """One extender. Errors raise ExtenderError; the caller handles them.
 
     `close` ends its connections. An extender that fails is logged once until it answers again.
     """
@@ -139,7 +139,7 @@ class Extender:
 
     @property
     def name(self) -> str:
-        """Its address, without the path: that may hold a secret, and names stand in logs."""
+        """Its address, without the path: that may hold a secret, and names are logged."""
         url = urlsplit(self.config.url_prefix)
         return f"{url.scheme}://{url.netloc}"
 
@@ -382,7 +382,10 @@ def _pem(encoded: str | None, path: str) -> str:
 
 
 def _tls_context(config: ExtenderConfig) -> ssl.SSLContext | None:
-    """None: no TLS of our own making. As in kube-scheduler, `enableHTTPS` without a CA means no verification."""
+    """Return the TLS context of an extender; None for the default one.
+
+    As in kube-scheduler, `enableHTTPS` without a CA means no verification.
+    """
     tls = config.tls
     if not config.url_prefix.startswith("https://"):
         return None

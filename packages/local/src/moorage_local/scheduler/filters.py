@@ -21,7 +21,7 @@ CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """`reason` is what "0/2 nodes are available: 2 …" counts; `resolvable`: removing pods could help."""
+    """`reason` is counted in "0/2 nodes are available: 2 …"; `resolvable`: removing pods could help."""
 
     reason: str
     resolvable: bool
@@ -39,7 +39,7 @@ class SpreadFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the whole cluster has to say about one pod, computed once and used for every node."""
+    """Facts of the whole cluster about one pod, computed once and used for every node."""
 
     everywhere: Refusal | None = None  # no node at all can take it
     spread: tuple[SpreadFacts, ...] = ()
@@ -64,9 +64,9 @@ def facts_of(pod: PodView, snapshot: Snapshot) -> Facts:
 
 
 def judge(pod: PodView, node: NodeState, snapshot: Snapshot, facts: Facts) -> tuple[Refusal, ...]:
-    """Why the node cannot take the pod now; empty when it can.
+    """Return the reasons why the node cannot take the pod now; empty when it can.
 
-    Pods of the same or a higher priority for which room was made on the node count as if they stood there; and the
+    Pods of the same or a higher priority that are nominated for the node count as if they ran there. The
     pod must fit without them too, because they may never come.
     """
     rivals = tuple(

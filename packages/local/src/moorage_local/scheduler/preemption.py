@@ -1,7 +1,7 @@
-"""Whom to remove so that a pod that fits nowhere can run: kube-scheduler's DefaultPreemption.
+"""Choose the pods to remove so that a pod without a node can run: kube-scheduler's DefaultPreemption.
 
-On each node the pods of lower priority are taken away in thought and given back one by one, the most important
-first and those whose disruption budget is used up before the others; who cannot be given back is a victim.
+On each node all pods of lower priority are removed in a simulation and returned one by one, the most important
+first, and those with a used-up disruption budget before the others; a pod that cannot be returned is a victim.
 https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/
 """
 
@@ -82,7 +82,7 @@ def by_importance(pod: PodView) -> tuple[int, datetime, str]:
 
 
 def split_by_budget(pods: Sequence[PodView], budgets: Sequence[Budget]) -> tuple[list[PodView], list[PodView]]:
-    """Those that a disruption budget protects, and the others; order is kept."""
+    """Split the pods into those that a disruption budget protects, and the others; the order stays."""
     left = [budget.allowed for budget in budgets]
     protected: list[PodView] = []
     free: list[PodView] = []

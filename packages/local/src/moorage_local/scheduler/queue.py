@@ -1,16 +1,16 @@
-"""Whose turn it is: kube-scheduler's three queues.
+"""The order in which pods are tried: kube-scheduler's three queues.
 
     ready          to be tried, by priority and then age
-    backing off    failed lately; the wait is 1 s, doubled with each failure up to 10 s
-    unschedulable  fit nowhere; waits until something changes that could help, or for five minutes
+    backing off    failed a short time ago; the wait is 1 s, doubled with each failure up to 10 s
+    unschedulable  fit on no node; waits until something changes that could help, or for five minutes
 
-When nothing is ready, pods that back off after fitting nowhere are tried before their time; pods that back off
+When nothing is ready, pods that back off after fitting on no node are tried before their time; pods that back off
 after an error are not.
 https://github.com/kubernetes/kubernetes/blob/master/pkg/scheduler/backend/queue/scheduling_queue.go
 
-Unschedulable pods of one shape rest as a group: when one of them fits nowhere, no other does. After a change the
-first of the group is tried for all of them. The next one follows when it got a node, not when it fits nowhere. So
-a change costs one try for each shape, not one for each pod.
+Unschedulable pods of one shape wait as a group: when one of them does not fit, the others do not fit either.
+After a change the first of the group is tried for all of them. The next one follows when it got a node, but not
+when it fits on no node. So a change costs one try for each shape, not one for each pod.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class SchedulingQueue:
             self._leave(item)
 
     def pop(self, now: float) -> Queued | None:
-        """The next pod to try, or None; the caller gives it back by `fail`, or takes it out by `remove`."""
+        """The next pod to try, or None; the caller must then call `fail` or `remove` for it."""
         self._now = now
         while self._timers and self._timers[0][0] <= now:
             _, key = heapq.heappop(self._timers)
@@ -128,7 +128,7 @@ class SchedulingQueue:
         return None
 
     def take(self, key: Key, attempts: int) -> Queued:
-        """Take out a known pod whatever its turn: it was tried `attempts` times already."""
+        """Take out a known pod out of turn: it was tried `attempts` times already."""
         item = self._all[key]
         for keys in (self._is_ready, self._backing_off, self._unschedulable, self._alone):
             keys.discard(key)
@@ -137,9 +137,10 @@ class SchedulingQueue:
         return self._taken(item)
 
     def fail(self, item: Queued, now: float, *, error: bool, shape: Hashable | None = None) -> None:
-        """The try failed. After an error it is tried again when its wait is over; else it rests until something
-        changes, unless something did while it was being tried. `shape`: what it has in common with all pods that
-        fit nowhere, too; None: its failure says nothing about others."""
+        """Record a failed try. After an error the pod is tried again when its wait is over; else it rests until
+        something changes, unless something changed during the try. `shape`: a key that all pods share which fit on
+        no node either; None: its failure says nothing about others.
+        """
         if self._trying.pop(item.key, None) is not item:
             return  # taken out meanwhile
         self._now = now
@@ -172,7 +173,7 @@ class SchedulingQueue:
         return self._timers[0][0] if self._timers else None
 
     def _due(self, key: Key, now: float) -> None:
-        """A timer of the pod went off: is its wait over?"""
+        """Handle a timer of the pod: if its wait is over, it is ready."""
         item = self._all.get(key)
         if item is None:
             return

@@ -1,4 +1,4 @@
-"""Why pods wait, written into their status beside the loop: thousands of writes must not hold up a decision."""
+"""Write why pods wait into their status, in the background: thousands of writes must not delay decisions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WRITERS = 4  # writes at once: the API server has others to answer
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a waiting pod is to say of itself. `nominated` None: the nomination stays as it is."""
+    """The status of a waiting pod. `nominated` None: the nomination stays as it is."""
 
     uid: str
     reason: str
@@ -31,7 +31,7 @@ class Report:
 class Reporter:
     """Writes the newest report of each waiting pod, the oldest first. `run` works until cancelled.
 
-    Best effort: what could not be written is written when the pod is tried again.
+    Best effort: a failed write is repeated when the pod is tried again.
     """
 
     def __init__(self, api: Api, cache: Cache, clock: Clock) -> None:
@@ -41,7 +41,7 @@ class Reporter:
         self._more = asyncio.Event()
 
     def report(self, pod: PodView, reason: str, message: str, *, nominated: str | None = None) -> None:
-        """Have it written soon, in place of what is not written yet."""
+        """Queue a report, in place of an earlier one that is not yet written."""
         report = Report(pod.info.uid, reason, message, nominated)
         earlier = self._unwritten.get(pod.key)
         if nominated is None and earlier is not None and earlier.uid == report.uid:

@@ -1,8 +1,8 @@
 """The loop: take the next pod, decide, write.
 
-Decisions are made one after another; binding goes on in the background while the pod already counts on its node.
-What a pod without a node says of itself is written in the background, too. While nothing changes that could help,
-a pod is refused with the words that another one of its shape was refused with.
+Decisions are made one after another; binding continues in the background while the pod already counts on its node.
+The status of a pod without a node is written in the background, too. While nothing changes that could help,
+a pod is refused with the message for another one of its shape.
 """
 
 from __future__ import annotations
@@ -190,7 +190,10 @@ class Scheduler:
         return await in_work.noting(work, self._schedule(item))
 
     async def _schedule(self, item: Queued) -> bool:
-        """One try of one pod; whether it was refused by what is known, without a look at the nodes."""
+        """Try one pod.
+
+        Return whether it was refused by an earlier result for its shape, without a check of the nodes.
+        """
         pod = self._cache.pending.get(item.key)
         if pod is None or self._cache.is_assumed(item.key):
             self._queue.remove(item.key)
@@ -235,7 +238,7 @@ class Scheduler:
         return False
 
     def _shape_of(self, pod: PodView) -> Hashable | None:
-        """None: what is true of the pod says nothing about another one."""
+        """The key of pods that fit the same nodes; None if the result for this pod says nothing about others."""
         if self._cache.nomination(pod.key) or any(
             (extender.config.filter_verb or extender.config.preempt_verb) and extender.is_interested(pod.obj)
             for extender in self._extenders
@@ -320,7 +323,7 @@ class Scheduler:
         self._queue.fail(item, now, error=retry, shape=shape)
 
     async def _patch_status(self, pod: PodView, changes: Obj) -> None:
-        """Best effort: what could not be written is written at the next try."""
+        """Best effort: a failed write is repeated at the next try."""
         try:
             await self._api.patch(
                 PODS,
@@ -373,7 +376,7 @@ class Scheduler:
             log.error("a background task of the scheduler failed", exc_info=error)
 
     def _wake(self, which: Callable[[Key], bool] | None = None) -> None:
-        """Try those again that rest: all, or the chosen ones, whose volumes or neighbours changed."""
+        """Try resting pods again: all, or the chosen ones after a change of their volumes or neighbours."""
         if which is None:
             self._changes += 1
         self._queue.wake(self._clock.monotonic(), which)

@@ -194,8 +194,9 @@ def _topology_spread(pod: PodView, nodes: Sequence[NodeState], snapshot: Snapsho
 
 
 def _soft_constraints(pod: PodView) -> tuple[list[SpreadConstraint], bool]:
-    """The pod's own wishes, or the cluster's default ones for pods of a ReplicaSet or StatefulSet; and whether
-    nodes must bear all their labels to be counted."""
+    """The pod's soft constraints, or the cluster's defaults for pods of a ReplicaSet or StatefulSet; and whether
+    nodes must have all their labels to be counted.
+    """
     if pod.spread:
         return [constraint for constraint in pod.spread if not constraint.hard], True
     if not pod.owner:

@@ -1,7 +1,7 @@
-"""What the scheduler knows of the cluster at one moment, and the cache that keeps it current.
+"""The scheduler's view of the cluster at one moment, and the cache that updates it.
 
-`Snapshot` is what every decision is made from. `Cache` is fed by informers; it also holds what the
-scheduler decided and has not yet seen come back: pods assumed on a node while their binding is under way.
+Every decision uses one `Snapshot`. `Cache` is fed by informers; it also holds the scheduler's own decisions
+that the informers do not show yet: pods assumed on a node while their binding is under way.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Snapshot:
 
 
 def parse_pod_view(obj: Obj) -> PodView:
-    """Read a `v1.Pod`. Raises ValueError, KeyError or TypeError on what no API server would store."""
+    """Read a `v1.Pod`. Raises ValueError, KeyError or TypeError for a pod that API servers would not store."""
     info = parse_pod(obj)
     spec = obj.get("spec") or {}
     owner = controller_ref(obj)
@@ -283,7 +283,7 @@ class Cache:
 
     @property
     def has_terms(self) -> bool:
-        """Whether a pod on a node has a say in who stands near it."""
+        """Whether a pod on a node has affinity terms about other pods."""
         return any(state.with_terms for state in self._nodes.values())
 
     def snapshot(self, ignored_resources: frozenset[str] = frozenset()) -> Snapshot:
@@ -325,7 +325,7 @@ class Cache:
     # pods
 
     def put_bound(self, pod: PodView) -> None:
-        """A pod that holds resources on its node; it replaces what was known or assumed of it."""
+        """Add a pod that holds resources on its node; it replaces the known or assumed one."""
         self.remove_pod(pod.key)
         self._place(pod, pod.info.node)
 
@@ -346,7 +346,7 @@ class Cache:
         return self._displace(key) or nominated
 
     def holds(self, key: Key) -> PodView | None:
-        """The pod as it stands on its node, or None if it holds nothing."""
+        """The pod as it is on its node, or None if it holds nothing."""
         node = self._where.get(key)
         if node is None:
             return None
@@ -365,7 +365,7 @@ class Cache:
         self._place(placed, node)
 
     def forget(self, key: Key) -> bool:
-        """The binding failed: take the pod off again. False when the pod was seen bound or gone meanwhile."""
+        """Remove an assumed pod after its binding failed. False when it was seen bound or deleted meanwhile."""
         if self._assumed.pop(key, None) is None:
             return False
         self._displace(key)

@@ -1,7 +1,7 @@
-"""Where the local cluster keeps its objects: keys, JSON bytes, one revision, in the manner of etcd.
+"""The local cluster's store of objects: keys, JSON bytes, one revision, in the manner of etcd.
 
 Belongs here: the contract (`contract.Storage`) and its two implementations, in memory and
-in SQLite. Does not belong here: what the bytes mean; that is the API server's affair.
+in SQLite. Does not belong here: the meaning of the bytes; the API server handles it.
 """
 
 from moorage_local.storage.contract import Change, CompareFailed, Page, Record, Storage, Watch

@@ -1,10 +1,10 @@
 """The storage contract, in the manner of etcd 3.
 
 Keys are text, values JSON bytes. Every successful write takes the next number of one global
-revision, which never goes back, not even over a restart. A write may name the revision it
+revision, which never decreases, not even over a restart. A write may name the revision it
 expects the key to have (0: no such key), and is refused with `CompareFailed` otherwise.
 
-Reads are synchronous and see exactly what has been acknowledged: a value appears in `get`,
+Reads are synchronous and see exactly the acknowledged writes: a value appears in `get`,
 `list` and `watch` only after it is durable. Writes are awaited; when `put` or `delete`
 returns, the change survives `kill -9` of the process (of the SQLite store; the memory store
 promises everything but that).
@@ -30,7 +30,7 @@ HOT_EVENTS = 256  # newest changes whose earlier state stays decoded; live watch
 
 
 class CompareFailed(StorageError):
-    """The key does not have the revision that was expected; `current` is what stands there, None for nothing."""
+    """The key does not have the expected revision; `current` is its record, None if it has none."""
 
     def __init__(self, key: str, expected: int, current: Record | None) -> None:
         seen = current.mod_revision if current else 0
@@ -44,7 +44,7 @@ KEPT_BYTES = 64 * 1024  # of a value whose decoded object is kept beside it
 
 
 class Record:
-    """One key as it stood after one write. Never changes."""
+    """One key after one write. Never changes."""
 
     __slots__ = ("_cold", "_obj", "create_revision", "key", "mod_revision", "value")
 
@@ -60,7 +60,7 @@ class Record:
     def obj(self) -> dict[str, Any]:
         """The value decoded, with `metadata.resourceVersion` set to `mod_revision`.
 
-        Decoded once and shared by all who ask: never change it, take `copy` for that. A large one is not kept.
+        Decoded once and shared by all callers: never change it, take `copy` for that. A large one is not cached.
         """
         if self._cold or len(self.value) > KEPT_BYTES:
             return self.copy()
@@ -108,7 +108,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a list, by key: what stood under the prefix at `revision`; `remaining` keys come after it."""
+    """Part of a list, by key: the records under the prefix at `revision`; `remaining` keys come after it."""
 
     records: list[Record]
     revision: int
@@ -141,7 +141,7 @@ class Storage(Protocol):
     """Used from one event loop. `start` comes first, `stop` last."""
 
     async def start(self) -> None:
-        """Open and read what is there. Raises StorageError."""
+        """Open the store and read its content. Raises StorageError."""
         ...
 
     async def stop(self) -> None:
@@ -163,7 +163,7 @@ class Storage(Protocol):
     def list(
         self, prefix: str, *, after: str | None = None, limit: int | None = None, revision: int | None = None
     ) -> Page:
-        """What stands under a prefix, ordered by key; `after` skips keys up to and including it.
+        """The records under a prefix, ordered by key; `after` skips keys up to and including it.
 
         `revision` asks for the state at an earlier moment: raises Expired when it is compacted.
         """

@@ -33,7 +33,7 @@ TIMES_SECONDS = 1.0  # how exactly the age of changes is known
 
 @dataclass(frozen=True, slots=True)
 class HistoryLimits:
-    """How much of the past is kept for watches that come late; whichever is reached first."""
+    """The length of the history for late watches; the limit reached first counts."""
 
     events: int = HISTORY_EVENTS
     bytes: int = HISTORY_BYTES
@@ -70,7 +70,7 @@ class Mirror:
         self._watches: set[MirrorWatch] = set()
 
     def load(self, records: Sequence[Record], revision: int) -> None:
-        """Start from a stored state, whose history is not known: it counts as compacted."""
+        """Start from a stored state. Its history is not known: it counts as compacted."""
         self.records = {record.key: record for record in records}
         self._keys = sorted(self.records)
         self.revision = self.compacted = revision
@@ -79,7 +79,7 @@ class Mirror:
         self.history_bytes = self._cooled = 0
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """Take over changes in order of revision and tell the watches."""
+        """Apply changes in order of revision and notify the watches."""
         for change in changes:
             if change.after is None:
                 self.records.pop(change.key, None)
@@ -106,7 +106,7 @@ class Mirror:
         self._cooled = until
 
     def _trim(self) -> None:
-        """Drop what is too old or too much; an eighth more than needed, so that it is not done at every write."""
+        """Drop history above the limits; an eighth more than needed, so that not every write has to trim."""
         now, limits = self._clock.monotonic(), self._limits
         if not self._times or now - self._times[-1][0] >= TIMES_SECONDS:
             self._times.append((now, self.revision))
@@ -184,7 +184,7 @@ class Mirror:
             watch.close()
 
     def check(self, key: str, expected: int | None) -> Record | None:
-        """The record that stands at `key`; raises CompareFailed when it is not the expected one."""
+        """The record at `key`; raises CompareFailed when it is not the expected one."""
         current = self.records.get(key)
         if expected is not None and (current.mod_revision if current else 0) != expected:
             raise CompareFailed(key, expected, current)

@@ -2,16 +2,16 @@
 
 One thread writes. It takes all writes that wait, puts them into one transaction
 (WAL, synchronous=FULL: the commit is on the disk when it returns) and only then are they
-seen and acknowledged, so a `kill -9` loses nothing that was acknowledged. Reads come from
+seen and acknowledged, so a `kill -9` loses no acknowledged write. Reads come from
 a mirror in memory.
 
 Writes to one key wait for each other; writes to different keys share a commit. A transaction
 that fails (no room, a broken disk) fails the writes in it, each with StorageFull or
-StorageError, and leaves file and mirror as they were; the next write tries anew.
+StorageError, and leaves file and mirror as they were; the next write tries again.
 
 The history of changes is not stored: after a restart every revision before the last one
 counts as compacted, and a watch from there gets Expired and lists again, as it would on etcd after
-a compaction. A watch that was up to date goes on.
+a compaction. A watch that was up to date continues.
 
 A start refuses a file that holds less than was acknowledged (`moorage_kube.databasefile`) and one with a row
 that does not match its checksum. It changes nothing then.
@@ -275,13 +275,13 @@ class SqliteStorage:
 
 
 def checksum(record: Record) -> int:
-    """What a stored row must match: CRC-32 of its value, key and revisions."""
+    """The checksum of a stored row: CRC-32 of its value, key and revisions."""
     rest = f"{record.key} {record.create_revision} {record.mod_revision}"
     return zlib.crc32(rest.encode(), zlib.crc32(record.value))
 
 
 def read_records(path: Path) -> list[Record]:
-    """All records of a file that nobody has open. Raises StorageDamaged, StorageError; changes nothing."""
+    """All records of a file that is not in use. Raises StorageDamaged, StorageError; changes nothing."""
     try:
         with reading(path) as database:
             version = database.execute("PRAGMA user_version").fetchone()[0]
@@ -291,7 +291,7 @@ def read_records(path: Path) -> list[Record]:
 
 
 def write_records(path: Path, records: Iterable[Record], revision: int, *, identity: str | None = None) -> None:
-    """Make a file of records anew. It is not on the disk for certain before its folder and it are synced.
+    """Create a file with these records. It is safe on the disk only after the file and its folder are synced.
 
     Raises StorageError.
     """
@@ -315,7 +315,7 @@ def write_records(path: Path, records: Iterable[Record], revision: int, *, ident
 
 
 def _read_rows(database: sqlite3.Connection, version: int, path: Path) -> list[Record]:
-    """Raises StorageDamaged for a row that is not what was written."""
+    """Read all rows. Raises StorageDamaged for a row that does not match its checksum."""
     if version == 0:
         if database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]:
             raise StorageDamaged(f"{path} is a database of something else", hint=HINT)
@@ -336,7 +336,7 @@ def _read_rows(database: sqlite3.Connection, version: int, path: Path) -> list[R
 
 
 def _migrate(database: sqlite3.Connection, version: int) -> None:
-    """Layout 1 kept the revision in a table of its own, and no checksums: rows get one when they are written."""
+    """Layout 1 has the revision in a separate table, and no checksums: rows get one when they are written."""
     database.execute("BEGIN IMMEDIATE")
     revision = 0
     if version == 1:

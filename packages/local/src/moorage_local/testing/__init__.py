@@ -1,1 +1,1 @@
-"""For tests of what talks to Kubernetes: an API server in a process of its own, and one in memory."""
+"""For tests of clients of Kubernetes: an API server in a separate process, and one in memory."""

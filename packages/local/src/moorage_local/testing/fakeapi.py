@@ -1,8 +1,8 @@
-"""An `Api` in memory, for tests of what reads and writes through one.
+"""An `Api` in memory, for tests of its clients.
 
-It stores what it is given: no schemas, no admission, no controllers. What it does is held by the contract of `Api`
-(`tests/contract/test_api.py`). It refuses what it does not do: apply, strategic merge patches of custom resources,
-and subresources other than status.
+It stores objects unchanged: no schemas, no admission, no controllers. The contract tests of `Api`
+(`tests/contract/test_api.py`) cover its behaviour. It refuses unsupported requests: apply, strategic merge patches
+of custom resources, and subresources other than status.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """One object before and after a write; `shown` is what watchers get."""
+    """One object before and after a write; `shown` is sent to watchers."""
 
     version: int
     resource: Resource
@@ -334,7 +334,7 @@ def _matcher(
 
 
 def _event(change: _Change, matches: Callable[[Obj], bool]) -> WatchEvent | None:
-    """What a watcher of `matches` gets: an object that stops matching is deleted, to it."""
+    """The event for a watcher of `matches`, to which an object that stops matching is deleted."""
     was = change.before is not None and matches(change.before)
     now = change.after is not None and matches(change.after)
     if not was and not now:
@@ -343,12 +343,12 @@ def _event(change: _Change, matches: Callable[[Obj], bool]) -> WatchEvent | None
 
 
 def _given(obj: Obj) -> Obj:
-    """A copy of what a caller gives. Raises TypeError for what is not JSON."""
+    """A copy of a caller's object. Raises TypeError for a value that is not JSON."""
     copied: Obj = json.loads(json.dumps(obj))
     return copied
 
 
 def _copy(obj: Obj) -> Obj:
-    """A copy of what is stored, in a tenth of the time."""
+    """A copy of a stored object, in a tenth of the time."""
     copied: Obj = msgspec.json.decode(msgspec.json.encode(obj))
     return copied

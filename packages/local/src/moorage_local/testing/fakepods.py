@@ -1,4 +1,4 @@
-"""`FakeApi` with what an API server does to pods: it binds them, lets them end in their own time."""
+"""`FakeApi` with an API server's handling of pods: it binds them, and lets them end in their own time."""
 
 from __future__ import annotations
 

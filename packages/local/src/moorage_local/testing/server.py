@@ -1,4 +1,4 @@
-"""A Kubernetes API server, with its controllers, in a process of its own."""
+"""A Kubernetes API server, with its controllers, in a separate process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that runs. `kubeconfig`: an administrator's. `log`: what it has said."""
+    """A running server. `kubeconfig`: an administrator's. `log`: its output."""
 
     kubeconfig: Path
     log: Path
