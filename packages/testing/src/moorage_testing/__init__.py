@@ -1,5 +1,5 @@
-"""What only this repository needs: clusters for tests, nodes without machines, load, the reference pages.
+"""Tools for this repository only: clusters for tests, nodes without machines, load, the reference pages.
 
-Belongs here: what several suites share, and what `make docs` runs. Does not belong here: builders that one test
-needs, and what helps with tests of others (`moorage_kube.testing`, `moorage_local.testing`).
+Belongs here: code that several suites share, and the commands of `make docs`. Does not belong here: builders for
+one test, and helpers for tests of others (`moorage_kube.testing`, `moorage_local.testing`).
 """

@@ -40,7 +40,10 @@ def back_up(place: Place, target: Path) -> Manifest:
 
 
 def lines(place: Place, tmp_path: Path) -> dict[str, bytes]:
-    """All that a place keeps, by file of an archive; the queue without what a restore takes from workers."""
+    """All data of a place, by file of an archive.
+
+    The queue without the fields that a restore takes from workers.
+    """
     folder = tmp_path / f"lines-{os.urandom(3).hex()}"
     folder.mkdir()
     collect(place, folder, now=NOON)

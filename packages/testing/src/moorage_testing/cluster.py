@@ -78,7 +78,7 @@ class Cluster:
 
     @property
     def image_options(self) -> tuple[str, ...]:
-        """What `moor run` is told to run that image; nothing on the local cluster, whose default it is."""
+        """Options of `moor run` for that image; empty on the local cluster, where it is the default."""
         return () if self.kind == "local" else ("--image", self.image)
 
     @property
@@ -127,7 +127,7 @@ def start_cluster(home: Path) -> Iterator[Cluster]:
 def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
     """`moor up` with free ports, and `moor down` at the end; `options` of `moor up`, by default MIXED nodes.
 
-    Pods that run at the end get no grace period: what saves its work would take half a minute of each test.
+    Pods that run at the end get no grace period: pods that save their work would take half a minute of each test.
     """
     nodes = home.with_name(f"{home.name}-nodes.yaml")
     nodes.write_text(MIXED)
@@ -166,8 +166,9 @@ def local_cluster(home: Path, *options: str) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def _attached(kubeconfig: Path, home: Path) -> Iterator[Cluster]:
-    """Its kube-scheduler asks the extender only where an administrator told it to: MOORAGE_TEST_EXTENDER_PORT.
+    """Connect to an existing cluster.
 
+    Its kube-scheduler asks the extender only if an administrator configured it: MOORAGE_TEST_EXTENDER_PORT.
     Its pods reach the server only at an address of this machine that they can reach: MOORAGE_TEST_ADDRESS.
     """
     home.mkdir(parents=True, exist_ok=True)
@@ -186,7 +187,7 @@ def _attached(kubeconfig: Path, home: Path) -> Iterator[Cluster]:
 
 
 def kubeconfig_with_token(kubeconfig: Path, home: Path) -> Path:
-    """A kubeconfig of an administrator with a token, which is what the server needs to act for somebody.
+    """A kubeconfig of an administrator with a token: the server needs a token to act for other users.
 
     One of kind or kubeadm has a client certificate: it gets the token of a service account with all rights.
     """
@@ -332,9 +333,11 @@ class ControlPlane:
         self.start_scheduler_with(yaml.safe_dump(config))
 
     def start_scheduler_with(self, config: str, *, port: str = "sched") -> None:
-        """kube-scheduler with this KubeSchedulerConfiguration; `port`: "sched", or "second" for one beside it.
+        """Start kube-scheduler with this KubeSchedulerConfiguration.
 
-        Who may ask it is up to the control plane: an administrator's rights answer that here.
+        `port`: "sched", or "second" for a second scheduler.
+
+        The control plane authorises its clients: an administrator's rights are enough here.
         """
         file = self._home / f"{port}.yaml"
         file.write_text(config)
@@ -351,7 +354,7 @@ class ControlPlane:
 def control_plane(assets: Path, home: Path, *, need_accounts: bool = False) -> Iterator[ControlPlane]:
     """A fresh etcd and kube-apiserver; `kubeconfig` in `home` is an administrator's.
 
-    `need_accounts`: pods need their service account to exist, as by default; who makes it is up to the caller.
+    `need_accounts`: pods need their service account to exist, as by default; the caller must create it.
     """
     home.mkdir(parents=True, exist_ok=True)
     ports = _free_ports("etcd", "peer", "api", "kcm", "sched", "second", "extender", "webhook", "server")
@@ -457,7 +460,7 @@ def services(kubeconfig: Path, home: Path, ports: dict[str, int], *, address: st
 
 
 def _die_with_parent() -> None:
-    """A kube-apiserver told to stop when its etcd has gone already never does: it must be killed."""
+    """Kill the process with its parent: a kube-apiserver never stops on a signal after its etcd has stopped."""
     end_with_parent(signal.SIGKILL)
 
 
@@ -465,7 +468,7 @@ def _die_with_parent() -> None:
 def run_process(
     argv: list[str], log: Path, cwd: Path, *, pass_fds: tuple[int, ...] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process until the block ends; it ends with this one, too. `log` gets what it prints."""
+    """Run a process until the block ends; it ends with this one, too. `log` gets its output."""
     with log.open("ab") as file:
         process = subprocess.Popen(
             argv,

@@ -46,7 +46,7 @@ class CliApi(FakeApi):
 
     @property
     def objects(self) -> dict[tuple[str, str, str], Obj]:
-        """What is stored, by plural, namespace and name."""
+        """The stored objects, by plural, namespace and name."""
         return {
             (resource.plural, *key): obj
             for resource, stored in self._objects.items()
@@ -234,7 +234,7 @@ class Moor:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of it."""
+    """The result of a command."""
 
     code: int
     out: str

@@ -78,7 +78,7 @@ def a_share(
     gib: int = 0,
     reserved_for: str = "",
 ) -> Interval:
-    """What a pod held. `hours` None: it holds it still."""
+    """Make the usage record of a pod. `hours` None: the pod still runs."""
     return Interval(
         pod_uid=uid,
         namespace=namespace,

@@ -1,4 +1,4 @@
-"""Texts that once kept a process busy: each must be refused or read at once."""
+"""Texts that once blocked a process for long: each must be refused or read at once."""
 
 from __future__ import annotations
 

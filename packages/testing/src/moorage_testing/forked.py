@@ -1,8 +1,8 @@
-"""`moor` commands in processes that are forked from one which has imported all that commands need.
+"""Run `moor` commands in processes that are forked from one which has imported all that commands need.
 
-Tests type hundreds of commands, and four fifths of the processor time of a short one are imports. A forked command
+Tests run hundreds of commands, and four fifths of the processor time of a short one are imports. A forked command
 has its own process, arguments, environment, folder, stdin, stdout and stderr, and ends as `python -m
-moorage.cli.main` does. What it cannot show is how a fresh interpreter starts: `test_up.py`,
+moorage.cli.main` does. It does not cover the start of a fresh interpreter: `test_up.py`,
 `test_demo.py`, `test_wheel.py` and all tests that signal a command start one.
 """
 
@@ -75,7 +75,7 @@ class ForkServer:
         stdin: str | None = None,
         timeout: float,
     ) -> subprocess.CompletedProcess[str]:
-        """Run `moor WORDS…` and return what it printed. Threads may call it at the same time.
+        """Run `moor WORDS…` and return its output. Threads may call it at the same time.
 
         Raises subprocess.TimeoutExpired, and kills the command, after `timeout` seconds.
         """
@@ -127,7 +127,7 @@ def _feed(fd: int, content: bytes) -> None:
 
 
 def _read_all(fds: Sequence[int], timeout: float) -> tuple[list[bytes], bool]:
-    """What comes out of each; False where one of them had not ended after `timeout` seconds."""
+    """Read each descriptor to its end; False if one of them had not ended after `timeout` seconds."""
     deadline = SYSTEM.monotonic() + timeout
     content = {fd: bytearray() for fd in fds}
     with selectors.DefaultSelector() as selector:

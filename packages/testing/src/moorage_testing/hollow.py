@@ -1,6 +1,6 @@
-"""Nodes without machines: they take pods, say that they run, and let them go, as a kubelet would.
+"""Nodes without machines: they accept pods, report them as running, and end them, as a kubelet would.
 
-With them a real control plane that has no kubelet can still play whole scenes: scheduling,
+They let a real control plane without kubelets run whole scenarios: scheduling,
 preemption, drains, node loss. A pod annotated `hollow.moorage.dev/exit-code` ends with that
 code as soon as it runs; with `hollow.moorage.dev/reason` (such as OOMKilled) as that reason.
 """

@@ -30,7 +30,9 @@ DEFAULT_CLASS = {"metadata": {"name": "fast", "annotations": IS_DEFAULT}}
 
 
 class InstallableApi(FakeApi):
-    """`FakeApi` with apply by merging. `denied`: rights that nobody has; `theirs`: fields that another has set.
+    """`FakeApi` with apply by merging.
+
+    `denied`: rights that are always refused; `theirs`: fields of another manager.
 
     Deployments come up at once unless named in `broken`.
     """
@@ -106,7 +108,7 @@ class InstallableApi(FakeApi):
         self.put(STORAGECLASSES, _copy(DEFAULT_CLASS))
 
     def snapshot(self) -> dict[tuple[str, str, str], Obj]:
-        """All objects by kind, namespace and name, without what differs from one installation to the next."""
+        """All objects by kind, namespace and name, without the fields that differ between installations."""
         objects = {}
         for resource, stored in self._objects.items():
             for key, obj in stored.items():
@@ -135,7 +137,7 @@ def _copy(obj: Any) -> Any:
 
 
 def _settle(obj: Obj, broken: set[str]) -> None:
-    """What the cluster's own controllers, and our operator, make of an object."""
+    """Change an object as the cluster's own controllers, and our operator, would."""
     if obj["kind"] == CRDS.kind:
         obj["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
     if obj["kind"] == DEPLOYMENTS.kind and obj["metadata"]["name"] not in broken:

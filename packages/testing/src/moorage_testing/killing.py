@@ -1,8 +1,8 @@
-"""Trouble for a local cluster: its processes are killed, or stopped for a while, and brought back.
+"""Faults for a local cluster: its processes are killed, or stopped for a while, and started again.
 
-What is killed is the process itself (SIGKILL), at whatever it does. The supervisor starts its children again, each
-time later than the last; so that a scene of hundreds of kills ends, a child that died three times takes the
-supervisor with it the next time, and `moor up` starts everything anew.
+A kill (SIGKILL) hits the process itself at any moment. The supervisor restarts its children, each
+time later than the last. So that a test with hundreds of kills ends, a child that died three times takes the
+supervisor with it the next time, and `moor up` starts all processes again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_alive(pid: int) -> bool:
 
 
 def parent_of(pid: int) -> int | None:
-    """The number of a process's parent; None when it is gone."""
+    """The number of a process's parent; None when the process has ended."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
@@ -45,7 +45,7 @@ def parent_of(pid: int) -> int | None:
 
 
 def send(pid: int, number: int) -> bool:
-    """Send a signal; False when the process is gone."""
+    """Send a signal; False when the process has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
         return True
@@ -67,7 +67,10 @@ def pids_with(*words: str) -> list[int]:
 
 
 class Trouble:
-    """Kills and stops the processes of one `moor up`, and brings them back. `counts`: how often which of them."""
+    """Kills and stops the processes of one `moor up`, and restarts them.
+
+    `counts`: the number of faults by process.
+    """
 
     def __init__(self, cluster: Cluster, chance: random.Random) -> None:
         self.chance = chance
@@ -129,9 +132,9 @@ class Trouble:
         return struck
 
     async def bring_back(self) -> None:
-        """Return once the cluster is up: `moor up` again and again where the supervisor is gone.
+        """Return once the cluster is up: run `moor up` again and again if the supervisor has ended.
 
-        Raises AssertionError with what `moor up` said when it does not come back.
+        Raises AssertionError with the output of `moor up` when the cluster does not start.
         """
         ends = time.monotonic() + UP_SECONDS
         while self.pid("supervisor") is None:
@@ -168,7 +171,10 @@ class Trouble:
     async def strike_again_and_again(
         self, kills: int, *names: str, pause: tuple[float, float], seen: Callable[[], str]
     ) -> None:
-        """Strike until so many were killed, after a pause (seconds) each. `seen` tells how far the work is."""
+        """Strike until so many were killed, after a pause (seconds) each.
+
+        `seen` returns the progress of the work.
+        """
         while self.total < kills:
             await asyncio.sleep(self.chance.uniform(*pause))
             before = self.total
@@ -185,7 +191,7 @@ async def until_gone(pids: Iterable[int]) -> None:
 
 
 async def until_so(is_so: Callable[[], bool], *, every: float = 0.1) -> None:
-    """Wait for a state that only looking shows; whoever calls bounds the time."""
+    """Wait for a state that can only be polled; the caller limits the time."""
     while True:
         if is_so():
             return

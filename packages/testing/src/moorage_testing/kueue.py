@@ -1,4 +1,4 @@
-"""Kueue's own manager beside a control plane of `moorage_testing.cluster`.
+"""Kueue's own manager for a control plane of `moorage_testing.cluster`.
 
 `MOORAGE_TEST_KUEUE` names a folder with its binary `kueue-manager` and the manifests of the same release in
 `manifests.yaml`, as the release publishes them. Where metrics are served over TLS the manager also reads
@@ -33,7 +33,7 @@ LEFT_OUT = ("Deployment", "APIService", "Secret", "ServiceMonitor")  # the manag
 
 
 def missing_kueue() -> str:
-    """Why no Kueue can be started; empty: it can."""
+    """Return the reason why Kueue cannot be started; empty if it can."""
     folder = Path(FOLDER)
     if not FOLDER or not (folder / "kueue-manager").exists() or not (folder / "manifests.yaml").exists():
         return "MOORAGE_TEST_KUEUE names no folder with kueue-manager and manifests.yaml"

@@ -1,4 +1,4 @@
-"""What a test on a cluster has of its own: a client, a namespace, and what a pod there prints."""
+"""Separate parts of a test on a shared cluster: a client, a namespace, and the output of its pods."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def api(cluster: Cluster) -> AsyncIterator[KubeClient]:
 
 @pytest.fixture
 async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
-    """A namespace that bears the test's name."""
+    """A namespace with the test's name."""
     await api.create(NAMESPACES, {"metadata": {"name": unique}})
     yield unique
     await api.delete(NAMESPACES, unique)

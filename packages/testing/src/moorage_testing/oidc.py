@@ -1,4 +1,4 @@
-"""A real OpenID Connect provider for tests: oidc-provider-mock as a process of its own, and people at its form."""
+"""A real OpenID Connect provider for tests: oidc-provider-mock as a separate process, and users at its form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Directory:
-    """A running provider. Who signs in is chosen by subject; anybody may."""
+    """A running provider. The user who signs in is chosen by subject; all subjects are accepted."""
 
     issuer: str
 
@@ -34,7 +34,7 @@ class Directory:
         _ask("POST", f"{self.issuer}/users/{urllib.parse.quote(subject)}/revoke-tokens", b"")
 
     def sign_in(self, url: str, subject: str) -> str:
-        """Do what a person does at the address they were sent to; returns the address they are sent back to."""
+        """Sign in as a user would at the address of the redirect; return the address of the redirect back."""
         request = urllib.request.Request(url, urllib.parse.urlencode({"sub": subject}).encode(), method="POST")
         try:
             with urllib.request.build_opener(_NoRedirect).open(request, timeout=120) as answer:
@@ -64,7 +64,7 @@ def oidc_provider(*options: str, users: Sequence[Mapping[str, Any]] = ()) -> Ite
 
 
 def _started(options: Sequence[str]) -> tuple[subprocess.Popen[bytes], Directory]:
-    """The provider, on another port where somebody else was faster to take the first."""
+    """Start the provider, on another port if the first one was taken meanwhile."""
     for port in free_ports(TRIES):
         argv = [sys.executable, "-W", "ignore", "-m", "oidc_provider_mock", "--port", str(port), *options]
         process = subprocess.Popen(

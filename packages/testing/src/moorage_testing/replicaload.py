@@ -1,7 +1,7 @@
-"""Work for two servers, by our own clients and by plain ones, and the proof that nothing of it was lost.
+"""Load for two servers, by our own clients and by plain ones, and the check that all requests took effect.
 
-Our clients are the SDK's, the workers of maps in their pods, and what they stand on. A plain client sends each
-request once, on a connection of its own. Beside them pods are created, dry: each asks the webhook.
+Our clients are the SDK's, the workers of maps in their pods, and the transport below them. A plain client sends
+each request once, on a new connection. At the same time pods are created, dry: each asks the webhook.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SETTLE_SECONDS = 240.0  # bounds a hang: until all that was begun has ended and 
 
 @dataclass(slots=True)
 class Counts:
-    """What happened, by kind of request. `sent` counts what went over the wire: repetitions are in it."""
+    """The results, by kind of request. `sent` counts the requests on the wire, with repetitions."""
 
     asked: Counter[str] = field(default_factory=Counter)
     sent: Counter[str] = field(default_factory=Counter)
@@ -65,7 +65,7 @@ class Counts:
 
 
 class _Counting(HttpTransport):
-    """Counts what goes over the wire."""
+    """Counts the requests on the wire."""
 
     def __init__(self, counts: Counts) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Load:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Send requests until the block ends; then wait for what is under way."""
+        """Send requests until the block ends; then wait for those under way."""
         async with self._api:
             with contextlib.suppress(AlreadyExists):
                 await create_account(self._api, PERSON, ("system:masters",), LOCAL)
@@ -184,7 +184,7 @@ class Load:
         self._runs.append(name)
 
     async def _map(self) -> None:
-        """A map whose items are done by workers in pods, and whose output is followed to its end."""
+        """Run a map with workers in pods, and follow its output to the end."""
         name = f"map-{secrets.token_hex(4)}"
         connection = self._connection()
         client = MapClient(connection)
@@ -210,7 +210,7 @@ class Load:
             await client.close()
 
     async def _admission(self) -> None:
-        """A pod that nobody makes; the webhook gives it an owner."""
+        """Create a pod with dry-run; the webhook gives it an owner."""
         self.ours.asked["admission"] += 1
         self.ours.sent["POST"] += 1
         container = {
@@ -257,7 +257,7 @@ class Load:
             await asyncio.sleep(0.5)
 
     async def _check(self) -> None:
-        """Wait until all that was begun is recorded; note what is not, or not once."""
+        """Wait until all started work is recorded; note missing and repeated records."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             lost, checked = await asyncio.to_thread(self._missing)

@@ -1,8 +1,8 @@
-"""Two servers on one PostgreSQL beside a local cluster, behind a balancer, to be ended and started again.
+"""Two servers on one PostgreSQL with a local cluster, behind a load balancer, to be ended and started again.
 
 The control plane, the operator, the webhook and the extender run as in `moor up`. The servers are two processes of
 `moor server`; the address that the cluster knows is the balancer's. It is as plain as kube-proxy: it hands new
-connections to the replicas that were ready when they were last asked, in turns, and knows nothing of requests.
+connections in turns to the replicas that were ready at the last check, and does not read requests.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Replica:
 
 
 class Balancer:
-    """Hands connections on. `refused`: those for which nobody was ready, or whose replica was gone already."""
+    """Forwards connections. `refused`: those without a ready replica, or with one that had ended already."""
 
     def __init__(self, sock: socket.socket, replicas: list[Replica]) -> None:
         self._sock, self._replicas = sock, replicas

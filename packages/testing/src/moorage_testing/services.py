@@ -1,7 +1,7 @@
-"""Our services as processes of their own on a real control plane, each of which can be killed and started again.
+"""Our services as separate processes on a real control plane, each of which can be killed and started again.
 
-`moor operator`, `moor webhook`, `moor extender` and `moor server`, as their Deployments run them; what they stand
-on (definitions, rights, classes, the webhook's registration) is there before.
+`moor operator`, `moor webhook`, `moor extender` and `moor server`, as their Deployments run them; their
+prerequisites (definitions, rights, classes, the webhook's registration) are created before.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Services:
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def start(self, *names: str) -> None:
-        """Start services; each logs to a file of its name, after what was there."""
+        """Start services; each appends its log to a file of its name."""
         for name in names:
             kubeconfig = self.home / f"{name}.kubeconfig"
             argv = [sys.executable, "-m", "moorage.cli.main", name, "--kubeconfig", str(kubeconfig)]
@@ -79,7 +79,7 @@ class Services:
 
 @contextlib.contextmanager
 def separate_services(plane: ControlPlane, home: Path) -> Iterator[Services]:
-    """Put in place what the services stand on, start none; those that run are stopped at the end."""
+    """Create the prerequisites of the services, start none; running services are stopped at the end."""
     with services(plane.kubeconfig, home, plane.ports):
         pass  # all in one process, once: it makes what is needed, on the ports that are to be served
     config = yaml.safe_load(plane.kubeconfig.read_text())

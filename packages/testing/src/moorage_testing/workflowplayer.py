@@ -77,7 +77,7 @@ def by_node(**table: Ends) -> Table:
 class Player:
     """One run, its records and its pods, with a clock that only moves when nothing else can happen.
 
-    Pods end as the table says, or when their `activeDeadlineSeconds` are over: no operator has to be there.
+    Pods end as the table says, or when their `activeDeadlineSeconds` are over; an operator is not needed for that.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Player:
         self.run = Run(self.workflow, now=self.now)
 
     def restart(self, *, away: timedelta = timedelta(0)) -> None:
-        """The operator is gone, and another one begins with what is stored, after some time."""
+        """Replace the operator, which starts from the stored objects, after some time."""
         until = self.now + away
         while (due := self._next_end()) is not None and due[0] <= until:
             self.now = max(self.now, due[0])
@@ -128,7 +128,7 @@ class Player:
             self.run.control(self.controls)
 
     def control(self, controls: Controls) -> None:
-        """What the object says from now on, to this operator and to those after it."""
+        """Change the object's controls, for this operator and for later ones."""
         self.controls = controls
         self.run.control(controls)
 
@@ -150,7 +150,7 @@ class Player:
         return decision.look_again_in
 
     def _carry_out(self, decision: Decision) -> Iterator[None]:
-        """Do what was decided, in its order; stops before each write."""
+        """Execute the decision in its order; stop before each write."""
         for remember in decision.remember:
             yield
             self.memos[(remember.memo.cache, remember.memo.key)] = remember.node.outputs or Outputs()
@@ -276,7 +276,7 @@ class Player:
         raise AssertionError("the run does not end")
 
     def left_running(self) -> list[str]:
-        """Pods that run although nobody asked for their end."""
+        """Pods that still run and were not deleted."""
         return [pod.name for pod in self.pods.values() if not pod.is_ended and not pod.is_deleted]
 
     def phases(self) -> dict[str, str]:

@@ -93,7 +93,7 @@ def _short(names: list[str]) -> str:
 
 
 def _type(schema: Mapping[str, Any]) -> str:
-    """The type with what is allowed: an enumeration, bounds, lengths, a pattern."""
+    """The type with its constraints: an enumeration, bounds, lengths, a pattern."""
     if values := schema.get("enum"):
         return ", ".join(f"`{value}`" if value else "empty" for value in values)
     if union := schema.get("anyOf"):

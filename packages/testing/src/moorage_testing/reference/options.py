@@ -50,7 +50,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What several ways in do: the commands, the types, the function of Python."""
+    """A subject that several interfaces share: the commands, the types, the function of Python."""
 
     title: str
     commands: tuple[str, ...]
@@ -161,7 +161,7 @@ GROUPS = {"policy", "workers", "spec", "resources", "schedule", "home", "source"
 
 @dataclass(slots=True)
 class Option:
-    """An option by its name: how each way in spells it, and what it means."""
+    """An option by its name: its spelling in each interface, and its meaning."""
 
     name: str
     spellings: dict[str, str] = field(default_factory=dict)
@@ -235,7 +235,7 @@ def options_page(note: str) -> str:
 
 
 def unit_of(option: Option) -> str:
-    """What a value is counted in; empty: a name, a number of things, or a choice."""
+    """The unit of a value; empty for a name, a number of things, or a choice."""
     units = [
         unit
         for unit in ("seconds", "bytes")

@@ -77,7 +77,7 @@ def names_page() -> str:
 
 
 def errors_page() -> str:
-    """Every error class: what it means, its exit code or HTTP status."""
+    """Every error class: its meaning, its exit code or HTTP status."""
     from moorage import errors
 
     out = [NOTE, "# Errors\n", "| error | meaning | exit code | HTTP |", "|---|---|---|---|"]
