@@ -44,7 +44,7 @@ COPIES = "copies"
 CLUSTER = "cluster.db"
 MANIFEST = "copy.json"
 NOT_COPIED = {  # why there is no copy of it; without it a cluster starts
-    "outputs.db": "no copy is kept of what maps have printed",  # large, and kept by best effort
+    "outputs.db": "the output of maps is not copied",  # large, and stored by best effort
     **dict.fromkeys(
         (
             "databases.manifest",
@@ -55,7 +55,7 @@ NOT_COPIED = {  # why there is no copy of it; without it a cluster starts
             "log",
             "copies",
         ),
-        "it is made anew",
+        "Moorage creates it again",
     ),
     "images.json": "write the rules of images into it again",
 }
@@ -203,7 +203,7 @@ def _take_copy(data: Path, records: Sequence[Record], revision: int, *, now: dat
     if free < needed:
         raise StorageFull(
             f"no copy of {data} was made: not enough free disk space; it needs {needed} bytes and {free} are free",
-            hint="free some space; what was written is kept",
+            hint="free some space; data written before is not lost",
         )
     making = Path(tempfile.mkdtemp(prefix=f"{_MAKING}-", dir=root))
     try:

@@ -127,7 +127,7 @@ class Balancer:
         self.connections += 1
         try:
             if not self._ready:
-                raise ConnectionRefusedError("nobody is ready")
+                raise ConnectionRefusedError("cannot find a ready replica")
             replica = self._ready[next(self._turn) % len(self._ready)]
             there, back = await asyncio.open_connection("127.0.0.1", replica.port)
         except OSError:

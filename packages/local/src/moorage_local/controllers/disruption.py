@@ -72,10 +72,10 @@ def plan(seen: Observed) -> tuple[Obj, timedelta | None]:
         else:
             expected = seen.scale
             desired = None if expected is None else scaled(least, expected, up=True)
-    # how many may go
+    # how many pods may be evicted
     if expected is None or desired is None:
         expected, desired, allowed = 0, 0, 0
-        message = "found no controller that tells how many pods there should be; use minAvailable with a number"
+        message = "cannot find a controller with a number of replicas for these pods: use a number in minAvailable"
         kind, status, reason = "DisruptionAllowed", "False", "SyncFailed"
     else:
         allowed = max(0, healthy - desired) if expected > 0 else 0

@@ -54,7 +54,9 @@ class Room:
         """The text, counted. Raises ConfigError when there is no room for it."""
         self._left -= len(text)
         if self._left < 0:
-            raise ConfigError(f"what it refers to is longer than {self._total // 2**20} MiB in all: refer to less")
+            raise ConfigError(
+                f"the referenced values exceed {self._total // 2**20} MiB in all: refer to fewer or shorter ones"
+            )
         return text
 
 

@@ -199,11 +199,11 @@ def try_fence(folder: Path) -> Fence:
             timeout=TRY_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise LaunchError(f"cannot find out whether pods can be kept from {folder}: {error}") from error
+        raise LaunchError(f"cannot test whether {folder} can be hidden from pods: {error}") from error
     answer = tried.stdout.strip()
     if tried.returncode != 0 or not answer:
         complaint = answer or tried.stderr.strip()[-400:] or f"exit code {tried.returncode}"
-        raise LaunchError(f"cannot find out whether pods can be kept from {folder}: {complaint}")
+        raise LaunchError(f"cannot test whether {folder} can be hidden from pods: {complaint}")
     if answer == "fully":
         return Fence(hides=True, gap="")
     if answer == "partly":

@@ -48,7 +48,7 @@ def find_real() -> tuple[RealGpu, ...]:
             )
         return tuple(gpus)
     except pynvml.NVMLError as error:
-        log.warning("the GPU driver answered with an error; no GPUs are offered", extra={"error": str(error)})
+        log.warning("the GPU driver answered with an error; the node offers 0 GPUs", extra={"error": str(error)})
         return ()
     finally:
         pynvml.nvmlShutdown()

@@ -22,7 +22,7 @@ UNKNOWN_END = {
     "reason": "ContainerStatusUnknown",
     "message": "The container could not be located when the pod was terminated",
 }
-LOST_MESSAGE = "The pod's processes were lost while nobody watched; how they ended is not known"
+LOST_MESSAGE = "The pod's processes ended while the node agent was stopped; their exit codes are not known"
 SHUTDOWN_REASON = "Terminated"
 SHUTDOWN_MESSAGE = "Pod was terminated in response to imminent node shutdown."
 TERMINAL = ("Succeeded", "Failed")

@@ -35,7 +35,7 @@ class FakePodApi(FakeApi):
         if resource == PODS and kind == "strategic" and subresource == "status":
             known = await self.get(PODS, name, namespace)
             if patch.get("metadata", {}).get("uid") not in (None, known["metadata"]["uid"]):
-                raise Conflict("another pod bears the name now")
+                raise Conflict("the name belongs to another pod now")
             status = dict(patch["status"])
             conditions = (known.get("status") or {}).get("conditions") or []
             for condition in status.pop("conditions", ()):
@@ -84,7 +84,7 @@ class FakePodApi(FakeApi):
         if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
             raise Conflict(f"pod {name} is assigned to a node, or being deleted")
         if body["metadata"].get("uid") not in (None, pod["metadata"]["uid"]):
-            raise Conflict("another pod bears the name now")
+            raise Conflict("the name belongs to another pod now")
         pod["spec"]["nodeName"] = body["target"]["name"]
         status = pod.setdefault("status", {})
         status.pop("nominatedNodeName", None)

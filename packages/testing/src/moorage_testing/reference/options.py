@@ -147,8 +147,8 @@ SUBJECTS = (
 NAMED_ELSEWHERE = {"namespace", "name"}  # `-n` of every command; an argument, or part of the path
 QUANTITIES = {"cpu", "memory", "max_memory", "size", "home_size"}
 TIMES = {"time", "timeout", "expiration", "since", "until", "deadline"}  # texts on the command line
-MEANINGS = {  # of what Python alone has
-    "key": "The same key again returns what the first request created.",
+MEANINGS = {  # of options that only Python has
+    "key": "The same key again returns the object of the first request.",
     "where": "cluster, or local: on this machine, without a cluster.",
     "context": "Context of the kubeconfig.",
     "kubeconfig": "Path of the kubeconfig.",

@@ -104,7 +104,7 @@ def guardrails_page() -> str:
         ' Quote `"off"`: without quotes, YAML reads it as false.\n\n'
         f"Workloads are {', '.join(WORKLOADS)}. `moor lint` also checks the templates of Argo's workflows.\n"
     )
-    out += ["| rule | checks | kinds | fields | default | levels | parameters | what to do |", "|---" * 8 + "|"]
+    out += ["| rule | checks | kinds | fields | default | levels | parameters | fix |", "|---" * 8 + "|"]
     for rule in RULES:
         kinds = "all" if rule.kinds is None else ", ".join(rule.kinds)
         kinds += ", workflows" if rule.argo and rule.kinds is not None else "" if rule.argo else " (no workflows)"

@@ -294,7 +294,7 @@ def _free_port(taken: set[Any]) -> int:
         port = NODE_PORTS[(start + offset) % len(NODE_PORTS)]
         if port not in taken:
             return port
-    raise Forbidden("no node port is free")
+    raise Forbidden("all node ports are in use: delete a Service of type NodePort or LoadBalancer")
 
 
 def _check_address(asked: Admission, address: str, others: list[Obj]) -> None:

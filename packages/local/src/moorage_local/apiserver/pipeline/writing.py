@@ -220,7 +220,9 @@ class Writer(Reader):
                 try:
                     return await self.create(replace(call, applying=True), kind, fresh, namespace)
                 except AlreadyExists:
-                    log.debug("somebody else created what was to be applied", extra={"object": name})
+                    log.debug(
+                        "the object to apply was created meanwhile; it is patched instead", extra={"object": name}
+                    )
 
         # change the object that exists
         async def make(current: Obj) -> Obj:

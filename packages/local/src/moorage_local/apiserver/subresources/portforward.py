@@ -64,7 +64,7 @@ async def serve_ports(
         await socket.accept(CHANNELS)
         await _channels(socket, pod, source, ports)
     else:
-        raise BadRequest(f"no subprotocol that is served here was asked for; there are {TUNNEL}, {CHANNELS}")
+        raise BadRequest(f"unsupported WebSocket subprotocol: use {TUNNEL} or {CHANNELS}")
 
 
 def _port(text: str) -> int:

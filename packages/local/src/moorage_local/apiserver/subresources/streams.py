@@ -108,7 +108,7 @@ async def serve(core: Core, user: User, scope: Scope, receive: Receive, send: Se
         return
     protocol = next((protocol for protocol in PROTOCOLS if protocol in offered), None)
     if protocol is None:
-        raise BadRequest(f"no subprotocol that is served here was asked for; there are {', '.join(PROTOCOLS)}")
+        raise BadRequest(f"unsupported WebSocket subprotocol: use one of {', '.join(PROTOCOLS)}")
     wants = {
         name: (query.get(name) or ["false"])[0] in ("true", "1") for name in ("stdin", "stdout", "stderr", "tty")
     }

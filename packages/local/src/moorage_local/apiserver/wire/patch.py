@@ -86,7 +86,7 @@ def json_patch(target: Any, operations: Any) -> Any:
             patching.operate(operation)
         return parse_json(msgspec.json.encode(patching.doc), bytes_max=PATCHED_MAX_BYTES)
     except (DocumentError, RecursionError) as error:
-        raise _refused(f"the patched object cannot be kept: {error}") from None
+        raise _refused(f"the patched object is invalid: {error}") from None
 
 
 class _Patching:
