@@ -269,11 +269,13 @@ def _make_controllers(
     from moorage_local.scheduler.extenders import parse_extenders
     from moorage_local.scheduler.scheduler import Scheduler
 
+    # one set of informers for all parts: each collection is followed once
     informers = InformerSet(api)
     stats = VolumeStats(SYSTEM)
     pods_by_node = informers.of(PODS, node=index_by_node)
     all_claims, all_volumes = informers.of(PVCS), informers.of(PVS)
 
+    # the API server serves /stats of a node, but only the agents know the usage
     async def stats_source(node: str) -> dict[str, Any]:
         claims = {key_of(claim): claim for claim in all_claims.all()}
         volumes = {volume["metadata"]["name"]: volume for volume in all_volumes.all()}
@@ -283,6 +285,7 @@ def _make_controllers(
         return await stats.summary(node, mounts, running.get(node, ()), use)
 
     server.stats_source = stats_source
+    # the controllers read the API server's charges, so that a quota is counted exactly
     controllers = ControllerManager(
         api,
         volumes_folder=data / "volumes",
@@ -291,6 +294,7 @@ def _make_controllers(
         quota_in_flight=server.quotas.in_flight,
     )
     ingress = IngressPublisher(api, informers, data / "run" / "ingress.json", ingress_port)
+    # the scheduler has its own user, as on a real cluster, so that its writes can be recognised
     scheduler_api = server.client("system:kube-scheduler")
     scheduler_file = data / "scheduler.json"
     extenders = parse_extenders(json.loads(scheduler_file.read_text())) if scheduler_file.exists() else ()

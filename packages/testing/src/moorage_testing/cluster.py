@@ -356,6 +356,7 @@ def control_plane(assets: Path, home: Path, *, need_accounts: bool = False) -> I
 
     `need_accounts`: pods need their service account to exist, as by default; the caller must create it.
     """
+    # ports, keys and a token that only this cluster uses
     home.mkdir(parents=True, exist_ok=True)
     ports = _free_ports("etcd", "peer", "api", "kcm", "sched", "second", "extender", "webhook", "server")
     token = secrets.token_urlsafe(16)
@@ -364,6 +365,7 @@ def control_plane(assets: Path, home: Path, *, need_accounts: bool = False) -> I
         subprocess.run(["openssl", *word], cwd=home, check=True, capture_output=True)
     _make_client_authority(home / "clients")
     server = f"https://127.0.0.1:{ports['api']}"
+    # kubeconfig of the administrator
     (home / "kubeconfig").write_text(
         yaml.safe_dump(
             {
@@ -378,6 +380,7 @@ def control_plane(assets: Path, home: Path, *, need_accounts: bool = False) -> I
     )
     etcd_url = f"http://127.0.0.1:{ports['etcd']}"
     peer_url = f"http://127.0.0.1:{ports['peer']}"
+    # etcd first: kube-apiserver ends when it cannot reach it
     with contextlib.ExitStack() as stack:
         plane = ControlPlane(assets, home, ports, stack)
         plane.start(

@@ -79,6 +79,7 @@ class ForkServer:
 
         Raises subprocess.TimeoutExpired, and kills the command, after `timeout` seconds.
         """
+        # a pipe for each stream, and one for pid and exit code
         argv = ["moor", *words]
         ours: dict[str, int] = {}
         theirs: list[int] = []
@@ -90,12 +91,14 @@ class ForkServer:
                 theirs.append(other)
                 if name != "in":
                     stack.callback(os.close, mine)
+            # our copies of the command's ends must be closed, or its end is never seen
             request = {"argv": argv, "env": dict(env), "cwd": str(cwd or Path.cwd())}
             try:
                 socket.send_fds(self._socket, [json.dumps(request).encode()], theirs)
             finally:
                 for fd in theirs:
                     os.close(fd)
+            # feed and read at the same time: a full pipe would block the command
             feeding = threading.Thread(target=_feed, args=(ours["in"], (stdin or "").encode()))
             feeding.start()
             pid = int.from_bytes(os.read(ours["status"], PID_BYTES), "big")
@@ -104,6 +107,7 @@ class ForkServer:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             feeding.join()
+        # an empty code means that the forking process itself has ended
         if not is_whole:
             raise subprocess.TimeoutExpired(argv, timeout)
         if not code:

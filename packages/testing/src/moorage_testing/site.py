@@ -73,6 +73,7 @@ class Site:
         client: str = "127.0.0.1",
     ) -> Answer:
         """One request, whole answer. With `token`, as the page token's bearer."""
+        # the scope of an ASGI server with one request
         sent = {"host": host} | (self.bearer if token else {}) | dict(headers or {})
         path, _, query = path.partition("?")
         scope = {
@@ -89,6 +90,7 @@ class Site:
             "server": ("127.0.0.1", 8080),
             "client": (client, 5000),
         }
+        # the request is sent at once; a second read waits for ever, as for a client that stays connected
         messages = [{"type": "http.request", "body": body, "more_body": False}]
         never: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         answered: list[Any] = []
@@ -99,6 +101,7 @@ class Site:
         async def send(message: Any) -> None:
             answered.append(message)
 
+        # collect the answer
         await self.service.app(scope, receive, send)
         start = answered[0]
         got = {name.decode(): value.decode() for name, value in reversed(start["headers"])}  # the first counts
@@ -188,6 +191,7 @@ class Site:
         pod: bool = True,
         namespace: str = "lab",
     ) -> Obj:
+        # labels and annotations as the platform writes them, on the Job and its pods
         labels = {"moorage.dev/run": name, "moorage.dev/attempt": "1"}
         annotations = {"moorage.dev/owner": owner, "moorage.dev/command": "python secret.py"} | dict(notes or {})
         created = rfc3339(NOON)
@@ -206,8 +210,10 @@ class Site:
                 "status": {},
             },
         )
+        # a Job whose pod does not exist yet
         if not pod:
             return job
+        # a pod with a node runs since the Job was created
         status: Obj = {"phase": phase or ("Running" if node else "Pending")}
         if node:
             status |= {

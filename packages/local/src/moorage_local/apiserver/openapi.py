@@ -204,6 +204,7 @@ def _paths(kind: Kind, name: str) -> Obj:
     base = f"/apis/{where.group}/{where.version}" if where.group else f"/api/{where.version}"
     scope = "/namespaces/{namespace}" if where.namespaced else ""
     collection, item = f"{base}{scope}/{where.plural}", f"{base}{scope}/{where.plural}/{{name}}"
+    # all operations of a kind have the same schema as body and answer
     body = {"application/json": {"schema": _reference(name, "#/components/schemas/")}}
     answer = {"200": {"description": "OK", "content": body}}
     write = [_query("dryRun"), _query("fieldManager"), _query("fieldValidation")]
@@ -220,12 +221,14 @@ def _paths(kind: Kind, name: str) -> Obj:
             out["requestBody"] = {"content": request, "required": True}
         return out
 
+    # only built-in kinds have merge keys for strategic merge patches
     patches = {
         name: {"schema": {"type": "object"}}
         for name in ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
     }
     if kind.codec.patch_type is not None:
         patches["application/strategic-merge-patch+json"] = {"schema": {"type": "object"}}
+    # list only the verbs that the kind has
     at_collection: Obj = {}
     at_item: Obj = {}
     if "list" in kind.verbs:

@@ -58,6 +58,7 @@ class ControllerManager:
         resources: Iterable[Resource] = KNOWN,
         quota_in_flight: Callable[[str], int] = lambda _: 0,
     ) -> None:
+        # all controllers share the caches, the recorder and the clock
         self.informers = informers or InformerSet(api)
         self.ready = asyncio.Event()
         """Set once every cache was filled and the controllers work."""
@@ -65,12 +66,14 @@ class ControllerManager:
         shared = (api, self.informers, self._events, clock)
         self._awake = Awake(clock)
         catalogue = Catalogue(resources)
+        # workloads
         self._jobs = JobController(*shared)
         self._crons = CronJobController(*shared)
         self._sets = ReplicaSetController(*shared)
         self._deployments = DeploymentController(*shared)
         self._stateful = StatefulSetController(*shared)
         self._volumes = VolumeController(*shared, volumes_folder=volumes_folder.absolute())
+        # nodes and services; silence while the machine slept does not count
         grace = timedelta(seconds=node_grace_seconds)
         self._nodes = NodeController(*shared, grace=grace, awake=self._awake)
         self._endpoints = EndpointsController(*shared)
@@ -82,6 +85,7 @@ class ControllerManager:
             finished_max=finished_pods_max,
             awake=self._awake,
         )
+        # these handle every kind, those of custom resources too
         self._namespaces = NamespaceController(api, self.informers, catalogue=catalogue)
         pem = ca_pem.decode() if isinstance(ca_pem, bytes) else ca_pem
         self._furnisher = NamespaceFurnisher(api, self.informers, ca_pem=pem)

@@ -89,12 +89,14 @@ class Answer:
 
 def parse_request(head: bytes) -> Request:
     """Read a head up to and without its empty line. Raises BadHead."""
+    # a line that is not exactly HTTP/1.1 is refused, so that the backend cannot read it in another way
     first, *lines = head.split(b"\r\n")
     match = _REQUEST.fullmatch(first)
     if match is None:
         raise BadHead(400, "the request line is not HTTP/1.1")
     method, target, minor = match[1], match[2], int(match[3])
     fields = _fields(lines, 400)
+    # one host only: the table and the backend must see the same
     hosts = _values(fields, b"host")
     if len(hosts) != 1 and (hosts or minor):
         raise BadHead(400, "a request names exactly one Host")
@@ -105,14 +107,17 @@ def parse_request(head: bytes) -> Request:
         host = parse_authority(authority.decode("ascii")).host if authority else ""
     except ValueError as error:
         raise BadHead(400, "the Host is not a valid host") from error
+    # rules compare the plain path
     if target.startswith(b"/"):
         try:
             plain_path(target.partition(b"?")[0].decode("ascii"))
         except ValueError as error:
             raise BadHead(400, "the path has a broken escape or control characters") from error
+    # a body whose end is not certain could hide a second request
     length = _length(fields, 400)
     if length is None and not minor:
         raise BadHead(400, "HTTP/1.0 does not allow Transfer-Encoding")
+    # only WebSockets are upgraded: other protocols would bypass the proxy's checks
     connection = _tokens(fields, b"connection")
     upgrade = b"upgrade" in connection and [protocol.lower() for protocol in _values(fields, b"upgrade")] == [
         b"websocket"

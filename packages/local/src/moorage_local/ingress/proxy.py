@@ -437,6 +437,7 @@ async def _pieces(
     `seconds`: the longest wait for each piece. Raises BadHead, IncompleteReadError, ClientGone (too slow).
     """
 
+    # a side that stops sending must not hold the connection
     async def wait(read: Awaitable[bytes]) -> bytes:
         try:
             async with asyncio.timeout(seconds):
@@ -452,14 +453,17 @@ async def _pieces(
             count -= len(piece)
             yield piece
 
+    # the end of the connection ends the body
     if not chunked and length is None:
         while piece := await wait(reader.read(PIECE)):
             yield piece
         return
+    # a given length
     if not chunked:
         async for piece in exactly(length or 0):
             yield piece
         return
+    # chunks: sizes are checked, and trailers read but dropped
     while True:
         size = chunk_size(await wait(_line(reader, CHUNK_LINE_MAX)))
         if not size:

@@ -83,6 +83,7 @@ class NodeAgent:
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self.ready = asyncio.Event()
+        # the parts share one context, and follow only the pods of this node
         self._context = context = Context(
             api=api,
             node=node,
@@ -95,12 +96,15 @@ class NodeAgent:
             ),
             queue=WorkQueue(),
         )
+        # leases and probes do not count the time in which the machine slept
         self._awake = Awake(clock)
         self._woken = asyncio.Event()
         self._awake.on_wake(self._on_wake)
         self._poll_seconds = poll_seconds
+        # a given launcher is shared with other agents, and closed by its owner
         self._launcher = Launcher() if launcher is None else launcher
         self._owns_launcher = launcher is None
+        # the steps of a pod
         self._heartbeat = Heartbeat(context, self._woken)
         self._volumes = PodVolumes(context)
         self._starting = Starting(

@@ -90,6 +90,7 @@ def variables(
     namespace = pod["metadata"].get("namespace") or "default"
     room = room or Room()
     out: dict[str, str] = {}
+    # whole ConfigMaps and Secrets first: single variables override them
     for source in container.get("envFrom") or ():
         prefix = source.get("prefix") or ""
         for field, kind in (("configMapRef", "ConfigMap"), ("secretRef", "Secret")):
@@ -99,6 +100,7 @@ def variables(
             data = _data(kind, ref, lookup)
             for key, value in (data or {}).items():
                 out[prefix + key] = room.take(value).decode("utf-8", "replace")
+    # a variable may refer to those before it
     for variable in container.get("env") or ():
         name = variable["name"]
         value = variable.get("valueFrom")
@@ -109,6 +111,7 @@ def variables(
         elif value.get("resourceFieldRef"):
             out[name] = resource_value(pod, container, value["resourceFieldRef"], allocatable)
         else:
+            # a missing key is an error unless it is optional
             for field, kind in (("configMapKeyRef", "ConfigMap"), ("secretKeyRef", "Secret")):
                 ref = value.get(field)
                 if not ref:

@@ -61,6 +61,7 @@ def rows_of(
     """The GPUs of a node. Left out are real GPUs without data from the driver, and simulated ones of a pod that
     was read only once: their usage is not yet known.
     """
+    # which container has which device, for the labels
     holders = {
         device: (pod, container)
         for pod in pods
@@ -68,6 +69,7 @@ def rows_of(
         for device in devices
     }
     rows = []
+    # real GPUs are measured, free simulated ones idle, others follow their pod
     for index in range(spec.gpus):
         (device,) = device_ids(spec.name, spec.real_gpu_uuids, (index,))
         holder = holders.get(device)
@@ -81,6 +83,7 @@ def rows_of(
             use = simulated(spec, stats.get(holder[0].uid), gpus=len(holder[0].gpus) or 1)
         if use is None:
             continue
+        # a free GPU has empty labels
         pod, container = holder if holder else (None, "")
         rows.append(
             Row(

@@ -100,15 +100,18 @@ def make_order(
     admitted_at: str,
 ) -> Obj:
     """The whole order. `volumes`: name → (path on this machine, read-only). Raises ConfigError."""
+    # init containers use the GPUs of the containers after them
     meta, spec = pod["metadata"], pod["spec"]
     shared = container_gpus(spec, gpu_indices)
     is_private = annotations_of(pod).get(PRIVATE_ROOT_ANNOTATION) == "true"
     shown = [_shown(path) for path in place.installation if is_private and not _holds(path, place.hidden)]
+    # the deadline counts from the admission, over restarts of the agent
     active = spec.get("activeDeadlineSeconds")
     deadline = None
     if active is not None:
         deadline = (parse_rfc3339(admitted_at) + span_of(active)).timestamp()
     grace = spec.get("terminationGracePeriodSeconds")
+    # one limit for the texts of all containers
     room = Room()
 
     def containers(field: str) -> list[Obj]:
@@ -154,6 +157,7 @@ def _container(
     shown: Sequence[Obj],
     room: Room,
 ) -> Obj:
+    # later values override earlier ones: machine, image rule, the pod's own, GPUs
     own = variables(pod, container, lookup, place.allocatable, room)
     env = dict(place.base_env)
     env["HOSTNAME"] = (pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
@@ -164,9 +168,11 @@ def _container(
     env |= gpu.environment(place.node, place.real_gpu_uuids, indices)
     if rule is not None and rule.path:
         env["PATH"] = ":".join((*rule.path, env.get("PATH", "")))
+    # without a command the image's is used
     argv = [expand(text, own, room) for text in _argv(container, rule)]
     if not argv:
         raise ConfigError("no command specified")
+    # a container without requests is killed first when the machine runs out of memory
     resources = container.get("resources") or {}
     best_effort = not resources.get("limits") and not resources.get("requests")
     order: Obj = {

@@ -35,12 +35,14 @@ class Publishing:
 
         `is_over`: no container of the pod ran, and none will.
         """
+        # a damaged report must not undo a status that is right
         uid = uid_of(pod)
         admission = self._context.admission_of(uid)
         state = folder.state()
         if state is None and folder.has_state() and folder.lost_at() is None:
             log.warning("a pod's state is damaged: its status stays as it is", extra={"pod": str(key_of(pod))})
             return pod
+        # probes follow the containers that run now
         self._probing.probe(pod, state)
         known = self._context.state_of(uid)
         local = Local(
@@ -55,6 +57,7 @@ class Publishing:
             unstarted=frozenset(known.unstarted),
             is_over=is_over,
         )
+        # write only changes; the API may store a status in its own form
         before = pod.get("status") or {}
         status = pod_status(pod, local, now=rfc3339(self._context.clock.now()))
         pod = await self._annotate_peak(pod, state, over=status["phase"] in TERMINAL or status != before)
@@ -64,6 +67,7 @@ class Publishing:
             pod = await self._context.api.update(PODS, {**pod, "status": status}, subresource="status")
         except NotFound:
             return pod
+        # events follow the write, so that they are not repeated after a failed one
         known.sent = (status, pod.get("status") or {})
         for kind, reason, message in transitions(before, status):
             self._context.event(pod, kind, reason, message)

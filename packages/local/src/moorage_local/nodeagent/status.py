@@ -54,6 +54,7 @@ def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
 
     A phase that is Succeeded or Failed stays.
     """
+    # start from the old status: other writers have fields in it
     before: Mapping[str, Any] = pod.get("status") or {}
     spec = pod["spec"]
     status: Obj = dict(before)
@@ -61,11 +62,13 @@ def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
     if local.admitted_at:
         status["startTime"] = before.get("startTime") or local.admitted_at
     status |= {"hostIP": HOST_IP, "hostIPs": [{"ip": HOST_IP}]}
+    # a refused pod has no containers to report
     if local.rejected is not None:
         reason, message = local.rejected
         status |= {"phase": "Failed", "reason": reason, "message": message}
         status["conditions"] = _conditions(pod, status, [], [], local, now)
         return status
+    # the address is published with the first report, when the shim runs
     if local.state is not None and local.address:
         status |= {"podIP": local.address, "podIPs": [{"ip": local.address}]}
     reports = {container["name"]: container for container in (local.state or {}).get("containers") or ()}
@@ -81,10 +84,12 @@ def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
     if inits:
         status["initContainerStatuses"] = inits
     status["containerStatuses"] = mains
+    # the exit codes of lost processes decide, if all are known
     outcome = (local.state or {}).get("pod") or {}
     codes = _own_ends(spec, reports) if local.lost_at is not None and not outcome.get("stopping") else None
     if codes is not None:  # what the containers ended with is known, and no node takes that away again
         local = replace(local, lost_at=None)
+    # a final phase never changes
     phase = _phase(local, mains) if codes is None else "Failed" if any(codes) else "Succeeded"
     status["phase"] = before["phase"] if before.get("phase") in TERMINAL else phase
     if local.lost_at is not None:
@@ -168,6 +173,7 @@ def _container_status(
     is_first: bool,
 ) -> Obj:
     """Of one container. `is_first`: it would have run first; kubelets let it end with a pod that never ran."""
+    # without a report the container waits: for its init containers, or for a problem to be solved
     name = spec["name"]
     report = reports.get(name)
     waits_for_init = not init and bool(pod_spec.get("initContainers"))
@@ -176,6 +182,7 @@ def _container_status(
             name, ("PodInitializing" if waits_for_init else "ContainerCreating", "")
         )
         report = {"state": {"waiting": {"reason": reason, "message": message}}}
+    # processes that were lost, or never started, get the state that a kubelet would give
     state = _state(report.get("state") or {})
     if local.lost_at is not None and "terminated" not in state:
         state = {
@@ -185,12 +192,14 @@ def _container_status(
         }
     elif local.is_over and is_first:
         state = {"terminated": dict(UNKNOWN_END)}
+    # a container is ready by its probes, an init container by its exit code
     running = "running" in state
     sidecar = init and is_sidecar(spec)
     if init and not sidecar:
         ready = (state.get("terminated") or {}).get("exitCode") == 0
     else:
         ready = running and name not in local.unready and name not in local.unstarted
+    # the report's details, and the devices for `allocatedResourcesStatus`
     image = spec.get("image") or ""
     out: Obj = {
         "name": name,

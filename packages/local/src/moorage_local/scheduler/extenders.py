@@ -195,6 +195,7 @@ class Extender:
     async def preempt(self, pod: Obj, candidates: Sequence[Candidate], snapshot: Snapshot) -> list[Candidate]:
         """The candidates that the extender agrees to, with the victims it wants. An entry without victims is
         dropped if the extender is ignorable, else an error."""
+        # an extender with its own cache of nodes gets names only
         body: Obj = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": None}
         if self.config.node_cache_capable:
             body["NodeNameToMetaVictims"] = {
@@ -212,6 +213,7 @@ class Extender:
                 }
                 for candidate in candidates
             }
+        # both forms are answered by uids: pods and nodes must exist, or the answer is wrong
         answer = await self._send(self.config.preempt_verb, body)
         agreed = []
         for name, chosen in (_field(answer, "NodeNameToMetaVictims") or {}).items():
@@ -223,6 +225,7 @@ class Extender:
             missing = [uid for uid in uids if uid not in by_uid]
             if missing:
                 raise self._failed(f"it named the pod {missing[0]} as a victim, which is not on {name}")
+            # an entry without victims is an error, unless the extender may be ignored
             if not uids:
                 if self.config.ignorable:
                     continue
@@ -320,12 +323,14 @@ _KNOWN_FIELDS = frozenset(
 
 
 def _parse_extender(extender: Any, at: int) -> ExtenderConfig:
+    # an unknown field is an error: a typing mistake would turn off a part of the configuration
     path = f"extenders[{at}]"
     if not isinstance(extender, dict):
         raise UsageError(f"invalid {path}: use an object, such as {{urlPrefix: http://…}}")
     unknown = sorted(str(field) for field in extender.keys() - _KNOWN_FIELDS)
     if unknown:
         raise UsageError(f'unknown field "{path}.{unknown[0]}"', hint="use " + ", ".join(sorted(_KNOWN_FIELDS)))
+    # the same limits as kube-scheduler's own validation
     url = extender.get("urlPrefix")
     if not isinstance(url, str) or not url.startswith(("http://", "https://")):
         raise UsageError(f"invalid {path}.urlPrefix {url!r}: use an http:// or https:// URL")
@@ -338,6 +343,7 @@ def _parse_extender(extender: Any, at: int) -> ExtenderConfig:
         )
     except ValueError as error:
         raise UsageError(f"{path}.httpTimeout: {error}", hint="use a number with a unit, such as 500ms") from error
+    # check the types of nested fields before they are read
     tls, managed = extender.get("tlsConfig") or {}, extender.get("managedResources") or ()
     if not isinstance(tls, dict):
         raise UsageError(f"invalid {path}.tlsConfig: use an object")

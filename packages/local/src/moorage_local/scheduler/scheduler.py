@@ -88,6 +88,7 @@ class Scheduler:
         informers: Informers | None = None,
         recorder: Recorder | None = None,
     ) -> None:
+        # resources that only an extender counts are left out of the fit
         self._api = api
         self._clock = clock
         self._name = name
@@ -99,11 +100,13 @@ class Scheduler:
             for resource in config.managed_resources
             if resource.ignored_by_scheduler
         )
+        # the parts of one decision: cache, decider, binder, queue, reports
         self._cache = Cache()
         self._decider = Decider(self._cache, self._extenders, random.Random(seed))
         self._binder = Binder(api, self._cache, self._extenders, clock)
         self._queue = SchedulingQueue()
         self._reporter = Reporter(api, self._cache, clock)
+        # results of earlier tries, valid until a change
         self._changes = 0
         self._refused: dict[Hashable, _Refused] = {}
         self._wakeup = asyncio.Event()
@@ -111,6 +114,7 @@ class Scheduler:
         self._reported: dict[Key, tuple[str, float]] = {}  # last FailedScheduling: message, time
         self._own: list[Informer] = []
 
+        # informers may be shared with other parts of the process; else the scheduler runs its own
         def of(resource: Resource) -> Informer:
             if informers is not None:
                 return informers.of(resource)
@@ -194,16 +198,19 @@ class Scheduler:
 
         Return whether it was refused by an earlier result for its shape, without a check of the nodes.
         """
+        # the pod may be deleted or bound since it was queued
         pod = self._cache.pending.get(item.key)
         if pod is None or self._cache.is_assumed(item.key):
             self._queue.remove(item.key)
             return False
+        # a pod of a refused shape gets the same answer until something changes
         shape = self._shape_of(pod)
         now, changes = self._clock.monotonic(), (self._changes, self._cache.released)
         known = self._refused.get(shape) if shape is not None else None
         if known is not None and known.changes == changes and now - known.at < FLUSH_SECONDS:
             self._failed(pod, item, known.message, reason="Unschedulable", nominated="", shape=shape)
             return True
+        # a failing extender is an error, not a reason to remove pods
         try:
             outcome = await self._decider.decide(pod, self._cache.snapshot(self._ignored))
         except ExtenderError as error:
@@ -211,6 +218,7 @@ class Scheduler:
             return False
         match outcome:
             case Placed(node):
+                # extenders take time: the pod may have changed meanwhile
                 current = self._cache.pending.get(item.key)
                 if current is None or current.info.uid != pod.info.uid:
                     return False  # gone while extenders were asked, and out of the queue with it
@@ -222,6 +230,7 @@ class Scheduler:
                 self._reported.pop(item.key, None)
                 self._spawn(self._bind(pod, node, item.attempts))
             case Unplaced(message, None, keep) if shape is not None:
+                # remember the refusal for all pods of the shape
                 if len(self._refused) > len(self._queue):  # of pods that are gone
                     self._refused.clear()
                 self._refused[shape] = _Refused(message, now, changes)
@@ -229,6 +238,7 @@ class Scheduler:
                     pod, item, message, reason="Unschedulable", nominated=None if keep else "", shape=shape
                 )
             case Unplaced(message, candidate, keep):
+                # removing other pods may help: then try again when they are gone
                 nominated = None if keep else ""
                 retry = False
                 if candidate is not None:

@@ -33,6 +33,7 @@ def api_server(folder: Path, *, nodes: int = 0) -> Iterator[Server]:
     2 CPUs and 4 GiB; without any, pods stay Pending. Raises RuntimeError with the end of the log when it does not
     start.
     """
+    # write the files that `moor up` would write
     folder.mkdir(parents=True, exist_ok=True)
     log, kubeconfig = folder / "control-plane.log", folder / "kubeconfig"
     token = secrets.token_urlsafe(24)
@@ -42,6 +43,7 @@ def api_server(folder: Path, *, nodes: int = 0) -> Iterator[Server]:
     (folder / "config.json").write_text(json.dumps({"nodes": specs, "ports": {"ingress": 0}}))
     (folder / "tokens.json").write_text(json.dumps({token: {"user": "admin", "groups": ["system:masters"]}}))
     (folder / "tokens.json").chmod(0o600)
+    # the socket is open before the process starts, so that the port is certain
     ready, tell = os.pipe()
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as sock, log.open("ab") as output:
         port = sock.getsockname()[1]
@@ -56,6 +58,7 @@ def api_server(folder: Path, *, nodes: int = 0) -> Iterator[Server]:
             stderr=output,
         )
     os.close(tell)
+    # wait for the first line: ready, or the reason of the failure
     try:
         with os.fdopen(ready, "rb") as answer:
             message = answer.readline()

@@ -174,6 +174,7 @@ def metrics_page(note: str) -> str:
     from moorage.webhooks import measures as webhook
     from moorage_workflows.decide.workflows.metrics import BUILT_IN, PREFIX
 
+    # the families are built from the code, with their bounds
     services = {
         "server": [_family_row(family) for family in health.FAMILIES],
         "operator": [_family_row(family) for family in operator.FAMILIES],
@@ -198,6 +199,7 @@ def metrics_page(note: str) -> str:
         "The server also shows the `metrics` that workflows define, as `argo_workflows_` and the name, with the"
         " label `workflow_namespace`.\n"
     )
+    # a table for workflows, then one for each service
     words = "On the server, under the names of Argo's controller. Workflows that Argo runs are not counted."
     out += ["## Workflows\n", f"{words}\n"]
     out += ["| metric | type | labels | meaning |", "|---|---|---|---|"]

@@ -195,6 +195,7 @@ def rights_page() -> str:
     from moorage.model.names import KUBELETS_ACCOUNT, SYSTEM_NAMESPACE
     from moorage.model.people import PEOPLE_NAMESPACE
 
+    # a service without rules of a kind has no table for it
     def table(where: str, rules: tuple[Rule, ...]) -> Iterator[str]:
         if not rules:
             return
@@ -212,6 +213,7 @@ def rights_page() -> str:
         yield "\nThe thief cannot:\n"
         yield from (f"- {text};" for text in STOLEN[account].cannot)
 
+    # the text that holds for all services
     out = [NOTE, "# Rights of the services\n"]
     out.append(
         f"Each service runs as a separate account in `{SYSTEM_NAMESPACE}`, with only these rights."
@@ -221,6 +223,7 @@ def rights_page() -> str:
         " `moorage-metrics-review`. With it they ask for the user of a token, and whether that user may `get`"
         " their `/metrics`."
     )
+    # the rights of each service, by scope, and the risk of its token
     for service in ALL:
         out.append(f"\n## {service.full_name}")
         out += table("In all namespaces, and on objects without a namespace:", service.everywhere)

@@ -250,6 +250,7 @@ class Webhooks:
     async def _post(self, hook: Webhook, review: Obj) -> Obj:
         import aiohttp
 
+        # pods have no service network here: only a URL can be called
         config = hook.spec.get("clientConfig") or {}
         url = config.get("url")
         if not url:
@@ -258,6 +259,7 @@ class Webhooks:
         url = f"{url}{separator}timeout={hook.timeout_seconds}s"
         if self._session is None:
             self._session = aiohttp.ClientSession()
+        # a webhook that is slow, redirects or sends too much must not hold up the request
         try:
             async with self._session.post(
                 url,
@@ -276,6 +278,7 @@ class Webhooks:
             raise CallFailed(f'Post "{url}": context deadline exceeded') from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise CallFailed(f'Post "{url}": {error}') from error
+        # the answer is untrusted: check all fields that are used
         try:
             decoded = parse_json(body, bytes_max=MAX_ANSWER_BYTES)
             response = decoded["response"]

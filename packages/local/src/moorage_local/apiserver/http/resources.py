@@ -32,11 +32,13 @@ async def answer_resource(
 ) -> Answer | Stream:
     """`rest`: the parts of the path after group and version, at least one. `held` ends with the answer."""
     watching = request.flag("watch")
+    # /watch/… is the old form of ?watch=true
     if rest[0] == "watch" and len(rest) > 1:
         rest, watching = rest[1:], True
     namespace: str | None = None
     if rest[0] == "namespaces" and len(rest) >= 3 and not (group == "" and rest[2] in ("status", "finalize")):
         namespace, rest = rest[1] or None, rest[2:]
+    # the real server has two answers: no such page for an unknown version, NotFound for a path in a known one
     kind = server.kinds.find(group, version, rest[0])
     if kind is not None and kind.resource.namespaced and namespace is None and len(rest) > 1:
         kind = None
@@ -46,6 +48,7 @@ async def answer_resource(
         return await node_stats(server, request, Call(user=user), kind, rest[1])
     if kind is None or len(rest) > 3 or (namespace and not kind.resource.namespaced):
         raise NotFound("the server could not find the requested resource", details={})
+    # a streamed or unknown subresource ends here
     target = Target(
         kind=kind,
         namespace=namespace,

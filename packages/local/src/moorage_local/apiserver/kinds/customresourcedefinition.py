@@ -95,6 +95,7 @@ def _prepare_update(new: Obj, old: Obj) -> None:
 def _validate(obj: Obj, errors: FieldErrors) -> None:
     spec = obj.get("spec") or {}
     names, group = spec.get("names") or {}, spec.get("group") or ""
+    # the name must follow from plural and group, so that two definitions cannot serve the same path
     wanted = f"{names.get('plural')}.{group}"
     name = obj["metadata"].get("name") or ""
     if name != wanted:
@@ -106,6 +107,7 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
             errors.invalid("spec.group", group, problem)
         if "." not in group:
             errors.invalid("spec.group", group, "should be a domain with at least one dot")
+    # names, scope and conversion hold for all versions
     _validate_names(names, errors)
     if spec.get("scope") not in ("Namespaced", "Cluster"):
         if not spec.get("scope"):
@@ -114,6 +116,7 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
     strategy = (spec.get("conversion") or {}).get("strategy", "None")
     if strategy != "None":
         errors.unsupported("spec.conversion.strategy", strategy, ["None"])
+    # objects are stored in exactly one version
     versions = spec.get("versions") or ()
     storing = [version.get("name") for version in versions if version.get("storage")]
     if len(storing) != 1:
@@ -122,6 +125,7 @@ def _validate(obj: Obj, errors: FieldErrors) -> None:
             [version.get("name") for version in versions],
             "must have exactly one version marked as storage version",
         )
+    # each version has a name, which is part of the path, and a schema
     names_taken: set[str] = set()
     for at, version in enumerate(versions):
         path = f"spec.versions[{at}]"

@@ -23,6 +23,7 @@ def marked(kind: Kind, old: Obj, options: DeleteOptions, call: Call, now: dateti
     meta = {**old["metadata"]}
     new = {**old, "metadata": meta}
     deleting = "deletionTimestamp" in meta
+    # a pod has a grace period; a second request may shorten it, but never extend it
     grace = rules.graceful(old, options.grace_period_seconds)
     graceful = False
     if grace is not None:
@@ -43,12 +44,14 @@ def marked(kind: Kind, old: Obj, options: DeleteOptions, call: Call, now: dateti
             if meta.get("generation"):
                 meta["generation"] += 1
             graceful = True
+    # without time to end, only finalizers keep the object
     new = _with_finalizers(kind, new, options, call)
     meta = new["metadata"]
     if graceful and grace:
         return new, False
     if not is_held(rules, new):
         return new, True
+    # first request for an object with finalizers: mark it, so that their controllers act
     if not graceful and not deleting:
         meta["deletionTimestamp"] = rfc3339(now)
         meta["deletionGracePeriodSeconds"] = 0

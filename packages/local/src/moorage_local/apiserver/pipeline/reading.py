@@ -169,6 +169,7 @@ class Reader(Records):
         bookmarks: bool,
         initial_events: bool | None,
     ) -> AsyncGenerator[Sequence[Event]]:
+        # the list and the watch begin at the same revision, so that no change is lost between them
         page = None
         if from_start:
             page = self.storage.list(prefix)
@@ -178,6 +179,7 @@ class Reader(Records):
         assert start is not None
         watch = self.storage.watch(prefix, after=start)
         try:
+            # first the objects that exist, then a bookmark that says so
             if page is not None:
                 for record in page.records:
                     obj = self.view(kind, record)
@@ -185,6 +187,7 @@ class Reader(Records):
                         yield [Event("ADDED", obj)]
                 if initial_events and bookmarks:
                     yield [self._bookmark(kind, start, {"k8s.io/initial-events-end": "true"})]
+            # then the changes; a bookmark moves a client past changes that its selectors do not match
             while True:
                 try:
                     changes = await watch.next()

@@ -111,6 +111,7 @@ class Writer(Reader):
         self, call: Call, kind: Kind, obj: Obj, namespace: str | None, request: Admission, errors: FieldErrors
     ) -> Obj:
         rules = kind.rules
+        # set the fields that only the server sets
         obj["metadata"]["uid"] = str(uuid.uuid4())
         obj["metadata"]["creationTimestamp"] = rfc3339(self.clock.now())
         rules.prepare_create(obj)
@@ -119,6 +120,7 @@ class Writer(Reader):
             obj["metadata"]["generation"] = 1
         if kind.has_status and not rules.keep_status_on_create and kind.custom:
             obj.pop("status", None)
+        # report all errors at once, those of reading too
         name = obj["metadata"].get("name") or ""
         all_errors = FieldErrors()
         all_errors.causes += errors.causes
@@ -132,6 +134,7 @@ class Writer(Reader):
         rules.validate(obj, all_errors)
         rules.validate_create(obj, all_errors)
         all_errors.raise_if_any(kind.resource, name)
+        # admission comes last: a quota must charge only objects that are stored
         request = replace(request, name=name, settle=[])
         try:
             await self.admit(request)
@@ -141,6 +144,7 @@ class Writer(Reader):
                 if standing is not None:
                     raise already_exists(kind.resource, name, standing.obj)
                 return obj
+            # `expected=0`: a key that exists is a conflict
             record = await self.put(kind, key, obj, expected=0, name=name)
             stored = self.view(kind, record, own=True)
             self.tell(kind, None, stored)

@@ -61,6 +61,7 @@ async def evict(core: Core, call: Call, kind: Kind, name: str, namespace: str | 
 async def _spend_budget(core: Core, call: Call, pod: Obj, namespace: str | None) -> None:
     budgets = core.kind_of(PDBS)
     labels = pod["metadata"].get("labels") or {}
+    # a pod without a budget may be evicted; two budgets are an error, as in Kubernetes
     matching = [
         budget
         for budget in core.pipeline.every(budgets, namespace)
@@ -75,6 +76,7 @@ async def _spend_budget(core: Core, call: Call, pod: Obj, namespace: str | None)
             status=500,
             reason="InternalError",
         )
+    # a pod that is not ready costs nothing, if the policy says so or enough others are healthy
     first = matching[0]
     if not is_condition_true(pod, "Ready"):
         status = first.get("status") or {}
@@ -86,6 +88,7 @@ async def _spend_budget(core: Core, call: Call, pod: Obj, namespace: str | None)
     name = first["metadata"]["name"]
     now = rfc3339(core.clock.now())
 
+    # two evictions at the same time must not use the same allowance: each write is compared
     async def spend(budget: Obj) -> Obj:
         status = budget.setdefault("status", {})
         if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):

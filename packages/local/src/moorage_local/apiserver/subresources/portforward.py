@@ -190,11 +190,13 @@ async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 async def _channels(socket: Socket, pod: Obj, source: PortSource, ports: Sequence[int]) -> None:
     """Channel 2n carries the data of the nth port, 2n+1 its errors; each begins with the port itself."""
+    # the protocol begins each channel with its port
     for at, port in enumerate(ports):
         for channel in (2 * at, 2 * at + 1):
             await socket.send(channel, struct.pack("<H", port))
     writers: dict[int, asyncio.StreamWriter] = {}
 
+    # a connection that breaks ends its own channel only
     async def from_pod(channel: int, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(ConnectionError):
             while piece := await reader.read(PIECE):
@@ -212,6 +214,7 @@ async def _channels(socket: Socket, pod: Obj, source: PortSource, ports: Sequenc
                     writer.write(message[1:])
                     await writer.drain()
 
+    # a port that refuses is reported on its error channel; the others work
     try:
         for at, port in enumerate(ports):
             try:
@@ -220,6 +223,7 @@ async def _channels(socket: Socket, pod: Obj, source: PortSource, ports: Sequenc
                 await socket.send(2 * at + 1, f"error forwarding port {port}: {error}".encode())
                 continue
             tasks.append(loop.create_task(from_pod(2 * at, reader)))
+        # end with the client, or with the last connection
         taking = loop.create_task(take())
         pumping = loop.create_task(_all(tasks))
         await asyncio.wait({taking, pumping}, return_when=asyncio.FIRST_COMPLETED)

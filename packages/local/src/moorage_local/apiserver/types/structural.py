@@ -109,6 +109,7 @@ def translate(schema: Any) -> Obj:
     if not isinstance(schema, Mapping):
         return {}
     out: Obj = {}
+    # copy the keywords that both dialects have, and translate the schemas in them
     for key, value in schema.items():
         match key:
             case "properties" | "definitions" | "patternProperties":
@@ -127,9 +128,11 @@ def translate(schema: Any) -> Obj:
                 continue
             case _:
                 out[key] = value
+    # OpenAPI 3.0 has a boolean for an exclusive limit, JSON Schema a number
     for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if schema.get(exclusive) is True and limit in out:
             out[exclusive] = out.pop(limit)
+    # Kubernetes' own extensions become plain types
     if schema.get(INT_OR_STRING):
         out["type"] = ["integer", "string"]
     if out.get("format") in _INT_RANGE:
@@ -145,6 +148,7 @@ def translate(schema: Any) -> Obj:
             "metadata": {"type": "object"},
         }
         out["required"] = [*dict.fromkeys([*(out.get("required") or ()), "apiVersion", "kind"])]
+    # a nullable value has null as another type, and in an enumeration as another value
     if schema.get("nullable") and "type" in out:
         listed = out["type"] if isinstance(out["type"], list) else [out["type"]]
         out["type"] = [*listed, "null"]

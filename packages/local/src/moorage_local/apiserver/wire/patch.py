@@ -244,6 +244,7 @@ def strategic_merge(original: Obj, patch: Any, type_name: str | None) -> Obj:
 
 
 def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
+    # a directive may replace or delete the whole map
     match patch.get(_DIRECTIVE):
         case None:
             pass
@@ -256,10 +257,12 @@ def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
             pass
         case other:
             raise BadRequest(f"Unknown $patch type {other!r} in a strategic merge patch")
+    # orders of lists are checked first, and applied when all items are merged
     out = _retained(original, patch.get(_RETAIN))
     orders = {key.removeprefix(_ORDER): value for key, value in patch.items() if key.startswith(_ORDER)}
     for key, order in orders.items():
         _check_order(patch.get(key), order, field_info(type_name, key) if type_name else None)
+    # null deletes a key; maps and lists merge by the type's patch strategy, other values replace
     for key, value in patch.items():
         if key in (_DIRECTIVE, _RETAIN) or key.startswith(_ORDER):
             continue
@@ -281,6 +284,7 @@ def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
             out[key] = _merge_list(start, value, info, orders.pop(key, None))
         else:
             out[key] = _without_directives(value)
+    # an order without a list in the patch applies to the existing list
     for key, order in orders.items():
         info = field_info(type_name, key) if type_name else None
         if info and isinstance(out.get(key), list):

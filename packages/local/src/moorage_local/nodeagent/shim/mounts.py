@@ -60,10 +60,12 @@ def enter_mounts(
     PrivateRefused when there can be no private root; without `hidden`, MountRefused when the kernel does not allow
     it.
     """
+    # the kernel may refuse namespaces; the error says which feature needed them
     try:
         leave_mounts()
     except OSError as error:
         raise (FenceRefused if hidden else PrivateRefused if private else MountRefused)(str(error)) from error
+    # open everything while the paths still lead to the real folders
     points = [Point(entry) for entry in mounts]
     try:
         folder = open_hidden(hidden, inode) if hidden else -1
@@ -72,11 +74,13 @@ def enter_mounts(
     for point in points:
         point.open(hidden, folder)
     own = _open_private(private, hidden, folder) if private else -1
+    # from here on the hidden folder cannot be reached by any path
     if hidden:
         try:
             cover(hidden, folder, kept, scratch if mounts or private else "")
         except OSError as error:
             raise FenceRefused(str(error)) from error
+    # mount in the new root, or over the existing folders
     root = build_private(scratch, own, hidden) if private else ""
     try:
         if root:

@@ -22,10 +22,12 @@ _UPDATABLE = (
 def validate_pod_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
     """Check an update of a pod. Few fields of its spec can change; the message lists them."""
     spec, had = new.get("spec") or {}, old.get("spec") or {}
+    # later checks compare containers by position
     for sort in ("containers", "initContainers"):
         if len(spec.get(sort) or ()) != len(had.get(sort) or ()):
             errors.forbidden(f"spec.{sort}", "pod updates may not add or remove containers")
             return
+    # these fields may change in one direction only
     deadline, deadline_was = spec.get("activeDeadlineSeconds"), had.get("activeDeadlineSeconds")
     if deadline is not None:
         if deadline_was is not None and deadline > deadline_was:
@@ -41,6 +43,7 @@ def validate_pod_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
         errors.forbidden(
             "spec.schedulingGates", f"only deletion is allowed, but found new scheduling gates '{{{listed}}}'"
         )
+    # take back all changes that are allowed; the rest must be as it was
     if spec == had:
         return
     munged = {**spec}
@@ -54,6 +57,7 @@ def validate_pod_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
         _copy_key(munged, had, key)
     if (had.get("terminationGracePeriodSeconds") or 0) < 0 and munged.get("terminationGracePeriodSeconds") == 1:
         _copy_key(munged, had, "terminationGracePeriodSeconds")
+    # a gated pod is not scheduled yet, so its node selection may become narrower
     if had.get("schedulingGates"):
         _validate_gated(munged, had, errors)
     if munged != had:
