@@ -95,13 +95,13 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None, alive_fd: i
         signing_key=pki.signing_key,
     )
     await server.start()
-    answer_parent(alive_fd)  # what is before, as the store is read, may take long
+    answer_parent(alive_fd)  # earlier steps, such as reading the store, may take long
     launcher = Launcher()
     port = sock.getsockname()[1]
     address = f"https://127.0.0.1:{port}"
     try:
         async with asyncio.TaskGroup() as tasks:
-            # the API, and what every cluster has
+            # the API, and the objects that every cluster has
             serving = serve(
                 server.app, sock, certificate=pki.certificate, key=pki.key, client_ca=pki.ca, stop=stop
             )

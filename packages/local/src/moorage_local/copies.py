@@ -44,7 +44,7 @@ COPIES = "copies"
 CLUSTER = "cluster.db"
 MANIFEST = "copy.json"
 NOT_COPIED = {  # why there is no copy of it; without it a cluster starts
-    "outputs.db": "the output of maps is not copied",  # large, and stored by best effort
+    "outputs.db": "the output of maps is not copied",  # large, and best effort
     **dict.fromkeys(
         (
             "databases.manifest",
@@ -70,14 +70,14 @@ SMALL_FILES = (
     "pki/expiry.json",
     "pki/tokens.key",
 )
-FIRST_SECONDS = 20.0  # after the start, when it no longer slows anybody down
+FIRST_SECONDS = 20.0  # after the start, when it no longer slows down users
 EVERY_SECONDS = 900.0  # the most that a restored copy is behind
 KEEP_NEWEST = 4  # an hour of them
 KEEP_DAYS = 7  # and the newest one of each of so many days
 SPARE_BYTES = 256 * 2**20  # disk that a copy leaves free
 _NAME = "%Y%m%dT%H%M%SZ"
 _MAKING = ".making"
-_TAKING = threading.Lock()  # a copy whose caller was cancelled goes on in its thread, and the last one may begin
+_TAKING = threading.Lock()  # a copy whose caller was cancelled continues in its thread while another one begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ def list_copies(data: Path) -> list[Copy]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     for folder in folders:
-        with contextlib.suppress(ValueError):  # somebody's own folder
+        with contextlib.suppress(ValueError):  # a folder of the user
             copies.append(_read_copy(folder, datetime.strptime(folder.name, _NAME).replace(tzinfo=UTC)))
     return sorted(copies, key=lambda copy: copy.taken, reverse=True)
 

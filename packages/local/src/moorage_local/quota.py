@@ -167,7 +167,7 @@ def unsaid(pod: Mapping[str, Any], wanted: Iterable[str]) -> str:
     return "; ".join(f"{name} for: {','.join(sorted(missing[name]))}" for name in sorted(missing))
 
 
-# --- which quota holds for what
+# --- which quota applies to an object
 
 
 def tracked(resource: Resource, hard: Iterable[str]) -> list[str]:

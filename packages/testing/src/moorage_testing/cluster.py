@@ -42,7 +42,7 @@ from moorage_local.nodeagent.leftovers import stop_all
 from moorage_testing.forked import fork_server
 
 START_SECONDS = 300.0
-KEPT = "kept"  # the tenant that has a node of its own on a cluster of MIXED nodes
+KEPT = "kept"  # the tenant with a dedicated node on a cluster of MIXED nodes
 MIXED = f"""
 - {{name: node, count: 2, gpus: 2, gpuType: a100}}
 - {{name: node-3}}
@@ -62,7 +62,7 @@ class Cluster:
     kubeconfig: Path
     home: Path  # a folder of this cluster's own; the data folder of a local one
     restart: Callable[[], None] | None = None
-    client_ca: Path | None = None  # folder with ca.crt and ca.key, whose client certificates its API server takes
+    client_ca: Path | None = None  # folder with ca.crt and ca.key of the accepted client certificates
     address: str = "127.0.0.1"  # of this machine, as pods reach it; empty: they do not
     extra_env: Mapping[str, str] = field(default_factory=dict)
 
@@ -443,7 +443,7 @@ def client_certificate(folder: Path, name: str, groups: Sequence[str] = ()) -> t
 def services(kubeconfig: Path, home: Path, ports: dict[str, int], *, address: str = "") -> Iterator[None]:
     """Our four services in one process against any cluster. `address`: of this machine, as pods reach it."""
     ready_read, ready_write = os.pipe()
-    # the image of fillers and backups: no pod of ours tells it here
+    # the image of fillers and backups: it cannot be read from a pod here
     argv = ["/usr/bin/env", "MOORAGE_IMAGE=moorage:test", sys.executable, "-m", "moorage.cli.services"]
     argv += ["--data", str(home), "--kubeconfig", str(kubeconfig)]
     argv += ["--ports", json.dumps({k: ports[k] for k in ("extender", "webhook", "server") if k in ports})]

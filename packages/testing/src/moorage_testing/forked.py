@@ -38,7 +38,7 @@ PACKAGES = (
     "moorage_workflows.cli",
     "moorage_workflows.actions",
 )
-LATE = ("aiohttp", "encodings.idna")  # what commands import when they first send a request
+LATE = ("aiohttp", "encodings.idna")  # modules that commands import at their first request
 FDS = 4  # of a request: stdin, stdout, stderr, and where its pid and its exit code are written
 PID_BYTES = 8
 REQUEST_BYTES = 2**20
@@ -148,7 +148,7 @@ def _read_all(fds: Sequence[int], timeout: float) -> tuple[list[bytes], bool]:
 
 def serve(control: socket.socket) -> None:
     """Fork a process for each request until the other end is closed."""
-    ends: dict[int, tuple[int, int]] = {}  # of running commands, by pidfd: pid, and where its end is told
+    ends: dict[int, tuple[int, int]] = {}  # of running commands, by pidfd: pid, and the pipe for its exit code
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, which end this
     with selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)
@@ -179,7 +179,7 @@ def serve(control: socket.socket) -> None:
 def _tell_end(pidfd: int, pid: int, status: int) -> None:
     os.close(pidfd)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with contextlib.suppress(BrokenPipeError):  # nobody waits any more
+    with contextlib.suppress(BrokenPipeError):  # the caller waits no longer
         os.write(status, str(code).encode())
     os.close(status)
 

@@ -183,7 +183,7 @@ class HollowNodes:
         pod = self._pods.get(key.name, key.namespace)
         node = pod["spec"].get("nodeName") if pod is not None else None
         if pod is None or node not in self._own or node in self._lost:
-            return  # gone, or another of its name that is not ours yet
+            return  # deleted, or another pod of its name that is not ours yet
         phase = (pod.get("status") or {}).get("phase")
         finished = phase in ("Succeeded", "Failed")
         if is_deleting(pod):

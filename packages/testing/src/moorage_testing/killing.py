@@ -75,7 +75,7 @@ class Trouble:
     def __init__(self, cluster: Cluster, chance: random.Random) -> None:
         self.chance = chance
         self.counts: Counter[str] = Counter()
-        self.failed_starts: list[str] = []  # what `moor up` said when it was killed itself, or had no port
+        self.failed_starts: list[str] = []  # the output of `moor up` when it was killed itself, or had no port
         self.cluster = cluster
         self._folder = DataFolder(cluster.home)
         self._deaths: Counter[str] = Counter()

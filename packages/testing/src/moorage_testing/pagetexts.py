@@ -12,7 +12,7 @@ import polib
 
 from moorage.server.pages.texts import texts_of, values_in
 
-ALWAYS_ENGLISH = {'hx-ext="sse" sse-connect="/events/page?seen={{ mark }}"'}  # an attribute in a block of its own
+ALWAYS_ENGLISH = {'hx-ext="sse" sse-connect="/events/page?seen={{ mark }}"'}  # an attribute in its own block
 
 
 class PageTexts:

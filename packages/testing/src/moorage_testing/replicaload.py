@@ -91,7 +91,7 @@ class Load:
         self.ours, self.plain = Counts(), Counts()
         self._runs: list[str] = []
         self._maps: list[str] = []
-        self._pods: dict[str, Obj] = {}  # by uid, as last seen: what usage and attempts must know
+        self._pods: dict[str, Obj] = {}  # by uid, as last seen: usage and attempts must have them
         self._stopping = asyncio.Event()
         self._api = KubeClient(load_connection(kubeconfig))
         self._token = str(load_connection(kubeconfig).token)
@@ -229,7 +229,7 @@ class Load:
         import aiohttp
 
         headers = {"Authorization": f"Bearer {self._token}"} if not body else {}
-        connector = aiohttp.TCPConnector(force_close=True)  # on one that is kept, aiohttp repeats a GET by itself
+        connector = aiohttp.TCPConnector(force_close=True)  # on a reused one, aiohttp repeats a GET by itself
         async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
             while not self._stopping.is_set():
                 self.plain.asked[kind] += 1
@@ -246,7 +246,7 @@ class Load:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), seconds)
 
-    # -- what must be known at the end
+    # -- the records that must exist at the end
 
     async def _watch_pods(self) -> None:
         """Remember every pod that ran; the local cluster keeps those that ended."""

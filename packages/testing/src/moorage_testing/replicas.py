@@ -118,7 +118,7 @@ class Balancer:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # kept: the streams of asyncio refer to each other weakly, and a connection would be collected
+        # the streams of asyncio refer to each other weakly: without a reference a connection would be collected
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
@@ -136,7 +136,7 @@ class Balancer:
             return
         asking = asyncio.create_task(_pump(reader, back))
         try:
-            await _pump(there, writer)  # whoever has sent all still waits for the answer
+            await _pump(there, writer)  # a client that has sent all still waits for the answer
         finally:
             asking.cancel()
             for end in (writer, back):
@@ -239,7 +239,7 @@ def prepare(stack: contextlib.ExitStack, home: Path, *options: str) -> tuple[Dat
             pass  # tokens, certificates, kubeconfig
         config = folder.load_config()
         assert config is not None
-        with contextlib.suppress(PortTaken):  # by who bound any free port in the meantime
+        with contextlib.suppress(PortTaken):  # taken by another program in the meantime
             return folder, stack.enter_context(listening(config.ports))
 
 

@@ -81,7 +81,7 @@ class Services:
 def separate_services(plane: ControlPlane, home: Path) -> Iterator[Services]:
     """Create the prerequisites of the services, start none; running services are stopped at the end."""
     with services(plane.kubeconfig, home, plane.ports):
-        pass  # all in one process, once: it makes what is needed, on the ports that are to be served
+        pass  # all in one process, once: it creates the prerequisites, on the final ports
     config = yaml.safe_load(plane.kubeconfig.read_text())
     for name, token in asyncio.run(_make_accounts(plane.kubeconfig)).items():
         users = [user | {"user": {"token": token}} for user in config["users"]]

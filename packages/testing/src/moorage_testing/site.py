@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 TOKEN = "the-page-token"
 GPU = "nvidia.com/gpu"
-AT_WILL = Rate(per_second=0)  # the clock stands still
+AT_WILL = Rate(per_second=0)  # the clock does not move
 
 
 @dataclass

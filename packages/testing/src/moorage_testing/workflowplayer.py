@@ -108,7 +108,7 @@ class Player:
         self.now = NOON
         self.memos: dict[tuple[str, str], Outputs] = {}
         self.locks_asked: list[Locks] = []
-        self.has_locks = True  # who asks for one gets it
+        self.has_locks = True  # every request gets one
         self.most_at_once = 0
         self.unlocked: list[str] = []
         self.points: list[MetricPoint] = []  # as the store takes them
@@ -210,7 +210,7 @@ class Player:
         pod = self.pods.get(name)
         if pod is None or pod.is_ended or pod.is_deleted:
             return
-        self.pods[name] = replace(pod, is_deleted=True, is_ended=not pod.host)  # no node has it: it has ended
+        self.pods[name] = replace(pod, is_deleted=True, is_ended=not pod.host)  # it is on no node: it has ended
         if pod.host:
             at, _ = self.ends[name]
             if at > self.now + GRACE:

@@ -282,6 +282,6 @@ class CustomResources:
             with contextlib.suppress(NotFound):
                 await pipeline.write_raw(call, definitions, name, None, release)
         except (WatchClosed, asyncio.CancelledError):
-            return  # the server stops; the next start goes on
+            return  # the server stops; the next start continues
         except (ApiError, StorageError) as error:
             log.warning("emptying a custom resource failed", extra={"definition": name, "error": str(error)})

@@ -136,7 +136,7 @@ def _expiry(folder: Path) -> dict[str, datetime]:
         except (FileNotFoundError, ValueError) as error:
             if name == "ca.crt":
                 raise StorageDamaged(f"{folder / name} is damaged: {error}", hint=HINT) from error
-            expiry[name] = datetime.fromtimestamp(0, UTC)  # made anew
+            expiry[name] = datetime.fromtimestamp(0, UTC)  # created again
     _note(folder, expiry)
     return expiry
 

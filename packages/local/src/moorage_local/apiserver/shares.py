@@ -19,7 +19,7 @@ from moorage_local.apiserver.auth.users import User
 SEATS = 32  # of one user; the real server has 600 for all, and at most some 200 for one flow
 LIST_SEATS = 16  # the most that a list takes: two large ones of a user are under way at once
 SEAT_BYTES = 2**20  # of a list, for each seat beyond the first
-WAITING = 256  # requests of one user that wait; clients repeat what is refused after RETRY_SECONDS
+WAITING = 256  # requests of one user that wait; clients repeat a refused request after RETRY_SECONDS
 RETRY_SECONDS = 1
 EXEMPT = frozenset({"system:masters", "system:nodes"})  # groups
 OUR_ACCOUNTS = ("system:serviceaccount:kube-system:", "system:serviceaccount:moorage-system:")

@@ -87,7 +87,7 @@ class Writer:
         try:
             made = await self._create(informer.resource, owner, child, exact=exact)
         except NotFound:
-            return  # the namespace is gone
+            return  # the namespace was deleted
         except (ServerError, OSError) as error:
             self._unsure.setdefault(key, []).append((informer, owner["metadata"]["uid"], child))
             self.events.event(owner, "Warning", "FailedCreate", f"Error creating: {error}")

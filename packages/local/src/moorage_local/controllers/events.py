@@ -115,7 +115,7 @@ class EventRecorder:
             try:
                 await self._api.patch(EVENTS, known.name, change, known.namespace)
             except NotFound:
-                self._known.drop(same)  # expired meanwhile: it starts anew
+                self._known.drop(same)  # expired meanwhile: it starts again
             else:
                 known.count += 1
                 self._known.put(same, known)

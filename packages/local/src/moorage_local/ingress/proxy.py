@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 PIECE = 64 * 1024  # bytes of a body on their way at once, and the largest head of an answer
 INTERIM_MAX = 10  # informational answers before the final one
-IDLE_MAX = 64  # connections kept open to one backend
+IDLE_MAX = 64  # open idle connections to one backend
 LINGER_SECONDS = 1.0
 END_OF_CHUNKS = b"0\r\n\r\n"
 
@@ -49,9 +49,9 @@ class Limits:
     connect: float = 5.0  # for each address tried
     answer: float = 600.0  # from a request's last byte to the answer's head
     kept: float = 4.0  # an idle connection to a backend; most servers wait 5 s or longer
-    # clients at once; who waits the longest makes room, else new ones are asked to come back
+    # clients at once; the one that waits longest is closed for a new one, else the new one is refused
     connections: int = 1000
-    of_address: int = 750  # of them from one address; the rest is kept for the others
+    of_address: int = 750  # of them from one address; the rest is for others
 
 
 class ClientGone(Exception):
@@ -189,14 +189,14 @@ class Proxy:
     async def _forward(
         self, request: Request, backend: Backend, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
-        # a link to a backend: a kept one, for a request that can be sent again
+        # a link to a backend: an idle one, if the request can be repeated
         peer = writer.get_extra_info("peername")
         head = request_head(request, client=peer[0] if peer else "127.0.0.1", port=self.port)
         address, link = await self._connect(backend, fresh=request.websocket or request.has_body)
         sending: asyncio.Task[None] | None = None
         kept = False
         try:
-            # send the request, its body beside the wait for the answer
+            # send the request; its body while waiting for the answer
             if request.expects_continue and request.has_body:
                 writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             try:
@@ -207,7 +207,7 @@ class Proxy:
             except BackendGone:
                 if not link.used or request.has_body:
                     raise
-                link.writer.close()  # it was ended while idle: nobody has seen the request
+                link.writer.close()  # it was closed while idle: the backend has not seen the request
                 try:
                     link = await self._open(address)
                 except OSError:
@@ -228,7 +228,7 @@ class Proxy:
             writer.write(answer_head(answer, chunked=chunked, close=close))
             await self._pass_back(request, answer, link, writer, chunked=chunked)
             if sending is not None and (not sending.done() or sending.exception() is not None):
-                close = True  # what is left of the body is not another request
+                close = True  # the rest of the body is not another request
             if answer.keep_alive and not close:
                 kept = True
                 self._keep(address, link)
@@ -362,7 +362,7 @@ class Proxy:
             writer.transport.abort()
             raise ClientGone from None
 
-    # -- answers of our own
+    # -- the proxy's own answers
 
     async def _refuse(self, request: Request, writer: asyncio.StreamWriter, status: int, why: str) -> bool:
         keep = request.keep_alive and not request.has_body
@@ -409,7 +409,7 @@ class _Client(asyncio.StreamReaderProtocol):
 
     def eof_received(self) -> bool:
         super().eof_received()
-        return False  # who sends no more does not listen either, as for other proxies
+        return False  # a client that closes its side does not read either, as for other proxies
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

@@ -33,7 +33,7 @@ class Admitting:
         info = parse_pod(pod)
         asked = info.requests.get(gpu.RESOURCE, 0)
         async with self._admitting:
-            # what the other admitted pods hold
+            # the resources of the other admitted pods
             held = [
                 state.admission
                 for other, state in self._context.states.items()
@@ -44,7 +44,7 @@ class Admitting:
                 for name, count in admission.requests.items():
                     used[name] = used.get(name, 0) + count
             taken = [index for admission in held for index in admission.gpus]
-            # GPUs for this pod, and what is short
+            # GPUs for this pod, and the missing resources
             indices = gpu.assign(self._context.node.gpus, taken, asked)
             offers = {name: amount(name, text) for name, text in self._context.offers().items()}
             short = shortages(info, NodeInfo(name=self._context.node.name, allocatable=offers), used)

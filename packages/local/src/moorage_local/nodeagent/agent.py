@@ -246,7 +246,7 @@ class NodeAgent:
                 await self._pass(uid)
                 self._context.queue.forget(uid)
             except Conflict:
-                self._context.queue.retry(uid)  # somebody else changed the pod: its news is on the way
+                self._context.queue.retry(uid)  # another writer changed the pod: its event is on the way
             except (MoorageError, OSError) as error:
                 delay = self._context.queue.retry(uid)
                 log.warning(
@@ -292,9 +292,9 @@ class NodeAgent:
             self._context.addresses.give_back(uid)
         status = (pod or {}).get("status") or {}
         if pod is None and body is Body.NONE:
-            self._context.forget(uid)  # it went before anything was written, or its folder was taken away
+            self._context.forget(uid)  # it was deleted before a write, or its folder was removed
             return
-        # what is to be done, and doing it
+        # decide the steps, and execute them
         decided = plan(
             Seen(
                 body=body,

@@ -26,7 +26,7 @@ from moorage_local.nodeagent.shim.processes import descendants
 
 STDOUT, STDERR = 1, 2
 PIECE = 32 * 1024
-DRAIN_SECONDS = 1.0  # for what is left in the pipes once the command has ended: a child of it may hold them open
+DRAIN_SECONDS = 1.0  # for the rest in the pipes once the command has ended: a child of it may hold them open
 DRAIN_TURNS = (
     20  # of the event loop, at least: from a readable pipe to a piece it takes four, however late they come
 )
@@ -145,7 +145,7 @@ class Command:
                 piece = os.read(fd, PIECE)
             except BlockingIOError:
                 continue
-            except OSError:  # EIO: nobody has the terminal open any more
+            except OSError:  # EIO: the terminal is closed
                 return
             if not piece:
                 return

@@ -20,9 +20,9 @@ from moorage_local.nodeagent.podstats import PodStat
 
 IDLE_WATTS, BUSY_WATTS = 60.0, 400.0  # about those of an A100 of 80 GB
 MIB = 2**20
-MEMORY_BYTES = 40 * 2**30  # of a simulated GPU of which nobody said how much it has
+MEMORY_BYTES = 40 * 2**30  # of a simulated GPU without a configured size
 HEAD_MAX_BYTES = 16 * 1024
-ASK_SECONDS = 10.0  # for a request to come, once somebody is connected
+ASK_SECONDS = 10.0  # for a request of a connected client
 METRICS = (
     ("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %)."),
     ("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB)."),
@@ -136,7 +136,7 @@ def read_real(nvml: Any) -> dict[str, DeviceUse]:
                     power_watts=_power(nvml, handle),
                 )
     except nvml.NVMLError:
-        pass  # of the count: what was read stays
+        pass  # of the count: earlier readings stay
     finally:
         with contextlib.suppress(nvml.NVMLError):
             nvml.nvmlShutdown()

@@ -85,7 +85,7 @@ class Reader:
             newer = self._open_next()
             if newer is None:
                 return
-            # one more look: what was written between the last read and the renaming
+            # read again: lines between the last read and the renaming
             while chunk := self._file.read(CHUNK):
                 *raws, self._rest = (self._rest + chunk).split(b"\n")
                 yield from (line for raw in raws if (line := parse_line(raw)) is not None)
@@ -136,7 +136,7 @@ async def read_log(
     reader = Reader(path)
     writer = _Writer(timestamps=timestamps, since=since, limit=limit_bytes)
     try:
-        # the last lines of what is there: a line may be in several parts
+        # the last lines of the file: a line may be in several parts
         if tail_lines is not None:
             last: deque[list[Line]] = deque(maxlen=max(0, tail_lines))
             group: list[Line] = []

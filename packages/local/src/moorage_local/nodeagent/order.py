@@ -32,7 +32,7 @@ class Place:
 
     node: str
     folder: str  # the pod's own
-    socket: str  # where the shim tells of changes
+    socket: str  # where the shim reports changes
     base_env: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     real_gpu_uuids: Sequence[str] | None = None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-GONE_GRACE_SECONDS = 1.0  # an object leaves the API before its pod has ended only when somebody forced it
+GONE_GRACE_SECONDS = 1.0  # an object leaves the API before its pod has ended only by a forced deletion
 
 
 class Body(Enum):
     """The state of the pod on this machine."""
 
     NONE = "none"  # no folder
-    ADMITTED = "admitted"  # a folder, GPUs chosen; no container was ever started
+    ADMITTED = "admitted"  # a folder, GPUs chosen; containers were never started
     REFUSED = "refused"  # a folder that says: refused at admission
     ALIVE = "alive"  # the shim runs
     ENDED = "ended"  # the shim wrote the outcome
@@ -26,7 +26,7 @@ class Seen:
     body: Body
     phase: str | None
     deleting: bool = False
-    grace_seconds: float = 30.0  # what a stop would give it
+    grace_seconds: float = 30.0  # for a stop
     shutting_down: bool = False
 
 
@@ -78,7 +78,7 @@ def plan(seen: Seen) -> tuple[Action, ...]:
         return _deleting(seen)
     if seen.phase in ("Succeeded", "Failed"):
         match seen.body:
-            case Body.ALIVE:  # failed by somebody else (pod garbage collection): it must not run on
+            case Body.ALIVE:  # set to Failed by another writer (pod garbage collection): it must not run on
                 return (Stop(seen.grace_seconds),)
             case Body.ENDED:
                 return (Publish(),)
@@ -121,5 +121,5 @@ def _deleting(seen: Seen) -> tuple[Action, ...]:
             return (DeclareLost(), Publish(), DeleteObject())
         case Body.REFUSED:
             return (Publish(), DeleteObject())
-        case Body.NONE | Body.ADMITTED:  # who holds the object with a finalizer waits for the end of the pod
+        case Body.NONE | Body.ADMITTED:  # the owner of a finalizer waits for the end of the pod
             return (Publish(is_over=True), DeleteObject())

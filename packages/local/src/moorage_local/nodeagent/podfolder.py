@@ -130,7 +130,7 @@ class PodFolder:
         """Return the state of the pod on this machine."""
         if not self._has_admission() and not self.has_state():
             return Body.ADMITTED if os.path.isdir(self.path) and self.is_locked() else Body.NONE
-        locked = self.is_locked()  # before the state: what is written last is seen
+        locked = self.is_locked()  # before the state: then the last write is seen
         if os.path.lexists(self.path / "lost.json"):
             return Body.LOST
         state = self.state()
@@ -150,7 +150,7 @@ class PodFolder:
         try:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return self._shim_pid() != 0  # somebody removed or replaced the lock under a pod that runs
+            return self._shim_pid() != 0  # the lock of a running pod was removed or replaced
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return self._shim_pid() != 0
@@ -170,7 +170,7 @@ class PodFolder:
             folder = self.path / "work" / container["name"]
             if container["workingDir"] == str(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-        write_json(self.path / "spec.json", order, durable=False)  # written anew before each try to start
+        write_json(self.path / "spec.json", order, durable=False)  # written again before each try to start
 
     def request_stop(self, grace_seconds: float, *, reason: str = "", message: str = "") -> None:
         """Ask the shim to end the pod; a second request only shortens the time left. `reason` makes it Failed."""
@@ -216,7 +216,7 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     """Replace a file in one step; when `durable`, it is on the disk when this returns."""
     temporary = path.with_name(f"{path.name}.new")
     with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()  # whatever it is: a pod may have left a pipe there
+        temporary.unlink()  # of any type: a pod may have left a pipe there
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as out:
         out.write(json.dumps(value))  # `dump` leaves garbage in cycles: functions of an encoder in Python

@@ -7,7 +7,7 @@ every start.
 import sys
 
 if __name__ == "__main__":
-    from shim.entry import main  # type: ignore[import-not-found]  # beside this file: sys.path[0] is its folder
+    from shim.entry import main  # type: ignore[import-not-found]  # next to this file: sys.path[0] is its folder
 
     del sys.path[0]
     sys.exit(main(sys.argv))

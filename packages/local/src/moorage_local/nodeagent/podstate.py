@@ -38,7 +38,7 @@ class PodState:
 
     # publishing
     peak_written: float | None = None  # monotonic time of the last annotation of its peak memory
-    sent: tuple[Obj, Obj] | None = None  # the status last sent, and as the API gave it back
+    sent: tuple[Obj, Obj] | None = None  # the status last sent, and as the API returned it
 
     # probing
     probing: dict[str, tuple[int, asyncio.Task[None]]] = field(default_factory=dict)  # container → attempt, task

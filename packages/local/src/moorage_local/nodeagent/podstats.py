@@ -27,7 +27,7 @@ class PodStat:
 
     at: datetime
     cpu_nanoseconds: int  # since it was first seen
-    nano_cores: int | None  # lately; None: seen once
+    nano_cores: int | None  # over the last interval; None: read once
     memory_bytes: int
 
 

@@ -19,7 +19,7 @@ from moorage_local.nodeagent.status import TERMINAL, Local, peak_memory, pod_sta
 log = logging.getLogger(__name__)
 
 PEAK_ANNOTATION = "localcluster.moorage.dev/peak-memory-bytes"
-DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # annotation: whose log is the pod's
+DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"  # annotation: the container with the pod's log
 PEAK_SECONDS = 30.0  # at most one annotation of a running pod's peak memory in this time
 
 

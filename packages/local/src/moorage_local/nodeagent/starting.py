@@ -76,7 +76,7 @@ class Starting:
             folder.write_admission(admission)
             self._context.state_of(uid).admission = admission
             return
-        # make volumes and order ready, then launch; note what stands against it
+        # make volumes and order ready, then launch; record problems
         state = self._context.state_of(uid)
         addressed = with_address(pod, admission.address)
         problems = unrunnable(pod, self._context.node.images)

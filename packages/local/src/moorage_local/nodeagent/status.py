@@ -16,7 +16,7 @@ from moorage_local.nodeagent.gpus import RESOURCE
 from moorage_local.podspecs import container_statuses_of, is_sidecar, qos_class, sidecar_names
 
 RUNTIME = "process://"
-KILLED = 137  # exit code of processes that were lost: nobody saw how they ended
+KILLED = 137  # exit code of lost processes: the real one is not known
 UNKNOWN_END = {
     "exitCode": KILLED,
     "reason": "ContainerStatusUnknown",
@@ -87,7 +87,7 @@ def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
     # the exit codes of lost processes decide, if all are known
     outcome = (local.state or {}).get("pod") or {}
     codes = _own_ends(spec, reports) if local.lost_at is not None and not outcome.get("stopping") else None
-    if codes is not None:  # what the containers ended with is known, and no node takes that away again
+    if codes is not None:  # the containers' exit codes are known, and a lost node does not change them
         local = replace(local, lost_at=None)
     # a final phase never changes
     phase = _phase(local, mains) if codes is None else "Failed" if any(codes) else "Succeeded"

@@ -162,7 +162,7 @@ def make_ready(volume: Mapping[str, Any], path: str) -> None:
         if kind in ("", "DirectoryOrCreate"):
             if not os.path.lexists(path):
                 os.makedirs(path)
-                os.chmod(path, 0o755)  # whatever our umask
+                os.chmod(path, 0o755)  # independent of our umask
             elif kind and not os.path.isdir(path):
                 raise _type_failed(volume["name"], path, "is not a directory")
             return

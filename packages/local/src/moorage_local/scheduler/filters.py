@@ -307,7 +307,7 @@ def _refused_by_neighbours(info: PodInfo, node: NodeState, snapshot: Snapshot, f
         near = all(facts.together.get((term.topology_key, labels[term.topology_key])) for term in info.affinity)
         own = snapshot.namespaces.get(info.namespace)
         first = not facts.together and all(term.selects(info, own) for term in info.affinity)
-        if not near and not first:  # the first pod of a group that wants its own company may stand anywhere
+        if not near and not first:  # the first pod of a group with affinity to itself may run on any node
             return missing
     for term in info.anti_affinity:
         if facts.apart.get((term.topology_key, labels.get(term.topology_key, ""))):

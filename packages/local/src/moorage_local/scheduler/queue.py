@@ -32,7 +32,7 @@ class Queued:
 
     key: Key
     priority: int
-    created: float  # creation time, seconds since the epoch: the older goes first
+    created: float  # creation time, seconds since the epoch: the older is first
     serial: int  # of arrival, the last tie-break
     attempts: int = 0
     not_before: float = 0.0

@@ -94,7 +94,7 @@ class Reporter:
                 subresource="status",
             )
         except (NotFound, Conflict):
-            pass  # gone, or another pod of that name
+            pass  # deleted, or another pod of that name
         except ApiError as error:
             log.warning("cannot write a pod's status", extra={"pod": str(key), "error": error.message})
 

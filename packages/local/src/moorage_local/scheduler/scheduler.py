@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_NAME = "default-scheduler"
 EVENT_SECONDS = 30.0  # an unchanged FailedScheduling is not repeated sooner
-REFUSED_AT_ONCE = 100  # pods refused by what is known, before others of this event loop have their turn
+REFUSED_AT_ONCE = 100  # pods refused by earlier results, before other tasks of this event loop run
 
 GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
@@ -166,7 +166,7 @@ class Scheduler:
             refused = refused + 1 if await self._turn(item) else REFUSED_AT_ONCE
             if refused >= REFUSED_AT_ONCE:
                 refused = 0
-                await asyncio.sleep(0)  # let informers, bindings and whoever shares the loop have their turn
+                await asyncio.sleep(0)  # let informers, bindings and other tasks of the loop run
 
     async def _rest(self) -> None:
         """Wait until the queue may have something."""
@@ -221,7 +221,7 @@ class Scheduler:
                 # extenders take time: the pod may have changed meanwhile
                 current = self._cache.pending.get(item.key)
                 if current is None or current.info.uid != pod.info.uid:
-                    return False  # gone while extenders were asked, and out of the queue with it
+                    return False  # deleted while extenders were asked, and removed from the queue
                 if current.info.deleting or current.info.gates:
                     self._queue.remove(item.key)
                     return False
@@ -231,14 +231,14 @@ class Scheduler:
                 self._spawn(self._bind(pod, node, item.attempts))
             case Unplaced(message, None, keep) if shape is not None:
                 # remember the refusal for all pods of the shape
-                if len(self._refused) > len(self._queue):  # of pods that are gone
+                if len(self._refused) > len(self._queue):  # of deleted pods
                     self._refused.clear()
                 self._refused[shape] = _Refused(message, now, changes)
                 self._failed(
                     pod, item, message, reason="Unschedulable", nominated=None if keep else "", shape=shape
                 )
             case Unplaced(message, candidate, keep):
-                # removing other pods may help: then try again when they are gone
+                # removing other pods may help: then try again when they have ended
                 nominated = None if keep else ""
                 retry = False
                 if candidate is not None:
@@ -304,7 +304,7 @@ class Scheduler:
             )
             await self._api.delete(PODS, victim.info.name, victim.info.namespace, uid=victim.info.uid)
         except (NotFound, Conflict):
-            return  # gone already, or another pod of that name
+            return  # deleted already, or another pod of that name
         self._cache.mark_preempted(victim.key)
         self._event(victim.obj, "Normal", "Preempted", f"Preempted by pod {pod.info.uid} on node {node}")
 
@@ -344,7 +344,7 @@ class Scheduler:
                 subresource="status",
             )
         except (NotFound, Conflict):
-            pass  # gone, or another pod of that name
+            pass  # deleted, or another pod of that name
         except ApiError as error:
             log.warning("cannot write a pod's status", extra={"pod": str(pod.key), "error": error.message})
 
@@ -358,14 +358,14 @@ class Scheduler:
         except (ApiError, ExtenderError, TimeoutError, OSError) as error:
             log.warning("cannot bind a pod", extra={"pod": str(pod.key), "node": node, "error": str(error)})
             if not self._cache.forget(pod.key):
-                return  # it was seen bound, or gone, meanwhile
+                return  # it was seen bound, or deleted, meanwhile
             waiting = self._cache.pending.get(pod.key)
             if waiting is not None and not waiting.info.deleting and not waiting.info.gates:
                 self._queue.add(pod.key, priority=info.priority, created=_created(info.created))
                 item = self._queue.take(pod.key, attempts)
                 message = f"binding rejected: {error}"
                 self._failed(pod, item, message, reason="SchedulerError", nominated="", retry=True)
-            self._wake()  # what it held on the node is free again
+            self._wake()  # its resources on the node are free again
             return
         self._event(
             pod.obj, "Normal", "Scheduled", f"Successfully assigned {info.namespace}/{info.name} to {node}"
@@ -481,7 +481,7 @@ class Scheduler:
         self._wake(self._has_claims)
 
     def _on_namespace(self, before: Obj | None, after: Obj | None) -> None:
-        self._changes += 1  # its labels say whose anti-affinity a pod of it meets
+        self._changes += 1  # its labels decide which anti-affinity terms match its pods
         if after is None:
             if before is not None:
                 self._cache.namespaces.pop(before["metadata"]["name"], None)

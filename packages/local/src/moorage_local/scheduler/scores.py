@@ -35,7 +35,7 @@ WEIGHTS: Mapping[str, int] = {
     "NodeResourcesBalancedAllocation": 1,
 }
 
-HARD_AFFINITY_WEIGHT = 1  # what a standing pod's required affinity to the new one is worth
+HARD_AFFINITY_WEIGHT = 1  # the weight of a running pod's required affinity to the new one
 
 Scores = dict[str, int]  # by node name
 

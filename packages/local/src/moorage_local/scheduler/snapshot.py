@@ -27,11 +27,11 @@ from moorage_kube.selectors import LabelSelector, Requirement, label_selector_of
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"
 ZONE_LABEL = "topology.kubernetes.io/zone"
-SELECTED_NODE = "volume.kubernetes.io/selected-node"  # tells the provisioner of a delayed claim where to make it
+SELECTED_NODE = "volume.kubernetes.io/selected-node"  # the node on which the provisioner creates a delayed volume
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 SPREAD_OWNERS = frozenset({"ReplicaSet", "StatefulSet", "ReplicationController"})
 
-# What a container counts for in scores (never in filters) when it asks for nothing:
+# The request of a container without one, in scores (never in filters):
 # https://github.com/kubernetes/kubernetes/blob/master/pkg/scheduler/util/pod_resources.go
 DEFAULT_CPU = "100m"
 DEFAULT_MEMORY = "200Mi"
@@ -84,7 +84,7 @@ class NodeState:
     info: NodeInfo
     obj: Obj = field(default_factory=dict, compare=False, repr=False)
     pods: tuple[PodView, ...] = ()
-    with_terms: tuple[PodView, ...] = ()  # those of `pods` that have a say in who stands near them
+    with_terms: tuple[PodView, ...] = ()  # those of `pods` with affinity terms about other pods
     used: Amounts = field(default_factory=dict)
     nonzero: Amounts = field(default_factory=dict)
 
@@ -273,7 +273,7 @@ class Cache:
         self._where: dict[Key, str] = {}  # pods that hold resources → node
         self._assumed: dict[Key, PodView] = {}  # binding under way: as it was before
         self._nominations: dict[Key, str] = {}
-        self.released = 0  # how often room that was kept for a pod became free for others
+        self.released = 0  # how often room reserved for a pod became free for others
         self.pending: dict[Key, PodView] = {}  # not bound, for this scheduler; gated ones too
         self.claims: dict[Key, Claim] = {}
         self.volumes: dict[str, Volume] = {}
@@ -359,7 +359,7 @@ class Cache:
         """Count the pod on the node from now on, although its binding is still under way."""
         self._assumed[pod.key] = pod
         if self._nominations.get(pod.key, node) != node:
-            self.released += 1  # the room that was kept for it elsewhere
+            self.released += 1  # the room reserved for it on another node
         placed = dataclasses.replace(pod, info=dataclasses.replace(pod.info, node=node))
         self._displace(pod.key)
         self._place(placed, node)

@@ -22,10 +22,10 @@ import msgspec
 
 from moorage_kube.errors import StorageError
 
-HISTORY_EVENTS = 50_000  # changes kept at most for watches that come back late
+HISTORY_EVENTS = 50_000  # changes stored at most for late watches
 HISTORY_BYTES = 32 * 2**20  # of keys and values, before and after; about 3,000 changes of pods
 HISTORY_SECONDS = 300.0  # as long as a real API server keeps them: `--etcd-compaction-interval`, 5 minutes
-TAKE_BYTES = 2**20  # what a watch hands out at once, and so all that a watcher that stands still holds
+TAKE_BYTES = 2**20  # returned by a watch at once, and so the most that a stopped watcher holds
 HOT_EVENTS = 256  # newest changes whose earlier state stays decoded; live watchers read only these
 
 
@@ -40,7 +40,7 @@ class CompareFailed(StorageError):
         self.current = current
 
 
-KEPT_BYTES = 64 * 1024  # of a value whose decoded object is kept beside it
+KEPT_BYTES = 64 * 1024  # of a value whose decoded object is cached
 
 
 class Record:

@@ -27,7 +27,7 @@ from moorage_local.storage.contract import (
 _LAST = "\U0010ffff"  # sorts after every character a key may hold
 
 
-CHANGE_BYTES = 600  # of a change beside its key and values: the objects that hold them
+CHANGE_BYTES = 600  # of a change in addition to its key and values: the objects that hold them
 TIMES_SECONDS = 1.0  # how exactly the age of changes is known
 
 
@@ -60,10 +60,10 @@ class Mirror:
         self.records: dict[str, Record] = {}
         self.revision = 0
         self.compacted = 0
-        self.history_bytes = 0  # what the history holds, as `weight` counts
+        self.history_bytes = 0  # the size of the history, as `weight` counts
         self._keys: list[str] = []
         self._history: list[Change] = []
-        self._cooled = 0  # changes at the start of the history whose earlier state is kept as JSON only
+        self._cooled = 0  # changes at the start of the history with the earlier state only as JSON
         self._times: deque[tuple[float, int]] = deque()  # (when, newest revision then), some TIMES_SECONDS apart
         self._limits = limits
         self._clock = clock

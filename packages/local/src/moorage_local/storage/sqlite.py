@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 2
 BATCH = 512  # writes in one transaction at most; 88 were seen on average under full load
-LOG_BYTES = 64 * 2**20  # what the write-ahead log is cut back to after a larger transaction
+LOG_BYTES = 64 * 2**20  # the write-ahead log is cut to this size after a larger transaction
 _RECORDS = """
 CREATE TABLE IF NOT EXISTS records (
     key TEXT PRIMARY KEY,
@@ -170,7 +170,7 @@ class SqliteStorage:
         done: asyncio.Future[None] = self._loop.create_future()
         self._under_way[change.key] = done
         self._queue.put(_Write(change, done))
-        # A caller that is cancelled stops waiting; the write goes on, and its key stays taken until it has landed.
+        # A caller that is cancelled stops waiting; the write continues, and its key stays locked until it has ended.
         await asyncio.shield(done)
 
     def _landed(self, batch: Sequence[_Write], error: StorageError | None) -> None:
@@ -327,7 +327,7 @@ def _read_rows(database: sqlite3.Connection, version: int, path: Path) -> list[R
         try:
             record = Record(key.decode(), value, int(created), int(modified))
             whole = isinstance(value, bytes) and (expected is None or checksum(record) == expected)
-        except (AttributeError, TypeError, ValueError):  # not even what such a column holds
+        except (AttributeError, TypeError, ValueError):  # not even a value of the column's type
             whole = False
         if not whole:
             raise StorageDamaged(f"{path} is damaged: {key!r:.200} does not match its checksum", hint=HINT)

@@ -22,7 +22,7 @@ from moorage_local.apiserver.types.fields import FieldErrors
 MODES = ("enforce", "audit", "warn")
 _LEVEL = re.compile("|".join(LEVELS))
 _VERSION = re.compile(r"latest|v1\.(0|[1-9][0-9]*)")
-TEMPLATES = {  # kinds with a pod template → where it stands
+TEMPLATES = {  # kinds with a pod template → its path
     ("", "podtemplates"): ("template",),
     ("", "replicationcontrollers"): ("spec", "template"),
     ("apps", "replicasets"): ("spec", "template"),

@@ -128,7 +128,7 @@ class QuotaAdmission:
                     for name in taken:
                         charged.setdefault(name, set()).add(at)
             lost = [quota for quota in quotas if not await self._write(quota, used[quota["metadata"]["name"]])]
-            for quota in lost:  # somebody else wrote it: these charges are not in it
+            for quota in lost:  # another writer changed it: these charges are not in it
                 charged.pop(quota["metadata"]["name"], None)
             if not lost:
                 for waiter, verdict in zip(open_ones, verdicts, strict=True):
@@ -201,7 +201,7 @@ def _judge(
         if any(name not in (status.get("used") or {}) for name in names):
             return refuse(f"status unknown for quota: {name}, resources: {','.join(sorted(names))}")
         matching.append((name, hard, names))
-    # what the write adds
+    # the amounts that the write adds
     taken = q.usage(resource, obj, now)
     if asked.old is not None:
         before = q.usage(resource, asked.old, now)
@@ -209,7 +209,7 @@ def _judge(
             name: q.Quantity(max(amount.value - before.get(name, q.ZERO).value, q.ZERO.value), amount.binary)
             for name, amount in taken.items()
         }
-    # what is used then, unless a quota does not allow it
+    # the new usage, unless a quota does not allow it
     out: dict[str, Amounts] = {}
     for name, hard, names in matching:
         wanted = {name: taken[name] for name in names if name in taken and taken[name].value}

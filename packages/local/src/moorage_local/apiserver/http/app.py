@@ -82,12 +82,12 @@ class HttpApp:
             refused = refusal(error)
         except OSError:
             return  # the client hung up
-        except Exception:  # whatever it was, the client gets an answer, and the others theirs
+        except Exception:  # after any error this client gets an answer, and others are not affected
             log.exception("request failed", extra={"method": "websocket", "path": request.path})
             refused = refusal(ServerError("Internal error occurred: see the API server's log"))
         headers = [(b"content-type", refused.content_type), *refused.headers]
         headers.append((b"content-length", str(len(refused.body)).encode()))
-        with contextlib.suppress(OSError, RuntimeError):  # accepted already, or gone
+        with contextlib.suppress(OSError, RuntimeError):  # accepted already, or disconnected
             await send({"type": "websocket.http.response.start", "status": refused.status, "headers": headers})
             await send({"type": "websocket.http.response.body", "body": refused.body})
 
@@ -112,7 +112,7 @@ class HttpApp:
         shown = request.client_certificate
         user = certificate_user(shown) if shown else None
         if user is not None:
-            pass  # as with the real server, who shows a certificate is known by it
+            pass  # as in the real server, a client certificate decides the user
         elif header:
             if scheme.lower() == "bearer" and token.strip():
                 user = self._server.authenticate(token.strip())

@@ -32,7 +32,7 @@ from moorage_local.apiserver.wire.tables import Table, partial_object
 
 BOOKMARK_SECONDS = 60.0  # between bookmarks of a watch that asked for them
 WATCH_SECONDS = 1800.0  # a watch without timeoutSeconds ends after this, as the real server's 30 to 60 minutes
-WATCH_SECONDS_MAX = 7 * 86400.0  # whatever timeoutSeconds asks for
+WATCH_SECONDS_MAX = 7 * 86400.0  # the largest timeoutSeconds
 
 
 async def read(server: Operations, request: Request, call: Call, target: Target) -> Answer | Stream:

@@ -52,7 +52,7 @@ class Decoded:
     """An object as read, and the findings of the reading."""
 
     obj: Obj
-    unknown: list[str] = field(default_factory=list)  # paths of fields that no schema has; they were dropped
+    unknown: list[str] = field(default_factory=list)  # paths of unknown fields; they were dropped
     errors: FieldErrors = field(default_factory=FieldErrors)  # of the schema; raised with those of validation
 
 
@@ -109,8 +109,10 @@ class Rules:
 
     default: Callable[[Obj], None] = _nothing  # on every write, before admission
     prepare_create: Callable[[Obj], None] = _nothing  # server-set fields: status at birth
-    requested_by: Callable[[Obj, Obj], None] = _nothing_two  # (new, userInfo of who creates it)
-    prepare_update: Callable[[Obj, Obj], None] = _nothing_two  # (new, old): what an update may not touch
+    requested_by: Callable[[Obj, Obj], None] = _nothing_two  # (new, userInfo of its author)
+    prepare_update: Callable[[Obj, Obj], None] = (
+        _nothing_two  # (new, old): restore the fields that an update must not change
+    )
     prepare_status: Callable[[Obj, Obj], None] = _nothing_two  # (new, old): as above, through /status
     validate: Callable[[Obj, FieldErrors], None] = _valid  # on create and update
     validate_create: Callable[[Obj, FieldErrors], None] = _valid
@@ -119,14 +121,16 @@ class Rules:
     generation: Callable[[Obj, Obj], bool] | None = None  # does the change bump metadata.generation; None: unused
     name_form: str = "subdomain"  # subdomain, label, service (RFC 1035 label) or path
     unconditional_update: bool = True  # PUT without resourceVersion is allowed
-    create_on_update: bool = False  # PUT of what does not exist creates it
+    create_on_update: bool = False  # PUT of a missing object creates it
     qualified_finalizers: bool = True  # a finalizer needs a domain and a slash; not so for custom kinds
     orphan_by_default: bool = False  # deletion without a propagation policy leaves dependents alone
-    keep_status_on_create: bool = False  # status given at creation is kept (nodes, custom objects without /status)
+    keep_status_on_create: bool = (
+        False  # status given at creation is stored (nodes, custom objects without /status)
+    )
     graceful: Callable[[Obj, int | None], int | None] = (
         not_graceful  # (object, asked) → seconds; None: not graceful
     )
-    pending: Callable[[Obj], bool] = _not_pending  # what else than finalizers holds back a deletion
+    pending: Callable[[Obj], bool] = _not_pending  # other reasons than finalizers to delay a deletion
     on_deletion: Callable[[Obj], None] | None = None  # changes the object that is marked, not removed
     field_selectors: frozenset[str] = frozenset()  # beyond metadata.name and metadata.namespace
     cells: Callable[[Obj, datetime], Sequence[Any]] | None = None  # one row of the Table; None: name and age
@@ -159,7 +163,7 @@ class Kind:
     custom: bool = False
     schema: Obj | None = None  # OpenAPI of a custom kind
     scale_paths: Mapping[str, str] = field(default_factory=dict)  # of a custom kind's scale subresource
-    deprecated: str | None = None  # a warning for everyone who asks for this version
+    deprecated: str | None = None  # a warning for all requests of this version
 
     @property
     def has_status(self) -> bool:

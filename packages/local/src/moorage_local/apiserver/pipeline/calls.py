@@ -91,7 +91,7 @@ class Admission:
     old: Obj | None
     call: Call
     options: Obj
-    settle: Settle = field(default_factory=list)  # for admitters that must know what is under way
+    settle: Settle = field(default_factory=list)  # for admitters that count the requests under way
 
 
 class Admitter(Protocol):

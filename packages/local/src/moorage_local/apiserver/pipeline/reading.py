@@ -169,7 +169,7 @@ class Reader(Records):
         bookmarks: bool,
         initial_events: bool | None,
     ) -> AsyncGenerator[Sequence[Event]]:
-        # the list and the watch begin at the same revision, so that no change is lost between them
+        # the list and the watch begin at the same revision, so that changes between them are not lost
         page = None
         if from_start:
             page = self.storage.list(prefix)

@@ -65,7 +65,7 @@ class Writer(Reader):
         dated = meta.get("resourceVersion")
         obj, errors = self._decode(call, kind, obj)
         meta = obj["metadata"]
-        # set what only the server sets
+        # set the fields that only the server sets
         for key in (
             "resourceVersion",
             "deletionTimestamp",
@@ -95,7 +95,7 @@ class Writer(Reader):
         obj, errors = await self._mutate(request, obj, errors)
         if dated:
             raise ServerError("resourceVersion should not be set on objects to be created", reason="")
-        # store it; a generated name that is taken is generated anew
+        # store it; a generated name that is taken is generated again
         base = obj["metadata"].get("generateName")
         for attempt in range(GENERATE_ATTEMPTS):
             if not name and base:
@@ -319,7 +319,7 @@ class Writer(Reader):
             try:
                 return await self._replace(kind, key, name, new, old, record.mod_revision)
             except CompareFailed:
-                continue  # a version that the client named is compared anew; a patch without one is made anew
+                continue  # a named version is compared again, a patch without one is applied again
         raise modified(kind.resource, name)
 
     async def write_raw(self, call: Call, kind: Kind, name: str, namespace: str | None, make: Made) -> Obj:
@@ -363,14 +363,14 @@ class Writer(Reader):
         settle: Settle,
     ) -> tuple[Obj, FieldErrors]:
         """Convert the client's object to the one to store. Raises Invalid and the errors of admission."""
-        # keep what clients may not change, and fill in defaults
+        # restore the fields that clients may not change, and set defaults
         rules = kind.rules
         all_errors = FieldErrors()
         metadata.validate_identity(new, old, all_errors)
         metadata.keep_system_fields(new, old)
         rules.default(new)
         keep_other_side(kind, new, old, subresource)
-        # let admission change it; what it may not change is put back
+        # let admission change it, and restore the fields that it may not change
         request = Admission(
             operation="UPDATE",
             kind=kind,

@@ -22,7 +22,7 @@ from moorage_local.apiserver.wire.websocket import PIECE, Receive, Send, Socket
 log = logging.getLogger(__name__)
 
 TUNNEL = "SPDY/3.1+portforward.k8s.io"
-OFFERED = TUNNEL.replace("/", "_")  # as `moorage_kube.serving` tells it
+OFFERED = TUNNEL.replace("/", "_")  # from `moorage_kube.serving`
 CHANNELS = "v4.channel.k8s.io"
 STREAMS_MAX = 2000  # open at once in one connection: two for each TCP connection
 PORTS_MAX = 100
@@ -36,7 +36,7 @@ class _Stream:
     number: int
     headers: Mapping[str, str]
     pieces: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(HELD_MAX))  # b"": no more comes
-    closed: bool = False  # nobody takes its pieces any more
+    closed: bool = False  # its pieces are not read any more
 
 
 async def serve_ports(
@@ -157,7 +157,7 @@ class _Tunnel:
                 writer.close()
         finally:
             data.closed = True
-            while not data.pieces.empty():  # whoever waits to put a piece there must not wait on
+            while not data.pieces.empty():  # a task that waits to put a piece there must not wait on
                 data.pieces.get_nowait()
             for stream in (data, errors):
                 self._streams.pop(stream.number, None)

@@ -44,7 +44,7 @@ LEFT_OUT = frozenset(
 )
 LEFT_OUT_SUBRESOURCES = frozenset(
     {"exec", "attach", "portforward", "proxy", "ephemeralcontainers", "resize"}
-    | {"approval"}  # of certificates: nobody signs
+    | {"approval"}  # of certificates: they are not signed here
 )
 
 _SPECIAL = {

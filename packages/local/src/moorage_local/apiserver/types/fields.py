@@ -13,7 +13,7 @@ from typing import Any
 from moorage_kube.errors import Invalid
 from moorage_kube.resources import Obj, Resource
 
-CAUSES_MAX = 100  # of one refusal: each repeats what it found, and tens of thousands fit into an object
+CAUSES_MAX = 100  # of one refusal: each repeats the value, and tens of thousands fit into an object
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,7 +301,7 @@ def _cause(error: Any) -> Cause:
     kind = error.kind
     name = _name(error)
     where = path or "<nil>"
-    # rules that Kubernetes words by a reason of their own
+    # rules with a special reason in Kubernetes
     match name:
         case "Required":
             missing = str(kind.property)

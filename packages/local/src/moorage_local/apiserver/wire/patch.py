@@ -22,7 +22,7 @@ JSON_PATCH_MAX_OPERATIONS = 10_000  # as the real server's limit
 # of all that `copy` adds; as the real server's AccumulatedCopySizeLimit
 JSON_PATCH_COPY_MAX_BYTES = 3 * 1024 * 1024
 JSON_PATCH_MAX_SHIFTS = 20_000_000  # list items that insertions and removals move along; some 50 ms
-PATCHED_MAX_BYTES = 8 * 1024 * 1024  # an object, a patch of the largest request and what it may copy
+PATCHED_MAX_BYTES = 8 * 1024 * 1024  # an object, a patch of the largest request and its copies
 SHOWN_MAX = 200  # characters of a path in a message
 
 

@@ -18,7 +18,7 @@ from moorage_local.apiserver.wire.options import SHOWN_MAX
 from moorage_local.apiserver.wire.websocket import Receive, Scope
 
 MAX_BODY_BYTES = 3 * 1024 * 1024  # as the real server's limit on resource requests
-THREAD_BYTES = 64 * 1024  # YAML longer than this is read beside the event loop: a megabyte takes a second
+THREAD_BYTES = 64 * 1024  # YAML longer than this is read in a thread: a megabyte takes a second
 YAML_TYPES = ("application/yaml", "application/apply-patch+yaml", "text/yaml", "application/x-yaml")
 
 

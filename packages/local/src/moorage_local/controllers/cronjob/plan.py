@@ -143,7 +143,7 @@ def plan(seen: Observed) -> Plan:
     if _missed(schedule, earliest, seen.now) > MANY_MISSED:
         text = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
         warnings.append(Tell("Warning", "TooManyMissedTimes", text))
-    # start its Job, unless an earlier one stands in the way
+    # start its Job, unless an earlier one blocks it
     name = job_name(cron, scheduled)
     active = status.get("active") or []
     if any(ref.get("name") == name for ref in active):

@@ -95,7 +95,7 @@ class DeploymentController:
         candidates += self._sets.by_index("orphans", key.namespace)
         sorted_out = await self._writer.claim_children(key, self._sets, deployment, candidates)
         if sorted_out.adopt or sorted_out.release:
-            return timedelta(milliseconds=100)  # decide on what comes of it
+            return timedelta(milliseconds=100)  # decide on the result
         live = {}
         for replica_set in sorted_out.owned:
             uid = replica_set["metadata"]["uid"]

@@ -187,7 +187,7 @@ class _Pass:
         may_go = sum(self.sizes.values()) - least - new_unavailable
         if may_go <= 0:
             return
-        for replica_set in self.old:  # the unhealthy first: they serve nobody
+        for replica_set in self.old:  # the unhealthy first: they serve no requests
             sick = min(max(0, self._size(replica_set) - available_of(replica_set)), may_go)
             if sick:
                 self._resize(replica_set, self._size(replica_set) - sick)

@@ -130,7 +130,7 @@ class GarbageCollector:
             parent = self._read(above) if above is not None else None
             if above is None or parent is None or not is_deleting(parent):
                 continue
-            # not at each of thousands of dependents: what it would do is done when the last one is gone
+            # not at each of thousands of dependents: one pass after the last one is deleted is enough
             if not (waits_for_dependents(parent) and owner in self._blocking):
                 self.loop.queue.add(above)
 
@@ -166,7 +166,7 @@ class GarbageCollector:
         if owner is None:
             resource = self._catalogue.of(ref["apiVersion"], ref["kind"])
             if resource is None:
-                return Owner.SOLID  # a kind nobody serves here: not ours to judge
+                return Owner.SOLID  # an unknown kind: leave it
             namespace = obj["metadata"].get("namespace") if resource.namespaced else None
             if resource.namespaced and not namespace:
                 return Owner.SOLID  # a cluster-scoped object cannot be owned by a namespaced one
@@ -185,7 +185,7 @@ class GarbageCollector:
         namespace = meta.get("namespace")
         match action:
             case Delete(propagation):
-                # asked anew: it may have got another owner since
+                # read again: it may have got another owner since
                 with contextlib.suppress(NotFound):
                     now = await self._api.get(ref.resource, meta["name"], namespace)
                     if now["metadata"]["uid"] != meta["uid"] or owners_of(now) - owners_of(obj):

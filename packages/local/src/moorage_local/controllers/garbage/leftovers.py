@@ -26,7 +26,7 @@ from moorage_local.informers import InformerSet
 
 log = logging.getLogger(__name__)
 
-FINISHED_MAX = 12_500  # finished pods kept, as kube-controller-manager's --terminated-pod-gc-threshold
+FINISHED_MAX = 12_500  # finished pods that stay, as kube-controller-manager's --terminated-pod-gc-threshold
 EVENT_LIFE = timedelta(hours=1)  # as kube-apiserver's --event-ttl
 EVENT_SWEEP = timedelta(minutes=5)
 

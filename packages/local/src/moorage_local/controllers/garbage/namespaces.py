@@ -59,7 +59,7 @@ class NamespaceController:
                         resource, meta["name"], key.name, uid=meta["uid"], propagation="Background"
                     )
                 if resource != EVENTS:
-                    # what ends at once needs no second look, but only the next list tells
+                    # objects without finalizers are deleted at once; the next list would show it
                     left += 1 if resource == PODS or meta.get("finalizers") else 0
         if left:
             return LOOK_AGAIN

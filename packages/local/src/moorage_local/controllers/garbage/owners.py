@@ -96,7 +96,7 @@ def plan(seen: Observed) -> tuple[Action, ...]:
     if not gone:
         return ()
     if len(gone) < len(states):
-        return (DropOwners(gone),)  # somebody still holds it
+        return (DropOwners(gone),)  # another owner still exists
     if Owner.WAITING in states.values() and seen.dependents:
         circle = any(waits_for_dependents(dependent) for dependent in seen.dependents)
         return (*((Unblock(),) if circle else ()), Delete("Foreground"))

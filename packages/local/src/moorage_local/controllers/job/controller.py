@@ -138,7 +138,7 @@ class JobController:
                         JOBS, meta["name"], meta["namespace"], uid=meta["uid"], propagation="Foreground"
                     )
                 except NotFound:
-                    pass  # somebody was quicker
+                    pass  # another writer was faster
                 else:
                     self._writer.fresh.deleted(key, self._jobs, job)
             case _:

@@ -273,7 +273,7 @@ class _Pass:
                 )
             elif not is_deleting(self.job):
                 self._suspend_condition()
-        # write down what was counted, then the outcome
+        # record the counts, then the outcome
         self.status["active"] = len(left) + made
         self.status["ready"] = sum(1 for pod in left if is_ready(pod))
         self.status["terminating"] = terminating + len(deleted)

@@ -56,7 +56,7 @@ class NodeController:
         self._leases = informers.of(LEASES)
         self._pods = informers.of(PODS, node=index_by_node)
         self._writer = Writer(api, events, clock)
-        self._heard: dict[str, tuple[str, float]] = {}  # node → what was heard, and at which awake second
+        self._heard: dict[str, tuple[str, float]] = {}  # node → its last heartbeat, and the awake second of it
         self.nodes: ControlLoop[Key] = ControlLoop("nodes", self.reconcile_node)
         self.evictions: ControlLoop[Key] = ControlLoop("evictions", self.reconcile_pod)
         self._nodes.on_change(self._node_changed)

@@ -92,7 +92,7 @@ def plan(seen: Observed) -> Plan:
         if count:
             status[name] = count
     old = seen.set.get("status") or {}
-    # a failure to make a pod stands until all are made
+    # a failure to create a pod stays until all are created
     missing_any = len(active) < wanted
     conditions = [
         condition for condition in old.get("conditions") or () if missing_any or condition.get("type") != FAILURE

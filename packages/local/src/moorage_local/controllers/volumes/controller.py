@@ -171,7 +171,7 @@ class VolumeController:
             return None
         pods = self._pods.by_index("claim", f"{key.namespace}/{key.name}")
         if is_deleting(claim):
-            # what the cache does not know yet may be a pod: ask, before the protection goes
+            # a pod may be missing in the cache: ask the API before the protection is removed
             listed = await self._api.list(PODS, key.namespace)
             pods = [pod for pod in listed.items if f"{key.namespace}/{key.name}" in index_by_claim(pod)]
         decided = plan_claim(

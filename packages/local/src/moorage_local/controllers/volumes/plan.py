@@ -308,7 +308,7 @@ def plan_volume(seen: VolumeObserved) -> tuple[VolumeAction, ...]:
     if bound:
         return _phase(phase, "Bound")
     if held:
-        return ()  # the claim's own pass goes on with the binding
+        return ()  # the claim's own pass continues the binding
     released = _phase(phase, "Released")
     policy = spec.get("persistentVolumeReclaimPolicy") or "Retain"
     if policy == "Delete":

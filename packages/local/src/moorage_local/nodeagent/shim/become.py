@@ -30,7 +30,7 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
     Return the error and its text, both empty when it runs.
     """
     spec = container.spec
-    # what to run; without namespaces the paths of mounts become paths of this machine
+    # the command; without namespaces the paths of mounts become paths of this machine
     argv: list[str] = list(spec["argv"])
     env: dict[str, str] = dict(spec["env"])
     workdir: str = spec["workingDir"]
@@ -47,7 +47,7 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
             private = make_private_folders(folder, container.name, container.attempt)
         except OSError as error:
             return "shared", str(error)
-    # pipes for its output and for what goes wrong before it runs
+    # pipes for its output and for errors before it runs
     out_read, out_write = os.pipe2(os.O_CLOEXEC)
     err_read, err_write = os.pipe2(os.O_CLOEXEC)
     tell_read, tell_write = os.pipe2(os.O_CLOEXEC)

@@ -24,10 +24,10 @@ def enter(folder: str, pid: int, command: list[str], *, is_privileged: bool, par
     """
     import termios
 
-    os.umask(0o022)  # as the container's own processes have it, whatever the agent's is
+    os.umask(0o022)  # as for the container's own processes; the agent's may differ
     libc = libc_of()
     try:
-        # read what the process has: environment, folder and namespaces
+        # read the environment, folder and namespaces of the process
         process = os.pidfd_open(pid)
         if not _is_main(pid, folder):
             raise StartError(f"process {pid} is not the main process of a container of this pod")

@@ -13,7 +13,7 @@ LANDLOCK_CREATE_RULESET_VERSION = LANDLOCK_RULE_PATH_BENEATH = 1
 LANDLOCK_ACCESS_FS_MAKE_BLOCK, LANDLOCK_ACCESS_FS_REFER = 1 << 11, 1 << 13
 LANDLOCK_ABI_OF_REFER = 2  # Linux 5.19
 PR_CAPBSET_DROP = 24
-WAYS_BEHIND = {  # <linux/capability.h>: what root needs to look behind a fence; containers do not have them either
+WAYS_BEHIND = {  # <linux/capability.h>: capabilities to look behind a fence; containers do not have them either
     "DAC_READ_SEARCH": 2,  # opens files by their handles, past all mounts
     "SYS_MODULE": 16,
     "SYS_RAWIO": 17,
@@ -39,7 +39,7 @@ def enter_domain() -> bool:
 
     libc = libc_of()
     for number in WAYS_BEHIND.values():
-        # fails for who has none, and for one the kernel does not know
+        # fails for a process without it, and for one that the kernel does not know
         libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0)
     abi = libc.syscall(LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), LANDLOCK_CREATE_RULESET_VERSION)
     if abi < LANDLOCK_ABI_OF_REFER:

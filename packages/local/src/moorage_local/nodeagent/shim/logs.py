@@ -119,7 +119,7 @@ class Log:
         data = b"\n".join(lines) + b"\n"
         written = os.write(self._fd, data)
         self._size += written
-        if written < len(data):  # the disk is full: what comes later starts a line of its own
+        if written < len(data):  # the disk is full: later output starts a new line
             whole = data.rfind(b"\n", 0, written) + 1
             self._size -= written - whole
             os.ftruncate(self._fd, self._size)

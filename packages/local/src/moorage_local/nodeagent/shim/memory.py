@@ -33,7 +33,7 @@ def proportional(pid: int) -> int | None:
     except PermissionError:
         return None
     except OSError:
-        return 0  # gone
+        return 0  # ended
     if anon is not None and shmem is not None:
         return (anon + shmem) * 1024
     return (total or 0) * 1024
@@ -78,7 +78,7 @@ class Watch:
         )
         if wanted and not sure and now >= self._fair_due:
             fair = [proportional(pid) for pid in pids]
-            # what cannot be read counts in full: better too much than unwatched
+            # unreadable memory counts in full: too much is better than unwatched
             used = sum(size if part is None else part for part, (size, _) in zip(fair, sizes, strict=True))
             sure = used > limit
             self._fair, self._rss_at_fair = used, rss

@@ -27,7 +27,7 @@ BACKOFF_MAX_SECONDS = 300.0  # this; forgotten after a run of twice this long
 LOG_MAX_BYTES = 10 * 1024 * 1024  # kubelet's containerLogMaxSize
 LOG_MAX_FILES = 5  # kubelet's containerLogMaxFiles
 PARTIAL_SECONDS = 1.0  # an unfinished line (a progress bar) is written out after this long
-REPORT_SECONDS = 1.0  # at most one state for changed memory figures alone in this time
+REPORT_SECONDS = 1.0  # at most one state in this time if only memory figures changed
 STOP_LOOK_SECONDS = 1.0  # how often the stop file is looked for, should its signal have been missed
 
 
@@ -125,7 +125,7 @@ class Shim:
     def _on_poke(self, *_: object) -> None:
         self._stop_look = 0.0
 
-    # -- what to do next
+    # -- the next step
 
     def _step(self) -> bool:
         """Start, stop and time out containers that are due; True when the pod has ended."""
@@ -410,7 +410,7 @@ class Shim:
         for fd in list(container.pipes):
             while fd in container.pipes and not self._read(fd):
                 pass
-            if fd in container.pipes:  # somebody outside the container's tree holds the other end
+            if fd in container.pipes:  # a process outside the container's tree holds the other end
                 self._close_pipe(container, fd)
         if container.log is not None:
             container.log.flush()

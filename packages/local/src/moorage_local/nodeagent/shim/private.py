@@ -118,7 +118,7 @@ def _build(layers: Layers, root: str, mounts: list[tuple[str, str]], hidden: str
         mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755")
         mount(None, root, None, MS_UNBINDABLE)
         _fill(layers, root, "/", mounts, hidden)
-    # what is empty for each container
+    # folders that are empty for each container
     tmp = os.path.realpath(TMP)
     os.makedirs(root + tmp, exist_ok=True)
     mount(f"{layers.path}/tmp", root + tmp, None, MS_BIND)

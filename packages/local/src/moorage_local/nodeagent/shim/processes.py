@@ -16,7 +16,7 @@ CONTAINER_MARK = "MOORAGE_POD_CONTAINER"
 LIST_SECONDS = 2.0  # between two looks at all processes of the pod
 NEW_MIN = 16  # numbers given out since the last look that are read one by one in any case
 NEW_MAX = 128  # the same where the kernel has no lists of children; with more, all processes are listed
-STATM_MAX = 256  # files kept open to read memory from
+STATM_MAX = 256  # open files to read memory from
 KILL_SECONDS = 10.0  # after this long, processes that SIGKILL did not end are given up (stuck in the kernel)
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -47,6 +47,6 @@ def notify(spec: dict[str, Any]) -> None:
         finally:
             sock.close()
     except OSError:
-        pass  # nobody listens: the agent reads the file itself when it is back
+        pass  # the agent is stopped: it reads the file when it starts
     finally:
         os.close(folder)

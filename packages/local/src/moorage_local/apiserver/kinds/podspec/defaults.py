@@ -9,7 +9,7 @@ from moorage_kube.resources import Obj
 from moorage_local.podspecs import containers_of
 
 GRACE_SECONDS = 30
-NOT_READY_SECONDS = 300  # how long pods without tolerations of their own stay on a node that is lost
+NOT_READY_SECONDS = 300  # how long pods without tolerations stay on a lost node
 
 
 def default_pod_spec(spec: Obj) -> None:
