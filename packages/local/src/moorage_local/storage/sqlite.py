@@ -170,7 +170,7 @@ class SqliteStorage:
         done: asyncio.Future[None] = self._loop.create_future()
         self._under_way[change.key] = done
         self._queue.put(_Write(change, done))
-        # A caller that is cancelled stops waiting; the write continues, and its key stays locked until it has ended.
+        # A cancelled caller stops waiting; the write continues, and its key stays locked until it has ended.
         await asyncio.shield(done)
 
     def _landed(self, batch: Sequence[_Write], error: StorageError | None) -> None:

@@ -50,7 +50,7 @@ ALL_ANNOTATIONS = {"fieldRef": {"fieldPath": "metadata.annotations"}}
 def test_a_few_lines_do_not_become_files_without_end(sources: list[Any]) -> None:
     lookup: Any = {Ref("ConfigMap", "large"): {"data": {"k": "x" * 900_000}}}
     pod = POD | {"metadata": {"name": "p", "annotations": {"note": "n" * 250_000}}}
-    with pytest.raises(VolumeError, match="longer than 64 MiB in all"):
+    with pytest.raises(VolumeError, match="exceed 64 MiB in all"):
         render({"name": "v", "projected": {"sources": sources}}, pod, lookup, {}, {})
 
 
