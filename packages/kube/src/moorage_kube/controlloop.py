@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from moorage_kube.cache import BoundedCache
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import ApiError, Conflict, MoorageError
-from moorage_kube.inwork import IN_WORK
+from moorage_kube.hangs import HANG_RECORD
 from moorage_kube.meta import Key
 from moorage_kube.resources import Obj, Resource
 from moorage_kube.workqueue import QueueClosed, WorkQueue
@@ -113,13 +113,13 @@ class ControlLoop(Generic[K]):
 
     async def _pass(self, key: K) -> timedelta | None:
         """Reconcile a key, unless the process hung on it before; record the key while its pass runs."""
-        in_work = IN_WORK.get()
-        if in_work is None or self.of is None or not isinstance(key, Key):
+        hang_record = HANG_RECORD.get()
+        if hang_record is None or self.of is None or not isinstance(key, Key):
             return await self._reconcile(key)
         name = f"{self.name} {key}"
-        if await in_work.skips(name, self.of.resource, self.of.get(key.name, key.namespace)):
+        if await hang_record.skips(name, self.of.resource, self.of.get(key.name, key.namespace)):
             return None
-        return await in_work.noting(name, self._reconcile(key))
+        return await hang_record.noting(name, self._reconcile(key))
 
     def _complain(self, key: K, error: Exception, delay: float, *, unexpected: bool = False) -> None:
         text = f"{type(error).__name__}: {error}"

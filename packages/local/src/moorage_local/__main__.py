@@ -74,7 +74,7 @@ STORAGE_CLASS: dict[str, Any] = {
 
 async def run(data: Path, sock: socket.socket, ready_fd: int | None, alive_fd: int | None) -> None:
     """Run until SIGTERM or SIGINT."""
-    from moorage_kube.inwork import IN_WORK, InWork
+    from moorage_kube.hangs import HANG_RECORD, HangRecord
     from moorage_local.apiserver.pki import ensure_pki
     from moorage_local.apiserver.server import ApiServer
     from moorage_local.controllers.events import EventRecorder
@@ -112,7 +112,7 @@ async def run(data: Path, sock: socket.socket, ready_fd: int | None, alive_fd: i
             await _publish_api(manager_api, port)
             # the nodes
             events = EventRecorder(manager_api, "moorage")
-            IN_WORK.set(InWork(data / "run" / "localcluster", partial(_set_aside, events)))
+            HANG_RECORD.set(HangRecord(data / "run" / "localcluster", partial(_set_aside, events)))
             agents = _make_agents(server, config["nodes"], data, address, launcher)
             await _remove_other_nodes(manager_api, set(agents))
             _connect_agents(server, agents)

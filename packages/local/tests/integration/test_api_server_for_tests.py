@@ -11,7 +11,7 @@ from moorage_kube.errors import ApiError
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import CONFIGMAPS, DEPLOYMENTS, PODS
 from moorage_kube.testing.waiting import until
-from moorage_local.nodeagent.order import HOST_IMAGE
+from moorage_local.nodeagent.shimspec import HOST_IMAGE
 from moorage_local.testing.server import api_server
 
 pytestmark = pytest.mark.anyio

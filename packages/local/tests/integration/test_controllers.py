@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from moorage_kube.awake import Awake
+from moorage_kube.awaketime import AwakeTime
 from moorage_kube.clock import SYSTEM, rfc3339, rfc3339_micro
 from moorage_kube.errors import AlreadyExists, Conflict, NotFound, ServerError
 from moorage_kube.informer import Informer
@@ -34,9 +34,9 @@ from moorage_kube.resources import (
 )
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.apiserver.server import ApiServer
+from moorage_local.controllers.catalogue import Catalogue
 from moorage_local.controllers.events import EventRecorder
 from moorage_local.controllers.garbage.collector import GarbageCollector
-from moorage_local.controllers.known import Catalogue
 from moorage_local.controllers.manager import ControllerManager
 from moorage_local.controllers.nodes.controller import NodeController
 from moorage_local.informers import InformerSet
@@ -575,7 +575,7 @@ async def test_a_sleep_of_the_machine_costs_no_node_and_silence_afterwards_does(
     await api.create(
         LEASES, lease_object(NodeSpec(name="n1", cpu_milli=1, memory_bytes=1), "u", now=rfc3339_micro(clock.now()))
     )
-    informers, awake = InformerSet(api), Awake(clock)
+    informers, awake = InformerSet(api), AwakeTime(clock)
     controller = NodeController(
         api, informers, EventRecorder(api, "test", clock), clock, grace=timedelta(seconds=40), awake=awake
     )

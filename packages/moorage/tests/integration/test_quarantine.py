@@ -17,7 +17,7 @@ SERVICE = '''
 import argparse, asyncio, functools, json, os, pathlib, signal
 
 from moorage_kube.controlloop import ControlLoop
-from moorage_kube.inwork import IN_WORK, InWork
+from moorage_kube.hangs import HANG_RECORD, HangRecord
 from moorage_kube.meta import Key
 from moorage_kube.parent import answer_parent, end_with_parent
 from moorage_kube.resources import CONFIGMAPS
@@ -48,7 +48,7 @@ async def run(folder, fd):
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     least = float(os.environ["LEAST"])
-    IN_WORK.set(InWork(folder / "run" / "test", functools.partial(set_aside, folder), least_seconds=least))
+    HANG_RECORD.set(HangRecord(folder / "run" / "test", functools.partial(set_aside, folder), least_seconds=least))
     objects = Objects(folder)
 
     async def reconcile(key):

@@ -31,7 +31,7 @@ HOUR_SECONDS = 3600
 TURNS = 300  # of the loop; a FakeApi answers within some
 OF_TESTS = ("FakeApi.", "FakeClock.")
 BOUNDED = {
-    "Awake._sleeps",  # its newest: the clock of the test moves by hours
+    "AwakeTime._sleeps",  # its newest: the clock of the test moves by hours
     "BoundedCache._entries",  # its `most` entries: packages/kube/tests/unit/test_cache.py
     "Scoreboard._changes",  # 1,000, and 4 for each node
 }

@@ -16,7 +16,7 @@ from moorage_kube.errors import NotFound
 from moorage_kube.meta import Key, key_of, labels_of
 from moorage_kube.resources import Obj
 from moorage_kube.selectors import label_selector_of
-from moorage_local.controllers.known import CLUSTERROLES
+from moorage_local.controllers.catalogue import CLUSTERROLES
 from moorage_local.informers import InformerSet
 
 

@@ -9,9 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from moorage_kube.api import Api
-from moorage_kube.awake import Awake
+from moorage_kube.awaketime import AwakeTime
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.resources import Resource
+from moorage_local.controllers.catalogue import KNOWN, Catalogue
 from moorage_local.controllers.clusterroles import ClusterRoleAggregator
 from moorage_local.controllers.cronjob.controller import CronJobController
 from moorage_local.controllers.deployment.controller import DeploymentController
@@ -22,7 +23,6 @@ from moorage_local.controllers.garbage.collector import GarbageCollector
 from moorage_local.controllers.garbage.leftovers import FINISHED_MAX, LeftoverSweeper
 from moorage_local.controllers.garbage.namespaces import NamespaceController, NamespaceFurnisher
 from moorage_local.controllers.job.controller import JobController
-from moorage_local.controllers.known import KNOWN, Catalogue
 from moorage_local.controllers.nodes.controller import NodeController
 from moorage_local.controllers.quota.controller import QuotaController
 from moorage_local.controllers.replicaset.controller import ReplicaSetController
@@ -64,7 +64,7 @@ class ControllerManager:
         """Set once every cache was filled and the controllers work."""
         self._events = EventRecorder(api, "kube-controller-manager", clock)
         shared = (api, self.informers, self._events, clock)
-        self._awake = Awake(clock)
+        self._awake = AwakeTime(clock)
         catalogue = Catalogue(resources)
         # workloads
         self._jobs = JobController(*shared)

@@ -7,7 +7,7 @@
     status          pure: pod + shim's report → `v1.PodStatus`
     environment     pure: variables, field references, `$(VAR)`
     volumes         volumes → folders on this machine
-    order           pure: all of these → the shim's `spec.json`
+    shimspec        pure: all of these → the shim's `spec.json`
     node, gpus      the Node object; the GPUs of each pod
     machine         the real resources of this machine
     stats, podstats the usage of pods and volumes, as a kubelet's summary

@@ -13,9 +13,9 @@ from moorage_kube.resources import Obj
 from moorage_local.nodeagent import logs
 from moorage_local.nodeagent.addresses import HOST_IP
 from moorage_local.nodeagent.context import Context, uid_of
-from moorage_local.nodeagent.execs import Beside, Command
+from moorage_local.nodeagent.execs import Command, RunningContainer
 from moorage_local.nodeagent.leftovers import listens
-from moorage_local.nodeagent.order import is_privileged
+from moorage_local.nodeagent.shimspec import is_privileged
 from moorage_local.podspecs import container_statuses_of, containers_of
 
 
@@ -95,7 +95,7 @@ class Access:
         privileged = any(
             member["name"] == container and is_privileged(member) for member in containers_of(pod["spec"])
         )
-        main = Beside(folder.path, int(report["pid"]), privileged)
+        main = RunningContainer(folder.path, int(report["pid"]), privileged)
         return await Command.start(main, command, stdin=stdin, tty=tty)
 
     async def connect(self, pod: Obj, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

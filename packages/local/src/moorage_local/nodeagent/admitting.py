@@ -12,11 +12,11 @@ from moorage_kube.scheduling import NodeInfo, parse_pod, shortages
 from moorage_local.nodeagent import gpus as gpu
 from moorage_local.nodeagent.addresses import HOST_IP
 from moorage_local.nodeagent.context import Context, grace_of, uid_of
-from moorage_local.nodeagent.order import container_gpus
 from moorage_local.nodeagent.plan import Body
 from moorage_local.nodeagent.podfolder import Admission, PodFolder
 from moorage_local.nodeagent.podstate import PodState
 from moorage_local.nodeagent.problems import not_written
+from moorage_local.nodeagent.shimspec import container_gpus
 
 
 class Admitting:

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import assert_never
 
 from moorage_kube.api import Api
-from moorage_kube.awake import Awake
+from moorage_kube.awaketime import AwakeTime
 from moorage_kube.clock import SYSTEM, Clock, parse_rfc3339, rfc3339
 from moorage_kube.errors import Conflict, MoorageError
+from moorage_kube.hangs import HANG_RECORD
 from moorage_kube.informer import Informer
-from moorage_kube.inwork import IN_WORK
 from moorage_kube.meta import is_deleting, key_of
 from moorage_kube.moments import span_of
 from moorage_kube.resources import PODS, Obj
@@ -97,7 +97,7 @@ class NodeAgent:
             queue=WorkQueue(),
         )
         # leases and probes do not count the time in which the machine slept
-        self._awake = Awake(clock)
+        self._awake = AwakeTime(clock)
         self._woken = asyncio.Event()
         self._awake.on_wake(self._on_wake)
         self._poll_seconds = poll_seconds
@@ -269,12 +269,12 @@ class NodeAgent:
 
     async def _pass(self, uid: str) -> None:
         """`_reconcile`, noted as the work that may hang; a pod that has hung it is left alone."""
-        in_work, work = IN_WORK.get(), f"kubelet {uid}"
+        hang_record, work = HANG_RECORD.get(), f"kubelet {uid}"
         pods = self._context.pods.by_index("uid", uid)
-        if in_work is None:
+        if hang_record is None:
             await self._reconcile(uid)
-        elif not await in_work.skips(work, PODS, pods[0] if pods else None):
-            await in_work.noting(work, self._reconcile(uid))
+        elif not await hang_record.skips(work, PODS, pods[0] if pods else None):
+            await hang_record.noting(work, self._reconcile(uid))
 
     async def _reconcile(self, uid: str) -> None:
         """See, decide, act."""

@@ -32,7 +32,7 @@ DRAIN_TURNS = (
 )
 
 
-class Beside(NamedTuple):
+class RunningContainer(NamedTuple):
     """A running container that commands can join. `folder`: of its pod."""
 
     folder: Path
@@ -59,7 +59,7 @@ class Command:
         self.killed = False
 
     @classmethod
-    async def start(cls, main: Beside, command: Sequence[str], *, stdin: bool, tty: bool) -> Command:
+    async def start(cls, main: RunningContainer, command: Sequence[str], *, stdin: bool, tty: bool) -> Command:
         """Run a command next to a container's main process. Raises OSError."""
         argv = main.words("--exec", command)
         env = {"PATH": os.environ.get("PATH", os.defpath)}

@@ -21,7 +21,7 @@ from typing import Any
 from moorage_kube.clock import Clock
 from moorage_kube.integers import is_digits, parse_integer
 from moorage_local.nodeagent.addresses import HOST_IP
-from moorage_local.nodeagent.execs import Beside
+from moorage_local.nodeagent.execs import RunningContainer
 
 SHOWN_BYTES = 100  # of a command, or of an answer that is not HTTP
 KINDS = ("startupProbe", "livenessProbe", "readinessProbe")
@@ -93,7 +93,7 @@ def port_of(container: Mapping[str, Any], port: int | str) -> int:
 
 
 async def run_once(
-    container: Mapping[str, Any], probe: Probe, main: Beside, address: str = HOST_IP
+    container: Mapping[str, Any], probe: Probe, main: RunningContainer, address: str = HOST_IP
 ) -> tuple[bool, str]:
     """Try once; return (success, a kubelet's message). `address` is the pod's."""
     http, url = probe.action.get("httpGet"), ""
@@ -120,7 +120,7 @@ async def run_once(
 async def watch(
     container: Mapping[str, Any],
     *,
-    main: Beside,
+    main: RunningContainer,
     address: str = HOST_IP,
     started: datetime,
     clock: Clock,
@@ -242,7 +242,7 @@ async def _http(action: Mapping[str, Any], host: str, port: int) -> tuple[bool, 
     return False, f"HTTP probe failed with statuscode: {code}"
 
 
-def _exec(command: list[str], main: Beside, timeout_seconds: float) -> tuple[bool, str]:
+def _exec(command: list[str], main: RunningContainer, timeout_seconds: float) -> tuple[bool, str]:
     """Run the command next to the container's main process, in its mounts and environment."""
     process = subprocess.Popen(
         main.words("--enter", command),

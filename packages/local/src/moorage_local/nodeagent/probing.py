@@ -6,20 +6,20 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from moorage_kube.awake import Awake
+from moorage_kube.awaketime import AwakeTime
 from moorage_kube.clock import parse_rfc3339
 from moorage_kube.resources import Obj
 from moorage_local.nodeagent import probes
 from moorage_local.nodeagent.context import Context, grace_of, uid_of
-from moorage_local.nodeagent.execs import Beside
-from moorage_local.nodeagent.order import is_privileged
+from moorage_local.nodeagent.execs import RunningContainer
+from moorage_local.nodeagent.shimspec import is_privileged
 from moorage_local.podspecs import container_statuses_of, containers_of
 
 
 class Probing:
     """One task for each running attempt of a container that has probes."""
 
-    def __init__(self, context: Context, awake: Awake) -> None:
+    def __init__(self, context: Context, awake: AwakeTime) -> None:
         self._context = context
         self._awake = awake
 
@@ -80,7 +80,9 @@ class Probing:
 
         await probes.watch(
             container,
-            main=Beside(self._context.pod_folder(uid).path, int(report["pid"]), is_privileged(container)),
+            main=RunningContainer(
+                self._context.pod_folder(uid).path, int(report["pid"]), is_privileged(container)
+            ),
             address=self._context.address_of(uid),
             started=parse_rfc3339(report["state"]["running"]["startedAt"]),
             clock=self._context.clock,

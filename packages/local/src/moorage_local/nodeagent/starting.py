@@ -17,11 +17,11 @@ from moorage_kube.resources import Obj
 from moorage_local.nodeagent.context import Context, uid_of
 from moorage_local.nodeagent.environment import ConfigError
 from moorage_local.nodeagent.launcher import Fence, Launcher
-from moorage_local.nodeagent.order import Place, make_order, unrunnable
 from moorage_local.nodeagent.podfolder import LaunchError, PodFolder
 from moorage_local.nodeagent.podvolumes import PodVolumes, with_address
 from moorage_local.nodeagent.problems import DEADLINE_MESSAGE, DEADLINE_REASON, not_written
 from moorage_local.nodeagent.shim.private import TMP
+from moorage_local.nodeagent.shimspec import Place, make_shim_spec, unrunnable
 from moorage_local.nodeagent.volumes import VolumeError
 from moorage_local.podspecs import containers_of
 
@@ -88,7 +88,7 @@ class Starting:
                 fence = Fence(hides=False, gap="")
                 if self._hidden is not None:
                     fence = await self._launcher.fence(self._hidden)
-                order = make_order(
+                order = make_shim_spec(
                     addressed,
                     place=self._place(folder, fence),
                     lookup=lookup,

@@ -4,8 +4,8 @@
     backing off    failed a short time ago; the wait is 1 s, doubled with each failure up to 10 s
     unschedulable  fit on no node; waits until something changes that could help, or for five minutes
 
-When nothing is ready, pods that back off after fitting on no node are tried before their time; pods that back off
-after an error are not.
+When nothing is ready, unschedulable pods that back off are tried before their time; pods that back off after an
+error are not.
 https://github.com/kubernetes/kubernetes/blob/master/pkg/scheduler/backend/queue/scheduling_queue.go
 
 Unschedulable pods of one shape wait as a group: when one of them does not fit, the others do not fit either.

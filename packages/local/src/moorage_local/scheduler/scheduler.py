@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from moorage_kube.api import Api
 from moorage_kube.clock import SYSTEM, Clock, rfc3339
 from moorage_kube.errors import ApiError, Conflict, NotFound
+from moorage_kube.hangs import HANG_RECORD
 from moorage_kube.informer import Informer
-from moorage_kube.inwork import IN_WORK
 from moorage_kube.meta import Key, key_of, labels_of
 from moorage_kube.resources import NAMESPACES, NODES, PDBS, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
 from moorage_local.scheduler.binding import Binder
@@ -184,14 +184,14 @@ class Scheduler:
 
     async def _turn(self, item: Queued) -> bool:
         """`_schedule`, noted as the work that may hang; a pod that has hung it is left alone."""
-        in_work, pod = IN_WORK.get(), self._cache.pending.get(item.key)
-        if in_work is None or pod is None:
+        hang_record, pod = HANG_RECORD.get(), self._cache.pending.get(item.key)
+        if hang_record is None or pod is None:
             return await self._schedule(item)
         work = f"{self._name} {item.key}"
-        if await in_work.skips(work, PODS, pod.obj):
+        if await hang_record.skips(work, PODS, pod.obj):
             self._queue.remove(item.key)
             return False
-        return await in_work.noting(work, self._schedule(item))
+        return await hang_record.noting(work, self._schedule(item))
 
     async def _schedule(self, item: Queued) -> bool:
         """Try one pod.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from moorage_local.nodeagent import gpus, machine
-from moorage_local.nodeagent.order import container_gpus
+from moorage_local.nodeagent.shimspec import container_gpus
 
 
 @given(st.integers(0, 16), st.sets(st.integers(0, 15)), st.integers(0, 16))

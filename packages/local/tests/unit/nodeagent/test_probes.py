@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from moorage_kube.awake import Awake
+from moorage_kube.awaketime import AwakeTime
 from moorage_kube.testing.clock import FakeClock
 from moorage_kube.testing.ports import dead_port
 from moorage_local.nodeagent import probes
-from moorage_local.nodeagent.execs import Beside
+from moorage_local.nodeagent.execs import RunningContainer
 
 pytestmark = pytest.mark.anyio
 
@@ -46,10 +46,10 @@ async def test_a_probe_during_which_the_machine_slept_does_not_count(slept, trie
     unhealthy: list[str] = []
     await probes.watch(
         container,
-        main=Beside(Path("/nowhere"), 1, is_privileged=False),
+        main=RunningContainer(Path("/nowhere"), 1, is_privileged=False),
         started=clock.now(),
         clock=clock,
-        slept_since=Awake(clock).slept_since,
+        slept_since=AwakeTime(clock).slept_since,
         ready=True,
         started_before=True,
         changed=lambda *_: None,
@@ -61,7 +61,7 @@ async def test_a_probe_during_which_the_machine_slept_does_not_count(slept, trie
     assert (len(failed), len(unhealthy), port.asked) == (1, 1, tries)
 
 
-MAIN = Beside(Path("/nowhere"), 1, is_privileged=False)
+MAIN = RunningContainer(Path("/nowhere"), 1, is_privileged=False)
 
 
 def a_probe(**action: Any) -> probes.Probe:

@@ -37,9 +37,9 @@ from moorage_kube.clock import SYSTEM, Clock, rfc3339
 from moorage_kube.connections import raise_file_limit
 from moorage_kube.errors import AlreadyExists, ApiError, MoorageError, NotFound, NotReady
 from moorage_kube.folderlease import FolderLease
+from moorage_kube.hangs import HANG_RECORD, HangRecord
 from moorage_kube.informer import wait_synced
 from moorage_kube.informers import Informers
-from moorage_kube.inwork import IN_WORK, InWork
 from moorage_kube.logs import set_up_logging
 from moorage_kube.meta import labels_of
 from moorage_kube.parent import answer_parent, end_with_parent, tell_parent
@@ -165,7 +165,7 @@ async def run_services(settings: Settings) -> None:
         folder = table.WORK_FOLDER.read(os.environ) or (settings.data and settings.data / "run")
         if folder is not None:
             writer = "operator" if "operator" in apis else settings.parts[0]
-            IN_WORK.set(InWork(folder / writer, functools.partial(set_aside, apis[writer])))
+            HANG_RECORD.set(HangRecord(folder / writer, functools.partial(set_aside, apis[writer])))
         async with asyncio.TaskGroup() as tasks:
             works = _works(settings, apis, _Signals(stop, draining), evaluation)
             background = [tasks.create_task(work, name=name) for name, work in works.behind]

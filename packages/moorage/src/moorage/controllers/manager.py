@@ -28,7 +28,7 @@ from moorage.features import load_all
 from moorage.model.names import SYSTEM_NAMESPACE
 from moorage.notify.outbound import Outbound
 from moorage_kube.api import Api
-from moorage_kube.awake import Awake
+from moorage_kube.awaketime import AwakeTime
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.informers import Informers
 from moorage_kube.remote.leader import Elector, Times
@@ -114,7 +114,7 @@ async def _run_controllers(operator: Operator, certificates: Certificates) -> No
         VolumeBackupController(shared),
         WorkspaceController(shared, machines),
     ]
-    awake = Awake(clock)
+    awake = AwakeTime(clock)
     async with contextlib.AsyncExitStack() as stack:
         for make in load_all("controllers"):
             controllers += await stack.enter_async_context(make(operator))

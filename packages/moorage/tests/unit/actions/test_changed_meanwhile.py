@@ -13,8 +13,8 @@ from moorage.server.identity.sessions import KEYS_SECRET, load_keys, rotate_keys
 from moorage_kube.changes import TRIES, change_as_read
 from moorage_kube.errors import Conflict
 from moorage_kube.resources import CONFIGMAPS, PVCS, SECRETS
-from moorage_testing.overtaken import OvertakenApi, stored
-from moorage_testing.overtaken import api as api
+from moorage_testing.concurrentwrites import ConcurrentWriterApi, stored
+from moorage_testing.concurrentwrites import api as api
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +79,7 @@ async def test_keys_of_sessions_rotate_while_another_server_rotates_them(api):
 
 
 async def test_an_object_that_always_changes_is_a_conflict():
-    api, clock = OvertakenApi(overtakes=TRIES), Hasty()
+    api, clock = ConcurrentWriterApi(overtakes=TRIES), Hasty()
     stored(api, CONFIGMAPS, "busy", data={})
 
     async def read():

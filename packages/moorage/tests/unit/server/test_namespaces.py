@@ -15,7 +15,7 @@ from moorage_kube.clock import rfc3339
 from moorage_kube.resources import NAMESPACES
 from moorage_kube.testing.clock import NOON
 from moorage_local.testing.fakeapi import FakeApi
-from moorage_testing.renewed import ADA, LATER, RenewedNamespace
+from moorage_testing.recreatednamespace import ADA, LATER, RecreatedNamespace
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ READS = (
 async def old(site):
     """A map of a namespace that was created at noon."""
     async with site.running():
-        old = RenewedNamespace(site, READS)
+        old = RecreatedNamespace(site, READS)
         queue = site.service.queue
         stored = await queue.create_map(
             namespace="lab", name="old-squares", owner="eve", policy=Policy(), request="r"

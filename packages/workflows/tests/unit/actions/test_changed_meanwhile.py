@@ -10,8 +10,8 @@ import pytest
 from moorage.model.argo import CRON_WORKFLOWS, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage_kube.meta import annotations_of
 from moorage_kube.testing.clock import NOON
-from moorage_testing.overtaken import api as api
-from moorage_testing.overtaken import stored
+from moorage_testing.concurrentwrites import api as api
+from moorage_testing.concurrentwrites import stored
 from moorage_workflows.actions import crons
 from moorage_workflows.actions.workflows import resume_workflow, retry_workflow
 from moorage_workflows.actions.workflowtemplates import Applied, apply_template

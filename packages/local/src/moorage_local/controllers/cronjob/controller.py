@@ -12,8 +12,8 @@ from moorage_kube.informer import index_by_controller
 from moorage_kube.meta import Key, controller_ref, key_of
 from moorage_kube.resources import JOBS, Obj
 from moorage_local.controllers.base import NOT_YET, Writer
+from moorage_local.controllers.catalogue import CRONJOBS
 from moorage_local.controllers.events import EventRecorder
-from moorage_local.controllers.known import CRONJOBS
 from moorage_local.informers import InformerSet
 
 

@@ -17,6 +17,7 @@ from moorage_kube.controlloop import ControlLoop
 from moorage_kube.errors import MethodNotAllowed, NotFound
 from moorage_kube.meta import Key, is_deleting, key_of
 from moorage_kube.resources import CRDS, EVENTS, Obj, Resource
+from moorage_local.controllers.catalogue import Catalogue, resource_of_crd
 from moorage_local.controllers.garbage.owners import (
     Action,
     Delete,
@@ -32,7 +33,6 @@ from moorage_local.controllers.garbage.owners import (
     plan,
     waits_for_dependents,
 )
-from moorage_local.controllers.known import Catalogue, resource_of_crd
 from moorage_local.informers import InformerSet
 
 

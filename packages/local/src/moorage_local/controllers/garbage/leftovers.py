@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage_kube.api import Api
-from moorage_kube.awake import Awake
+from moorage_kube.awaketime import AwakeTime
 from moorage_kube.clock import Clock, parse_rfc3339
 from moorage_kube.errors import Conflict, MoorageError, NotFound
 from moorage_kube.meta import is_deleting
@@ -101,7 +101,7 @@ class LeftoverSweeper:
         interval: timedelta = timedelta(seconds=20),
         quarantine: timedelta = timedelta(seconds=40),
         finished_max: int = FINISHED_MAX,
-        awake: Awake,
+        awake: AwakeTime,
     ) -> None:
         self._api = api
         self._events = events

@@ -13,7 +13,7 @@ from moorage_kube.controlloop import ControlLoop
 from moorage_kube.errors import AlreadyExists, Conflict, Forbidden, MethodNotAllowed, NotFound
 from moorage_kube.meta import Key, is_deleting, key_of
 from moorage_kube.resources import CONFIGMAPS, EVENTS, NAMESPACES, PODS, SERVICEACCOUNTS, Obj
-from moorage_local.controllers.known import Catalogue
+from moorage_local.controllers.catalogue import Catalogue
 from moorage_local.informers import InformerSet
 
 FINALIZER = "kubernetes"  # in spec.finalizers

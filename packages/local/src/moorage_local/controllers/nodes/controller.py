@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from moorage_kube.api import Api
-from moorage_kube.awake import Awake
+from moorage_kube.awaketime import AwakeTime
 from moorage_kube.clock import Clock
 from moorage_kube.controlloop import ControlLoop
 from moorage_kube.errors import NotFound
@@ -45,7 +45,7 @@ class NodeController:
         clock: Clock,
         *,
         grace: timedelta,
-        awake: Awake,
+        awake: AwakeTime,
     ) -> None:
         self._api = api
         self._events = events

@@ -17,7 +17,7 @@ from moorage_kube.errors import MethodNotAllowed, NotFound
 from moorage_kube.informer import Informer
 from moorage_kube.meta import Key, is_deleting, key_of
 from moorage_kube.resources import EVENTS, Obj, Resource
-from moorage_local.controllers.known import RESOURCEQUOTAS, Catalogue
+from moorage_local.controllers.catalogue import RESOURCEQUOTAS, Catalogue
 from moorage_local.controllers.pods import is_finished
 from moorage_local.informers import InformerSet
 

@@ -15,8 +15,8 @@ from moorage_kube.meta import Key, controller_ref, key_of, labels_of
 from moorage_kube.resources import PODS, PVCS, STATEFULSETS, Obj
 from moorage_kube.selectors import label_selector_of
 from moorage_local.controllers.base import NOT_YET, Writer
+from moorage_local.controllers.catalogue import CONTROLLERREVISIONS
 from moorage_local.controllers.events import EventRecorder
-from moorage_local.controllers.known import CONTROLLERREVISIONS
 from moorage_local.controllers.replicaset.controller import index_orphans
 from moorage_local.controllers.statefulset.plan import Action
 from moorage_local.informers import InformerSet

@@ -20,8 +20,8 @@ because an exec probe starts an interpreter every time.
 
     entry, launching   the ways to start; launcher, guard, and the server that forks launchers
     pod, container     the loop of one pod; one container in it
-    become, programs   from a fork to the main process of a container
-    beside             a command next to a container's main process
+    mainprocess, programs   from a fork to the main process of a container
+    exec               a command next to a container's main process
     mounts, mounting, volumes   the mounts of a container
     private            the private root of a container
     fence, landlock    the folder that containers do not see

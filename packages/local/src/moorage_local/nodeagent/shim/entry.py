@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
     KIND is "fenced" or "privileged", as the container.
     """
     if argv[1] in ("--enter", "--exec"):
-        from .beside import enter
+        from .exec import enter
 
         parent = os.getppid() if argv[1] == "--exec" else 0
         return enter(argv[2], int(argv[3]), argv[5:], is_privileged=argv[4] == "privileged", parent=parent)

@@ -8,10 +8,10 @@ import select
 import signal
 import time
 
-from .become import START_ERROR, fork
 from .container import Container
 from .kernel import PR_SET_CHILD_SUBREAPER, drain, prctl
 from .logs import Log, complain, stamp
+from .mainprocess import START_ERROR, fork
 from .memory import Watch
 from .processes import KILL_SECONDS, Tree, ask_to_end, is_alive, kill_descendants, may_have_children, send
 from .programs import StartError

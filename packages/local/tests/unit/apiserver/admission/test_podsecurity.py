@@ -14,7 +14,7 @@ from moorage_kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, PODS
 from moorage_local.apiserver.auth.users import User
 from moorage_local.apiserver.pipeline.calls import Call
 from moorage_local.apiserver.server import ApiServer
-from moorage_local.controllers.known import CRONJOBS
+from moorage_local.controllers.catalogue import CRONJOBS
 from moorage_local.storage.memory import MemoryStorage
 
 pytestmark = pytest.mark.anyio

@@ -18,7 +18,7 @@ from moorage_kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, PVCS, SER
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.apiserver.server import ApiServer
 from moorage_local.apiserver.types.schema import canonical_quantity
-from moorage_local.controllers.known import KNOWN, RESOURCEQUOTAS, Catalogue
+from moorage_local.controllers.catalogue import KNOWN, RESOURCEQUOTAS, Catalogue
 from moorage_local.controllers.quota.controller import QuotaController
 from moorage_local.controllers.quota.plan import Observed, plan
 from moorage_local.informers import InformerSet

@@ -8,6 +8,7 @@ import pytest
 
 from moorage_kube.clock import rfc3339
 from moorage_local.controllers import disruption
+from moorage_local.controllers.catalogue import KNOWN, Catalogue, resource_of_crd
 from moorage_local.controllers.garbage import leftovers, owners
 from moorage_local.controllers.garbage.leftovers import Remove, expired
 from moorage_local.controllers.garbage.owners import (
@@ -21,7 +22,6 @@ from moorage_local.controllers.garbage.owners import (
     Unblock,
     Visit,
 )
-from moorage_local.controllers.known import KNOWN, Catalogue, resource_of_crd
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

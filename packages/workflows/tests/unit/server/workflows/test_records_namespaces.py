@@ -11,7 +11,7 @@ import pytest
 
 from moorage_kube.clock import rfc3339
 from moorage_kube.testing.clock import NOON
-from moorage_testing.renewed import ADA, LATER, RenewedNamespace
+from moorage_testing.recreatednamespace import ADA, LATER, RecreatedNamespace
 from moorage_workflows.model.workflow import (
     Memo,
     MetricPoint,
@@ -51,7 +51,7 @@ def records_of(old):
 async def old(site):
     """A workflow with an artifact, of a namespace that was created at noon."""
     async with site.running():
-        old = RenewedNamespace(site, READS)
+        old = RecreatedNamespace(site, READS)
         artifact = await site.service.context.part(Artifacts).put(
             parts(b"old-artifact"), "lab/m.txt", name="model"
         )

@@ -1,4 +1,4 @@
-"""The shim's order: a pod, everything resolved, as the `spec.json` that the shim carries out."""
+"""Write the shim's `spec.json`: a pod with all references resolved."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _IMAGE = re.compile(re.escape(HOST_IMAGE) + r"(?::[\w.-]+)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The facts about the node and the pod's folder that the order needs."""
+    """The facts about the node and the pod's folder that the spec needs."""
 
     node: str
     folder: str  # the pod's own
@@ -90,7 +90,7 @@ def container_gpus(spec: Mapping[str, Any], indices: Sequence[int]) -> dict[str,
     )
 
 
-def make_order(
+def make_shim_spec(
     pod: Obj,
     *,
     place: Place,
@@ -99,7 +99,7 @@ def make_order(
     gpu_indices: Sequence[int],
     admitted_at: str,
 ) -> Obj:
-    """The whole order. `volumes`: name → (path on this machine, read-only). Raises ConfigError."""
+    """Return the whole spec. `volumes`: name → (path on this machine, read-only). Raises ConfigError."""
     # init containers use the GPUs of the containers after them
     meta, spec = pod["metadata"], pod["spec"]
     shared = container_gpus(spec, gpu_indices)

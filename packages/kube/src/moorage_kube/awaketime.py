@@ -20,7 +20,7 @@ HELD_SECONDS = 5.0  # between two looks; a longer gap means that the process was
 REMEMBERED = 64  # sleeps remembered; older ones no longer extend tolerations
 
 
-class Awake:
+class AwakeTime:
     """Counts the time for which this process was awake, and the time for which it was suspended.
 
     Every method reads the clock first, so the first answer after a sleep is right, whichever timer fires first.

@@ -7,14 +7,14 @@ import pytest
 
 from moorage_kube.images import ImageRule
 from moorage_local.nodeagent.environment import ConfigError
-from moorage_local.nodeagent.order import (
+from moorage_local.nodeagent.shim.volumes import translate
+from moorage_local.nodeagent.shimspec import (
     HOST_ENV_ANNOTATION,
     PRIVATE_ROOT_ANNOTATION,
     Place,
-    make_order,
+    make_shim_spec,
     unrunnable,
 )
-from moorage_local.nodeagent.shim.volumes import translate
 
 PLACE = Place(
     node="n1",
@@ -35,7 +35,7 @@ def a_pod(annotations: Any = None, spec: Any = None, **container: Any) -> dict[s
 
 
 def ordered(pod: Any, volumes: Any = None, gpu_indices: Any = (), place: Place = PLACE) -> Any:
-    return make_order(
+    return make_shim_spec(
         pod,
         place=place,
         lookup={},
@@ -164,7 +164,7 @@ def test_images_in_the_table_run_with_their_own_command(container: Any, argv: An
         assert refused["c"][0] == argv
         return
     assert refused == {}
-    order = make_order(
+    order = make_shim_spec(
         pod,
         place=replace(PLACE, images=images),
         lookup={},

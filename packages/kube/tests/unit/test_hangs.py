@@ -5,10 +5,10 @@ import pytest
 
 SERVICE = """
 import pathlib, signal, sys, threading
-from moorage_kube.inwork import InWork
+from moorage_kube.hangs import HangRecord
 
 signal.signal(signal.SIGTERM, lambda *_: print("asked to stop", flush=True))
-note = InWork(pathlib.Path(sys.argv[1]), None)
+note = HangRecord(pathlib.Path(sys.argv[1]), None)
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 print("ready", flush=True)
 sys.stdin.read()

@@ -14,7 +14,7 @@ LATER = NOON + timedelta(seconds=1)
 ADA = {"authorization": "Bearer kube-token"}
 
 
-class RenewedNamespace:
+class RecreatedNamespace:
     """The namespace lab, created at noon, which ada reads. `reads`: paths that show records named "old-…"."""
 
     def __init__(self, site: Site, reads: Sequence[str]) -> None:

@@ -40,7 +40,7 @@ SetAside = Callable[[Resource, Obj, str], Awaitable[Obj]]
 """Tell of an object that is skipped from now on, and why; returns it as it is then."""
 
 
-class InWork:
+class HangRecord:
     """The note of one process, made once its event loop handles SIGTERM. A disk that takes none stops nothing."""
 
     def __init__(
@@ -115,7 +115,7 @@ class InWork:
         return True
 
 
-IN_WORK: ContextVar[InWork | None] = ContextVar("IN_WORK", default=None)
+HANG_RECORD: ContextVar[HangRecord | None] = ContextVar("HANG_RECORD", default=None)
 """Of the process; its loops inherit it."""
 
 

@@ -10,7 +10,7 @@ from moorage_kube.resources import Obj, Resource
 from moorage_local.testing.fakeapi import FakeApi
 
 
-class OvertakenApi(FakeApi):
+class ConcurrentWriterApi(FakeApi):
     """Another party writes to an object just before each of the first `overtakes` writes of ours."""
 
     def __init__(self, overtakes: int = 1) -> None:
@@ -35,8 +35,8 @@ class OvertakenApi(FakeApi):
 
 
 @pytest.fixture
-def api() -> OvertakenApi:
-    return OvertakenApi()
+def api() -> ConcurrentWriterApi:
+    return ConcurrentWriterApi()
 
 
 def stored(api: FakeApi, resource: Resource, name: str, namespace: str = "lab", **fields: Any) -> Obj:
