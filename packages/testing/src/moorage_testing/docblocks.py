@@ -1,4 +1,4 @@
-"""The blocks of a page of docs: what language each is in, and which file of the tree its text says to change.
+"""The code blocks of a page of docs: the language of each, and the file of the tree that its text changes.
 
 A block with code follows a sentence that ends with one of:
 

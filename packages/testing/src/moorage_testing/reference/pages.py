@@ -113,7 +113,7 @@ def guardrails_page() -> str:
         cells = (name, rule.checks, kinds, rule.fields, rule.default, levels, rule.parameters, rule.fix)
         out.append("| " + " | ".join(_cell(cell) for cell in cells) + " |")
     out += ["\n## Rules of `moor doctor nodes`\n", f"They follow the cluster autoscaler's [FAQ]({FAQ}).\n"]
-    out += ["| rule | means | what to do | source |", "|---|---|---|---|"]
+    out += ["| rule | means | fix | source |", "|---|---|---|---|"]
     for hold in HOLD_RULES.values():
         out.append(f"| `{hold.name}` | {_cell(hold.means)} | {_cell(hold.fix)} | [FAQ]({hold.source}) |")
     return "\n".join([*out, *_targets()]) + "\n"

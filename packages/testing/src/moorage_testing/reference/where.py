@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[5]
 HEAD = """
 # Folders of the code
 
-Each folder of the code has one subject. Its `__init__.py` says what belongs in it; this page shows the first
+Each folder of the code has one subject. Its `__init__.py` describes its contents; this page shows the first
 sentences. The unit tests of `packages/moorage/src/moorage/decide/runs` are in
 `packages/moorage/tests/unit/decide/runs`; so it is for each folder.
 `ARCHITECTURE.md` shows which folder may import which.
@@ -32,7 +32,7 @@ def where_page(note: str) -> str:
 
 
 def _parts(package: Path) -> Iterator[tuple[str, str]]:
-    """The folders of a distribution with packages in them, and of the platform the files beside its folders."""
+    """The folders of a distribution with packages in them, and of the platform also its top-level files."""
     files = [path for path in package.rglob("*.py") if path.name == "__init__.py" and path.parent != package]
     if package.name == "moorage":
         files += [path for path in package.glob("*.py") if not path.name.startswith("_")]
@@ -45,5 +45,5 @@ def summary_of(path: Path) -> str:
     """The first paragraph of a module's docstring, on one line. Raises ValueError where it has none."""
     text = ast.get_docstring(ast.parse(path.read_text()))
     if not text:
-        raise ValueError(f"{path} has no docstring: say what belongs in it")
+        raise ValueError(f"{path} has no docstring: write one that describes its contents")
     return " ".join(inspect.cleandoc(text).split("\n\n")[0].split())
