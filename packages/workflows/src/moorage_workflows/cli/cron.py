@@ -64,12 +64,14 @@ def create(target: Target, file: Path, dry_run: bool, replace: bool) -> int:
     async def work(session: Session) -> int:
         now = session.clock.now()
         controller = await controller_of(session.api, now)
+        # plan all before the first write: an error in one document creates nothing
         planned = [crons.plan_cron(document, session.namespace, controller) for document in documents]
         check = (
             no_check
             if controller is Controller.ARGO
             else checks_of(session.api, session.namespace, evaluation=InPlace())
         )
+        # --replace turns a conflict of names into an update
         for made in planned:
             try:
                 created, notes = await crons.create_cron(session.api, made, check=check, dry_run=dry_run)
@@ -82,6 +84,7 @@ def create(target: Target, file: Path, dry_run: bool, replace: bool) -> int:
                     created, notes = await crons.replace_cron(session.api, made, check=check)
             for text in notes:
                 console.note(text)
+            # print the name, or with --dry-run the next slots
             view = crons.cron_of(created, (), now)
             if dry_run:
                 console.show_text(_next_slots(made, now))

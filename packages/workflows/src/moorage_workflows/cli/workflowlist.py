@@ -66,6 +66,7 @@ def list_(
     output: str,
 ) -> int:
     """List workflows, newest first, also deleted ones that the server has records of."""
+    # --running and --completed are sets of phases, which --status narrows
     phases = set(status)
     if running and completed:
         raise UsageError("--running and --completed exclude each other: give only one")
@@ -77,6 +78,7 @@ def list_(
 
     async def read(session: Session) -> Listing:
         namespace = None if all_namespaces else session.namespace
+        # the server filters by this choice
         choice = Choice(
             phases=tuple(sorted(phases)),
             prefix=prefix,
@@ -86,6 +88,7 @@ def list_(
             limit=limit,
         )
         views = await list_workflows(session.api, namespace, choice, ServerRecords(session))
+        # an empty list says whether a filter is the reason
         is_chosen = bool(phases or prefix or cron or since or selector)
         where = "in any namespace" if all_namespaces else f"in namespace {session.namespace}"
         now = session.clock.now
@@ -106,6 +109,7 @@ def list_(
             keys=[f"{view.namespace}/{view.uid or view.name}" for view in views],
         )
 
+    # with --watch the same reader runs again after each change
     async def work(session: Session) -> int:
         if watch:
             sources = [Source(WORKFLOWS, None if all_namespaces else session.namespace)]

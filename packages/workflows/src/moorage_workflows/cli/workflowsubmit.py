@@ -105,17 +105,20 @@ def submit(
     FILE is a YAML or JSON file with any number of documents, or - for stdin. WorkflowTemplates in the files are
     created first, or changed where they exist. Where Argo's controller runs, it runs the workflow.
     """
+    # exactly one source
     if bool(files) == bool(source):
         raise UsageError(
             "submit needs a FILE, or --from KIND/NAME" if not files else "use FILE or --from, not both",
             hint="moor workflow submit train.yaml; or moor workflow submit --from workflowtemplate/train",
         )
+    # templates are applied before the workflows that refer to them
     documents = [document for file in files for document in read_documents(file)]
     templates, manifests = sorted_documents(documents)
     if files and not manifests:
         raise UsageError("the files have no Workflow", hint="create templates: moor workflow template create FILE")
     values = parameter_values(_one_document(parameter_file)) if parameter_file else {}
     additions = Additions(values=values, **given)
+    # these options need exactly one workflow
     if len(manifests) > 1 and (additions.name or watch or follow):
         raise UsageError(
             f"the files have {len(manifests)} workflows: --name, --watch and --follow are for one",
@@ -125,6 +128,7 @@ def submit(
     async def work(session: Session) -> int:
         from moorage_workflows.actions.workflows import read_source
 
+        # templates are written only when it is not a dry run; the lint sees them either way
         texts = [await read_source(session.api, session.namespace, source)] if source else manifests
         if not dry_run:
             await _apply(session, templates)
@@ -257,9 +261,11 @@ async def submit_all(
     from moorage_workflows.actions.workflows import submit_workflow
     from moorage_workflows.cli.workflowsession import controller_here
 
+    # Argo checks its own workflows; ours are linted before they are created
     controller = await controller_here(session)
     check = checks_of(session.api, session.namespace, templates, evaluation=InPlace())
     names: list[str] = []
+    # print each name at once: a later failure does not hide workflows that exist
     for document in documents:
         submitted = await submit_workflow(
             session.api,
@@ -279,6 +285,7 @@ async def submit_all(
             console.show(names[-1])
     if dry_run:
         return 0
+    # then wait, or print the next commands
     if controller is Controller.ARGO:
         console.note("Argo's controller runs workflows on this cluster")
     if follow or watch or wait:

@@ -121,10 +121,12 @@ def save(
 
     Of a step that was killed (`code` None) only the log is saved.
     """
+    # a step that was killed has no outputs
     report = Report(order.pod)
     problems: list[str] = []
     if code is not None:
         report.exit_code = str(code)
+        # parameters and artifacts: each problem counts, but does not stop the others
         for number, parameter in enumerate(order.parameters):
             try:
                 value = _parameter(step, number, parameter.path, parameter.default)
@@ -140,11 +142,13 @@ def save(
                 report.artifacts += [artifact] if artifact is not None else []
         if order.keeps_result:
             report.result = _result(step)
+    # the log is saved in any case
     if order.keeps_logs:
         try:
             report.artifacts += _logs(step, order.log, server, stores, retrying)
         except StepError as error:
             problems.append(f"the log: {error.message}")
+    # problems of a failed step do not replace its failure
     for problem in problems:
         print(f"moorage: {problem}", file=sys.stderr, flush=True)
     if code == 0:

@@ -140,11 +140,13 @@ class CronView(Struct, frozen=True, kw_only=True):
 
 def parse_cron(obj: Mapping[str, Any]) -> CronView:
     """Read a CronWorkflow. Each of `problems` has the path, the value and the allowed values."""
+    # problems are collected: users see all of them at once
     problems: list[str] = []
     meta = obj["metadata"]
     spec = _mapping(obj.get("spec"))
     status = _mapping(obj.get("status"))
     annotations = annotations_of(obj)
+    # schedules and policy, with Argo's defaults
     schedules = spec.get("schedules") if spec.get("schedules") is not None else spec.get("schedule")
     texts = [schedules] if isinstance(schedules, str) else schedules
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts) or not texts:
@@ -157,6 +159,7 @@ def parse_cron(obj: Mapping[str, Any]) -> CronView:
     if policy not in list(Concurrency):
         problems.append(f"spec.concurrencyPolicy: {policy!r} is not known: use {', '.join(Concurrency)}")
         policy = Concurrency.ALLOW
+    # annotations of ours: slots to catch up
     deadline = _whole(spec, "startingDeadlineSeconds", problems)
     stop = _mapping(spec.get("stopStrategy"))
     catch_up_text = annotations.get(CATCH_UP_ANNOTATION, "0")
@@ -168,12 +171,14 @@ def parse_cron(obj: Mapping[str, Any]) -> CronView:
         )
     if not isinstance(spec.get("workflowSpec"), Mapping):
         problems.append("spec.workflowSpec: it is missing: give the spec of the Workflows to run")
+    # a backfill that is under way
     backfill = None
     if CRON_BACKFILL_ANNOTATION in annotations:
         try:
             backfill = msgspec.json.decode(annotations[CRON_BACKFILL_ANNOTATION], type=Backfill)
         except msgspec.MsgspecError as error:
             problems.append(f"metadata.annotations[{CRON_BACKFILL_ANNOTATION}]: it cannot be read: {error}")
+    # the status, which Argo may have written
     conditions = {
         str(each.get("type")): str(each.get("message") or "")
         for each in _sequence(status.get("conditions"))

@@ -152,12 +152,14 @@ class Artifacts:
 
         After any error, also one of the stream, the store is as it was before.
         """
+        # the namespace may be full before the first byte
         place, digest, size = self._use(), hashlib.sha256(), 0
         check_key(key)
         namespace = key.partition("/")[0]
         await self._check_room(place, namespace)
         upload = await self._do("write", lambda: place.create(key))
         whole = False
+        # limits are checked with every chunk: uploads of one namespace run at once
         try:
             async for chunk in _chunks(parts):
                 size += len(chunk)
@@ -169,6 +171,7 @@ class Artifacts:
             await self._do("write", upload.commit)
             whole = True
             version = await self._do("read", lambda: _or_none(place.version, key))
+        # discard an incomplete upload, also when the caller is cancelled
         finally:
             self._coming[namespace] -= size
             if whole:

@@ -100,14 +100,17 @@ class WorkflowStore:
 
         `since`: when its namespace was created. Older metrics are deleted: they belong to an earlier namespace.
         """
+        # times and labels of the object, for columns that are searched
         created = _micro(record.created_at, "createdAt") or 0
         metadata = record.document.get("metadata")
         labels = metadata.get("labels") if isinstance(metadata, Mapping) else None
+        # a repeated call returns the first record
         with self._db.transaction():
             if kept := self._kept(record.uid):
                 return kept
             if since is not None:
                 metric_rows.forget(self._db, since, record.namespace)
+            # the object of an older run of this name cannot exist any more
             self._db.run(
                 "UPDATE workflow_runs SET gone_at = ? WHERE namespace = ? AND name = ? AND gone_at IS NULL"
                 " AND created_at <= ?",
@@ -116,6 +119,7 @@ class WorkflowStore:
                 record.name,
                 created,
             )
+            # the row, which counts against the quota only if it is new
             row = (
                 record.uid,
                 record.namespace,
@@ -136,6 +140,7 @@ class WorkflowStore:
                 f"INSERT INTO workflow_runs ({columns}) VALUES ({marks}) ON CONFLICT (uid) DO NOTHING", *row
             ):
                 self._take(record.namespace, record.uid, _size(*row[-2:]))
+            # metrics count the run in the same transaction
             kept = self._kept(record.uid)
             points = [counted("total_count", phase=_phase(record), namespace=record.namespace)]
             if record.cron:

@@ -99,6 +99,7 @@ class WorkflowController(Controller):
     ) -> None:
         super().__init__(shared, "workflow", by_namespace=True)
         self._records, self._holder, self._evaluation = records, holder, shared.evaluation
+        # informers: one each for the whole operator
         self._workflows = self._follow(WORKFLOWS)
         pods = self._follow(
             PODS,
@@ -109,9 +110,11 @@ class WorkflowController(Controller):
         nodes = self._follow(NODES)
         self._leases = self._follow(LEASES, field_selector=NOT_OF_NODES)
         self._namespaces = self._follow(NAMESPACES)
+        # state of the runs, by the object's key
         self._live: dict[Key, Live] = {}
         self._changed: dict[Key, set[str]] = {}  # as in `Live`, from before the pods of a run are listed
         self._gone: dict[Key, set[str]] = {}  # uids of objects that were deleted, until the records know it
+        # helpers: later ones use earlier ones
         self._objects = RunObjects(shared)
         self._pods = RunPods(
             shared,
@@ -132,6 +135,7 @@ class WorkflowController(Controller):
             shared, records, holder=holder, namespaces=self._namespaces, live=self._live, look=self.loop.queue.add
         )
         self._reports = Reports(shared, self._locks)
+        # wire the informers to the loop last: a change may arrive at once
         pods.on_change(self._note_pod)  # before the loop hears of it
         self._workflows.on_change(self._note_gone)
         self.loop.hear(self._workflows, lambda obj: [key_of(obj)])
@@ -454,6 +458,7 @@ class WorkflowController(Controller):
         """Carry out a decision, in its order; return whether to decide again at once."""
         again = False
         ended: list[str] = []  # pods to delete
+        # memos first, because the end of a node is reported only once
         for remember in decision.remember:  # before the nodes' ends, after which it is not said again
             recall = remember.memo
             memo = Memo(
@@ -465,21 +470,25 @@ class WorkflowController(Controller):
                 words = f"the outputs of step {remember.node.display_name} are not memoized: {error.message}"
                 if (obj := self._workflows.get(key.name, key.namespace)) is not None:
                     await self._events.record(typed(obj), "Warning", "MemoRefused", words)
+        # then the records: a pod may exist only after its node is saved
         if decision.nodes or decision.workflow is not None or decision.metrics:
             problems = await self._records.save(
                 live.uid, self._holder, decision.nodes, decision.workflow, decision.metrics
             )
             live.run.metrics_refused(problems)
             again = bool(problems)
+        # create pods, as far as the limit of waiting pods permits
         live.line.order(decision.create)
         if orders := live.line.take():
             runtime = await self._pods.runtime()
             results = await at_once([partial(self._pods.create, key, live, order, runtime) for order in orders])
             again = again or any(results)
+        # the others stay pending, with the reason in their message
         for order in decision.create:
             if live.line.has(order.record.pod_name):
                 live.run.pod_refused(order.record.pod_name, IN_LINE, for_now=True)
                 again = True
+        # end pods; one that was never created ends here
         for end in decision.end:
             is_held = live.held.pop(end.pod, None) is not None
             if live.line.forget(end.pod) or is_held:  # there is no such pod, and none will be made
@@ -489,10 +498,12 @@ class WorkflowController(Controller):
                 ended.append(end.pod)
         await at_once([partial(self._pods.delete, name, key.namespace) for name in ended])
         await at_once([partial(self._pods.let_go, name, key, live) for name in decision.release])
+        # locks of ended nodes are free for other runs
         for node in decision.unlock:
             self._locks.release_node(live, node)
         if decision.unlock:
             await self._locks.grant()
+        # answers make the run decide again
         for question in decision.questions:
             match question:
                 case ConfigMapValue():

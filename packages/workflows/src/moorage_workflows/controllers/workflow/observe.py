@@ -25,6 +25,7 @@ _WAITING_WORDS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "Creat
 
 def keep_pod(pod: Obj) -> Obj:
     """The fields of a pod that the controller needs: a run of 10,000 steps has as many pods."""
+    # metadata: identity, deletion, and the annotations that the run reads
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     kept_meta = {
         key: meta[key]
@@ -46,6 +47,7 @@ def keep_pod(pod: Obj) -> Obj:
     kept_meta["annotations"] = {
         key: value for key, value in annotations_of(pod).items() if key in _KEPT_ANNOTATIONS
     }
+    # spec and status: placement, resources, and the states of containers
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -135,9 +135,11 @@ class RunPods:
     async def create(self, key: Key, live: Live, order: CreatePod, runtime: StepRuntime) -> bool:
         """Create one pod; return whether the run got news about it."""
         name = order.record.pod_name
+        # the run may have ended the node since the decision
         if not live.run.waits_for(name):
             live.line.forget(name)
             return False
+        # the request has the values of this moment, such as the remaining deadline
         claims = await self._objects.claim_templates(key, live.run.workflow)
         request = PodRequest(
             record=order.record,
@@ -151,6 +153,7 @@ class RunPods:
             volumes={claim: f"{key.name}-{claim}" for claim in claims},
             retries=live.run.workflow.retries,
         )
+        # an invalid template ends the node; a missing image command delays the pod
         try:
             pod = self._pod(key, request, runtime)
         except PodError as error:
@@ -161,6 +164,7 @@ class RunPods:
             live.run.pod_refused(name, pod, for_now=True)
             self._hold(live, order)
             return True
+        # an earlier operator may have created the pod before it was killed
         try:
             await self._api.create(PODS, pod, key.namespace)
         except AlreadyExists:
@@ -173,6 +177,7 @@ class RunPods:
                 note_place(live, seen)
                 live.run.pod_seen(seen)
             return True
+        # a quota is tried again; another refusal is final
         except (Invalid, BadRequest, Forbidden) as error:
             for_now = is_quota(error)
             live.run.pod_refused(name, error.message, for_now=for_now)

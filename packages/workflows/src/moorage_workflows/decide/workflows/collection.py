@@ -192,6 +192,7 @@ def make_deleter_pod(
 
     It needs no token: its termination message names the artifacts that could not be deleted.
     """
+    # the order: one entry for each artifact, with secrets by number
     meta, spec = document["metadata"], document.get("spec") or {}
     secrets: list[Mapping[str, Any]] = []
     entries = [
@@ -204,11 +205,13 @@ def make_deleter_pod(
         }
         for each in deleter.doomed
     ]
+    # secrets reach the executor as variables, so that the order has none
     env: list[Obj] = [{"name": "HOME", "value": FOLDER_PATH}, {"name": "TMPDIR", "value": FOLDER_PATH}]
     env += [
         {"name": f"MOORAGE_SECRET_{number}", "valueFrom": {"secretKeyRef": dict(selector)}}
         for number, selector in enumerate(secrets)
     ]
+    # the pod runs without root and without privileges
     security = container_security() | {
         "runAsNonRoot": True,
         "runAsUser": USER_ID,
@@ -240,6 +243,7 @@ def make_deleter_pod(
             {"name": _ORDER, "downwardAPI": {"items": [item]}},
         ],
     }
+    # the user's account and patch, which may not remove the container
     if deleter.service_account:
         pod_spec["serviceAccountName"] = deleter.service_account
     if patch := (spec.get("artifactGC") or {}).get("podSpecPatch"):
@@ -247,6 +251,7 @@ def make_deleter_pod(
         if not any(container.get("name") == "main" for container in pod_spec.get("containers") or ()):
             raise PatchError("removes the container main")
         pod_spec["restartPolicy"] = "Never"
+    # metadata of the user, then ours: the owner always comes from the workflow
     labels = {**(deleter.metadata.get("labels") or {})}
     annotations = {**(deleter.metadata.get("annotations") or {})}
     labels |= {WORKFLOW_LABEL: str(meta["name"]), COMPONENT_LABEL: COMPONENT}

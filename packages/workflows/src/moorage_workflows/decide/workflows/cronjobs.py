@@ -279,6 +279,7 @@ class _Conversion:
 
     def _retries(self, job: Fields, pod: Fields, leaf: dict[str, Any], containers: list[Obj]) -> None:
         ledger, place = self._ledger, "retryStrategy"
+        # limits for each index count before the limit of the Job
         limit, per_index = job.take("backoffLimit"), job.take("backoffLimitPerIndex")
         path = job.at("backoffLimit")
         if per_index is not None:
@@ -289,12 +290,14 @@ class _Conversion:
             ledger.lost(
                 job.at("maxFailedIndexes"), f"all other indexes run to their end, also after {failed} failures"
             )
+        # without a limit, a Job has a default
         is_stated = limit is not None
         if limit is None:
             limit = BACKOFF_LIMIT
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
             ledger.refused(path, f"must be a whole number from 0 (found {limit!r})")
             return
+        # a workflow never restarts a container in its pod
         policy = pod.take("restartPolicy")
         if policy not in ("Never", "OnFailure", None):
             ledger.refused(pod.at("restartPolicy"), f"must be Never or OnFailure in a CronJob (found {policy!r})")
@@ -305,6 +308,7 @@ class _Conversion:
             if job.take("podFailurePolicy") is not None:
                 ledger.dropped(job.at("podFailurePolicy"), "without retries it decides nothing")
             return
+        # the limit, and pauses like those of a Job
         leaf[place] = {"limit": str(limit), "retryPolicy": "Always", "backoff": dict(BACKOFF)}
         text = "" if is_stated else f"is not set: a Job's default of {BACKOFF_LIMIT} is written. "
         ledger.kept(path, f"{place}.limit", text + "the pauses are those of a Job: 10 s to 6 min")
@@ -315,6 +319,7 @@ class _Conversion:
                 "OnFailure restarts the container in its pod; a workflow starts a new pod, perhaps on another"
                 " node. Files of the container in emptyDir volumes are lost",
             )
+        # rules by exit code become an expression
         failures = job.take("podFailurePolicy")
         rules = mapping(failures).get("rules")
         if failures is not None and not rules:
@@ -326,6 +331,7 @@ class _Conversion:
     def _failure_rules(self, rules: Any, path: Path, main: set[str], strategy: dict[str, Any]) -> None:
         """The first rule that fits decides, as in a Job."""
         ledger = self._ledger
+        # each rule with exit codes becomes a condition; all others are reported
         choices: list[tuple[str, bool]] = []  # (condition, whether it is tried again)
         for index, rule in enumerate(rules):
             rule, where = mapping(rule), (*path, index)
@@ -354,9 +360,11 @@ class _Conversion:
                 ledger.changed(where, "retryStrategy.expression", "pods of other indexes run to their end")
             else:
                 ledger.kept(where, "retryStrategy.expression")
+        # the last rules may be dropped if they only repeat the default
         while choices and choices[-1][1]:
             choices.pop()  # what is not named is tried again anyway
         expression = ""
+        # from the last rule to the first, so that the first match decides
         for condition, is_retried in reversed(choices):
             if not expression:
                 expression = f"!({condition})"
@@ -374,6 +382,7 @@ class _Conversion:
     def _parallel(self, job: Fields, spec: dict[str, Any], leaf: dict[str, Any]) -> None:
         """Several pods of one Job: a step that is run once for each number."""
         ledger = self._ledger
+        # invalid numbers are refused before anything is written
         parallelism, completions = job.take("parallelism"), job.take("completions")
         mode = job.take("completionMode")
         for key, value in (("parallelism", parallelism), ("completions", completions)):
@@ -381,6 +390,7 @@ class _Conversion:
                 ledger.refused(job.at(key), f"must be a whole number from 0 (found {value!r})")
                 return
         is_indexed = mode == "Indexed"
+        # the number of pods: completions, or as many as run at a time
         if parallelism == 0:
             spec["suspend"] = True
             ledger.changed(job.at("parallelism"), "spec.suspend", "0 runs no pods: the CronWorkflow is suspended")
@@ -399,6 +409,7 @@ class _Conversion:
             ledger.refused(job.at("completions"), "0 completions: the Job runs nothing, and nothing is converted")
             return
         workflow = self._workflow
+        # one pod needs no loop
         if mode is not None and not is_indexed:
             ledger.dropped(job.at("completionMode"), "the default")
         if count == 1 and not is_indexed:
@@ -408,6 +419,7 @@ class _Conversion:
             workflow["entrypoint"] = ENTRY
             workflow["templates"] = [leaf]
             return
+        # several pods are a step with a sequence
         leaf["name"] = WORKER
         step: dict[str, Any] = {"name": WORKER, "template": WORKER, "withSequence": {"count": str(count)}}
         if is_indexed:
@@ -420,11 +432,13 @@ class _Conversion:
                 "JOB_COMPLETION_INDEX is set as before; the annotation job-completion-index and the host name"
                 " with the index are not",
             )
+        # the entry template limits how many run at a time
         entry = {"name": ENTRY, "parallelism": min(at_once, count), "steps": [[step]]}
         if completions is not None:
             ledger.kept(job.at("completions"), "steps[0][0].withSequence.count")
         if parallelism is not None:
             ledger.kept(job.at("parallelism"), "parallelism of the template main")
+        # limits of retries differ: the ledger says so
         if (
             "retryStrategy" in leaf
             and at(self._obj, ("spec", "jobTemplate", "spec", "backoffLimitPerIndex")) is None
@@ -500,6 +514,7 @@ class _Conversion:
 
     def _containers(self, pod: Fields, containers: list[Obj], leaf: dict[str, Any]) -> None:
         ledger = self._ledger
+        # init containers with restartPolicy Always become sidecars
         first: list[Obj] = []
         beside: list[Obj] = []
         for index, container in enumerate(sequence(pod.take("initContainers"))):
@@ -516,6 +531,7 @@ class _Conversion:
                 ledger.kept(path, "initContainers of the template")
         if first:
             leaf["initContainers"] = first
+        # one container is a container template; its command may come from the image
         if len(containers) == 1:
             container = dict(containers[0])
             name = container.pop("name", None)
@@ -533,6 +549,7 @@ class _Conversion:
                     " cannot; write it down before you add outputs",
                 )
             leaf["container"] = container
+        # several containers are a container set, which needs every command
         else:
             held = []
             for index, container in enumerate(containers):
@@ -589,6 +606,7 @@ class _Conversion:
     def _by_reference(self, job: Fields, template: Fields, pod: Fields, submit: Submit) -> None:
         """The CronWorkflow starts the WorkflowTemplate itself: no pod submits it, and none waits for it."""
         ledger, workflow = self._ledger, self._workflow
+        # the reference replaces the pod that ran `argo submit`
         path = (*pod.at("containers"), 0)
         reference: dict[str, Any] = {"name": submit.template}
         if submit.is_cluster:
@@ -600,6 +618,7 @@ class _Conversion:
             f"`argo submit --from` becomes a reference to {submit.template}: no pod submits it and waits. A pod"
             " that is evicted while it waits cannot start the work twice any more",
         )
+        # options of the command line become fields of the spec
         if submit.parameters:
             workflow["arguments"] = {
                 "parameters": [{"name": key, "value": value} for key, value in submit.parameters.items()]
@@ -629,12 +648,14 @@ class _Conversion:
         if submit.labels:
             self._runs["labels"] = {**mapping(self._runs.get("labels")), **submit.labels}
             ledger.kept(path, "spec.workflowMetadata.labels")
+        # Cronitor's wrapper becomes an annotation, which needs the user's key
         if submit.monitor:
             ledger.advice(
                 path,
                 f"`cronitor exec {submit.monitor}` reported the start and the end. Add the annotation"
                 f" moorage.dev/monitor: https://cronitor.link/p/API-KEY/{submit.monitor} to the CronWorkflow",
             )
+        # fields of the submitting pod have no meaning any more
         for key, _ in template.taken(("metadata",)):
             ledger.lost(template.at(key), "belonged to the pod that submitted; set it in the WorkflowTemplate")
         if pod.take("restartPolicy") is not None:

@@ -337,6 +337,7 @@ class _Folding:
 
     def _grouped(self, above: str, children: Sequence[NodeRecord], before: Sequence[tuple[int, ...]]) -> _Level:
         """Equal children as one piece each, in the order of the graph. Groups of steps are passed through."""
+        # pieces are numbered as they are made; groups of steps only pass their parents on
         ranks = _ranks(before)
         pieces: list[_Piece] = []
         edges: list[tuple[int, int]] = []
@@ -345,6 +346,7 @@ class _Folding:
         known: dict[tuple[int, ...], tuple[int, ...]] = {}
         used: Counter[str] = Counter()
 
+        # the pieces before a child, through any groups of steps
         def pieces_before(place: int) -> tuple[int, ...]:
             key = before[place]
             if key not in known:
@@ -357,6 +359,7 @@ class _Folding:
                 known[key] = tuple(sorted(reached))
             return known[key]
 
+        # children of one rank cannot depend on each other, so equal ones may be folded
         by_rank: dict[int, list[int]] = {}
         for place, rank in enumerate(ranks):
             by_rank.setdefault(rank, []).append(place)
@@ -368,6 +371,7 @@ class _Folding:
                     passed[place] = pieces_before(place)
                 else:
                     same.setdefault((_likeness(child), pieces_before(place)), []).append(place)
+            # equal ones after the same pieces are one piece, from FOLD_MIN on
             for (likeness, after), places in same.items():
                 places.sort(key=lambda place: natural(children[place].name))
                 groups = [places] if len(places) >= FOLD_MIN and likeness else [[place] for place in places]

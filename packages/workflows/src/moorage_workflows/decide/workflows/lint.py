@@ -248,6 +248,7 @@ class _Spec:
 
     def _check_templates(self, spec: Mapping[str, Any]) -> None:
         out = self._out
+        # templates of the spec, and those that it can reach in other documents
         templates = sequence(spec.get("templates"))
         library = Library({"spec": {**spec, "templateDefaults": None}}, self._others)
         elsewhere = [
@@ -255,14 +256,17 @@ class _Spec:
             for key in self._others
             for name in library.templates(key.scope)
         ]
+        # the metadata of runs decides which variables exist
         metadata = mapping(self._document.get("metadata"))
         if self._document.get("kind") == "CronWorkflow":
             metadata = mapping(mapping(self._document.get("spec")).get("workflowMetadata"))
         seen = scopes.of_workflow(spec, metadata, is_template=self._is_template)
+        # exports of all templates are visible everywhere
         every = [template for template in templates if isinstance(template, Mapping)]
         uses = [use for template in every for use in uses_of(template)]
         inlines = [use.holder["inline"] for use in uses if mapping(use.holder.get("inline"))]
         seen = scopes.with_exports(seen, [*every, *inlines, *elsewhere])
+        # the place and the surroundings are the same for all templates
         place = Place(library=library, scope="", seen=seen, knows_others=self._knows_others)
         around = Surroundings(
             defaults=mapping(spec.get("templateDefaults")),
@@ -275,6 +279,7 @@ class _Spec:
             ),
             missing_volume_is_error=not self._is_template or bool(spec.get("entrypoint")),
         )
+        # the entrypoint and the list as a whole
         self._check_entry(spec, place)
         gathered = Gathered()
         at: Path = (*self._path, "templates")
@@ -283,9 +288,11 @@ class _Spec:
             gathered.warning("limit", at, beyond(len(templates), "templates", TEMPLATES_MAX))
         if not templates and not self._is_template and "workflowTemplateRef" not in self._own:
             gathered.error("template", at, "must have at least one template")
+        # each template, then cycles between them
         for index, template in enumerate(templates):
             check_one(gathered, mapping(template), (*at, index), place, around)
         _check_recursion(gathered, every, at)
+        # findings of joined fields move to the fields of this document
         for finding in gathered.items:
             out.items[self._moved(finding)] = None
 

@@ -198,6 +198,7 @@ def added(
 
     `namespace` empty: it is built in. Raises MetricRefused where the name already stands for something else.
     """
+    # one name has one kind and one help in a namespace
     if namespace:
         _check(point)
     if other is not None and (other.kind, other.help) != (point.kind, point.help):
@@ -206,6 +207,7 @@ def added(
             f"the {field} of metric {point.name} is {getattr(other, field)!r} in the namespace {namespace}, and"
             f" {getattr(point, field)!r} here: use another name"
         )
+    # other buckets begin a new series
     begins = series is None or series.buckets != point.buckets
     before = MetricSeries(
         namespace=namespace,
@@ -218,8 +220,10 @@ def added(
     )
     if series is not None and not begins:
         before = series
+    # a value in real time is computed at each read
     if point.since:
         return msgspec.structs.replace(before, since=point.since, uid=uid)
+    # histograms count, all others have one value
     if point.kind == "histogram":
         counts = list(before.counts)
         counts[bisect.bisect_left(point.buckets, point.value)] += 1

@@ -91,11 +91,13 @@ def parse_monitor(annotations: Mapping[str, str]) -> tuple[Monitor | None, tuple
 
     Messages do not repeat an address: addresses are secrets of the monitoring service.
     """
+    # addresses: one for all beats, and one for each
     problems: list[str] = []
     address = _address(MONITOR_ANNOTATION, annotations, problems)
     addresses = {
         beat: text for beat in Beat if (text := _address(f"{MONITOR_PREFIX}{beat}", annotations, problems))
     }
+    # targets of notices; commands are not possible here
     targets: list[Target] = []
     for text in annotations.get(NOTIFY_ANNOTATION, "").split():
         try:
@@ -110,6 +112,7 @@ def parse_monitor(annotations: Mapping[str, str]) -> tuple[Monitor | None, tuple
     if len(targets) > TARGETS_MAX:
         problems.append(f"{NOTIFY_ANNOTATION}: {len(targets)} targets; at most {TARGETS_MAX} are allowed")
         targets = targets[:TARGETS_MAX]
+    # the time after which a run is overdue
     after = None
     after_key = f"{MONITOR_PREFIX}after"
     if after_key in annotations:

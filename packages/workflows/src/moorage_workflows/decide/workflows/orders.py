@@ -73,11 +73,13 @@ def make_order(
     archives_logs: bool,
 ) -> Ordered:
     """`workflow`: its metadata. `mounts`: volumeMounts of main. Raises OrderError."""
+    # secrets are numbered for init and wait separately: each gets only its own
     archive_location: Mapping[str, Any] = template.get("archiveLocation") or {}
     input_secrets: list[Mapping[str, Any]] = []
     output_secrets: list[Mapping[str, Any]] = []
     inputs: list[Input] = []
     fetched: list[Obj] = []
+    # inputs: where each comes from, and how main sees it
     for number, entry in enumerate((template.get("inputs") or {}).get("artifacts") or ()):
         field = f"inputs.artifacts[{number}]"
         location, archive = _source(entry, artifacts.get(entry["name"]), field, archive_location)
@@ -96,6 +98,7 @@ def make_order(
             }
         )
         inputs.append(Input(f"{field}.path", path, mount))
+    # outputs: files that become parameters, and artifacts
     outputs = template.get("outputs") or {}
     parameters = [
         _parameter(entry, f"outputs.parameters[{number}]")
@@ -108,6 +111,7 @@ def make_order(
         )
         for number, entry in enumerate(outputs.get("artifacts") or ())
     ]
+    # the document for the executor
     log = _log(archive_location, output_secrets) if archives_logs else {}
     document: Obj = {
         "workflow": workflow["uid"],

@@ -155,21 +155,25 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
 
     Patches of the workflow and of the template are applied before the command of `main` is wrapped.
     """
+    # templates that the executor carries out have a container of ours as main
     annotations: dict[str, str] = {}
     request, resource = _resource_step(request, runtime, annotations)
     built = _built_in(request)
     mains = _mains_of(request) if built is None else [_built_in_main(request, runtime, built)]
     main = next((container for container in mains if container["name"] == MAIN), mains[-1])
     has_main = main["name"] == MAIN
+    # the order decides whether main is wrapped
     ordered = _ordered(request, main, wraps_result=request.wants_result and has_main, keeps=built is None)
     if ordered.wraps and not has_main:
         raise _error(request, "outputs", "are those of a container named main, and the set has none")
     in_turn = _runs_in_turn(request.template, ordered)
+    # the parts that the user wrote
     spec: Obj = {"restartPolicy": "Never"} | _scheduling(request)
     if resource and (account := account_of(request.template, request.workflow.get("spec") or {})):
         spec["serviceAccountName"] = account
     if "script" in request.template:
         _add_source(request, main, annotations)
+    # the parts that carry inputs and outputs
     _add_inputs(request, main, ordered)
     helpers = _helpers(request, runtime, ordered, in_turn=in_turn)
     sidecars = list(_containers(request, main, "sidecars"))
@@ -177,10 +181,12 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
     before = [container for container in helpers if container["name"] == INIT]
     if before := [*before, *_containers(request, main, "initContainers")]:
         spec["initContainers"] = before
+    # limits of this attempt
     if request.excluded_hosts:
         spec["affinity"] = _without_hosts(spec.get("affinity") or {}, request.excluded_hosts)
     if request.deadline_seconds is not None:
         spec["activeDeadlineSeconds"] = max(1, request.deadline_seconds)
+    # patches see the user's command, so the wrapping comes after them
     spec["volumes"] = _volumes(request, spec)
     steps = {str(container["name"]) for container in mains}
     spec = _patched(request, spec, steps)
@@ -191,6 +197,7 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
         _wrap(request, runtime, spec)
     if not spec["volumes"]:
         del spec["volumes"]
+    # the order, where an executor runs in the pod
     if helpers or built is not None or resource:
         order = ordered.document | {"shell": (ordered.wraps or in_turn) and not runtime.on_processes}
         if built is not None:
@@ -233,10 +240,12 @@ def _resource_step(
 ) -> tuple[PodRequest, Obj | None]:
     """A request for a resource template, as one for a container of ours, and its order; others as they are."""
     template = request.template
+    # only resource templates, which need our image
     if not template.get("resource"):
         return request, None
     if not runtime.image:
         raise _error(request, "resource", "needs Moorage's own image, which is not known: set MOORAGE_IMAGE")
+    # the order has all fields checked
     try:
         order = order_of(
             template,
@@ -247,6 +256,7 @@ def _resource_step(
         )
     except OrderError as error:
         raise _error(request, error.path, error.message) from error
+    # the service account's token is mounted here, because automounting may be off
     mounts: list[Obj] = [
         {"name": _ORDER, "mountPath": ORDER_PATH, "readOnly": True},
         {"name": _ACCOUNT, "mountPath": ACCOUNT_PATH, "readOnly": True},
@@ -257,6 +267,7 @@ def _resource_step(
         _check_source(request, "resource.manifest", manifest, "pass it as an artifact, by manifestFrom")
         annotations[SOURCE_ANNOTATION] = manifest
         mounts.append({"name": _SCRIPT, "mountPath": SCRIPT_PATH, "readOnly": True})
+    # the container, as a user would write it
     container: Obj = {
         "image": runtime.image,
         "command": [runtime.python, "-m", "moorage_workflows.executor", "resource"],
@@ -673,6 +684,7 @@ def _metadata(request: PodRequest, runtime: StepRuntime, own: Mapping[str, str],
 
     `shown`: the container whose log is the step's.
     """
+    # metadata of the workflow, then of the template
     meta, spec = request.workflow["metadata"], request.workflow.get("spec") or {}
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {_DEFAULT_CONTAINER: shown}
@@ -681,10 +693,12 @@ def _metadata(request: PodRequest, runtime: StepRuntime, own: Mapping[str, str],
     for given in (spec.get("podMetadata") or {}, request.template.get("metadata") or {}):
         labels |= given.get("labels") or {}
         annotations |= given.get("annotations") or {}
+    # labels of other controllers would hand the pod to them
     for key in _OTHERS_LABELS:
         labels.pop(key, None)
     labels |= {WORKFLOW_LABEL: str(meta["name"]), COMPLETED_LABEL: "false"}
     annotations |= {NODE_ID_ANNOTATION: request.record.id, NODE_NAME_ANNOTATION: request.record.name, **own}
+    # the owner and the budget always come from the workflow
     for table, of_workflow, key in (
         (labels, meta.get("labels") or {}, OWNER_LABEL),
         (annotations, meta.get("annotations") or {}, OWNER_ANNOTATION),
@@ -693,6 +707,7 @@ def _metadata(request: PodRequest, runtime: StepRuntime, own: Mapping[str, str],
         table.pop(key, None)
         if of_workflow.get(key):
             table[key] = of_workflow[key]
+    # Kubernetes limits all annotations of an object together
     size = sum(len(str(key).encode()) + len(str(value).encode()) for key, value in annotations.items())
     if size > ANNOTATIONS_BYTES:
         raise _error(

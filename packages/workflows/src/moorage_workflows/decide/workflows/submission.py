@@ -155,6 +155,7 @@ def with_additions(
 
     `ours`: whether Moorage runs it for certain; it is marked then. Raises UsageError, with the field at fault.
     """
+    # a copy without fields that the API server sets
     made: Obj = json.loads(json.dumps(document))
     meta: Obj = dict(made.get("metadata") or {})
     spec: Obj = dict(made.get("spec") or {})
@@ -164,6 +165,7 @@ def with_additions(
     for gone in ("uid", "resourceVersion", "creationTimestamp", "managedFields", "selfLink", "generation"):
         meta.pop(gone, None)
     made.pop("status", None)
+    # a name excludes a prefix
     if additions.name:
         meta["name"] = additions.name
         meta.pop("generateName", None)
@@ -173,6 +175,7 @@ def with_additions(
     elif meta.get("name"):
         meta.pop("generateName", None)
     _check_name(meta)
+    # labels and annotations of the user; the label that makes it ours does not replace another
     if labels := dict(pairs_of(additions.labels, "labels", "label")):
         _check_labels(labels)
         meta["labels"] = {**(meta.get("labels") or {}), **labels}
@@ -180,6 +183,7 @@ def with_additions(
         meta["annotations"] = {**(meta.get("annotations") or {}), **additions.annotations}
     if ours:
         meta["labels"] = {INSTANCE_LABEL: OUR_INSTANCE, **(meta.get("labels") or {})}
+    # fields of the spec that have options
     for key, value in (
         ("entrypoint", additions.entrypoint),
         ("serviceAccountName", additions.service_account),
@@ -193,6 +197,7 @@ def with_additions(
         pods: Obj = dict(spec.get("podMetadata") or {})
         pods["annotations"] = {**(pods.get("annotations") or {}), HOST_ENV_ANNOTATION: "true"}
         spec["podMetadata"] = pods
+    # parameters, where those of the command line win over the file
     values = {**additions.values, **dict(pairs_of(additions.parameters, "parameters", "parameter"))}
     if values:
         spec["arguments"] = _with_parameters(spec, values, declared or {})

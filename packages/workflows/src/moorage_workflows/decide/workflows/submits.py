@@ -135,6 +135,7 @@ def _words_of(script: str) -> tuple[list[str], list[str]]:
 
 
 def _parsed(words: Sequence[str], substitutions: Sequence[str], namespace: str, monitor: str) -> Submit:
+    # options of the command line, with substitutions as marks
     source = ""
     name = entrypoint = account = ""
     priority: int | None = None
@@ -146,6 +147,7 @@ def _parsed(words: Sequence[str], substitutions: Sequence[str], namespace: str, 
         if target == "name":
             name = _MARK.sub(lambda match: f"$({substitutions[int(match[1])]})", value)
             continue
+        # all others are plain texts, or dates that the workflow computes itself
         text, is_dated = _text(option, value, substitutions)
         has_dates |= is_dated
         if target == "source":
@@ -169,6 +171,7 @@ def _parsed(words: Sequence[str], substitutions: Sequence[str], namespace: str, 
             if not re.fullmatch(r"-?[0-9]{1,9}", text):
                 raise _No(f"the priority {text!r} is not a number")
             priority = int(text)
+    # only a submission from a template can become a reference
     if not source:
         raise _No("it submits a file, not --from a template")
     word, slash, template = source.partition("/")

@@ -250,16 +250,19 @@ def workflow_object(
 
     The end in the record is newer than in the object: the record is written first.
     """
+    # the base is the object while it exists, because labels may change
     document = record.document
     base = live if live is not None else document
     meta = dict(_mapping(base.get("metadata")))
     meta |= {"namespace": record.namespace, "name": record.name, "uid": record.uid}
+    # facts that only the record has
     if record.created_at and not meta.get("creationTimestamp"):
         meta["creationTimestamp"] = record.created_at
     if record.owner and OWNER_ANNOTATION not in annotations_of({"metadata": meta}):
         meta["annotations"] = {**annotations_of({"metadata": meta}), OWNER_ANNOTATION: record.owner}
     if record.cron and CRON_LABEL not in labels_of({"metadata": meta}):
         meta["labels"] = {**labels_of({"metadata": meta}), CRON_LABEL: record.cron}
+    # the record's status wins, where it has a value
     status = dict(_mapping(_mapping(live).get("status")))
     known = {
         "phase": record.phase or status.get("phase") or PENDING,
@@ -373,6 +376,7 @@ def tree_of(nodes: Sequence[NodeRecord], *, whole: bool = True) -> tuple[TreeRow
     Groups of steps are replaced by their steps. Unless `whole`, many sibling items of a loop, or sibling
     steps of one template, are counted instead, with all that is below them.
     """
+    # the node above each node, and the nodes below each
     by_id = {node.id: node for node in nodes}
     by_name = {node.name: node for node in nodes}
     above: dict[str, str] = {}
@@ -382,6 +386,7 @@ def tree_of(nodes: Sequence[NodeRecord], *, whole: bool = True) -> tuple[TreeRow
     for node in nodes:
         if node.type not in _WITHIN:
             below.setdefault(above[node.id], []).append(node)
+    # walk from the top with a stack: trees may be thousands of nodes deep
     rows: list[TreeRow] = []
     roots = sorted(below.get("", ()), key=_root_order, reverse=True)
     waiting: list[tuple[Sequence[NodeRecord], int, str, str]] = [((node,), 0, "", "") for node in roots]
@@ -389,6 +394,7 @@ def tree_of(nodes: Sequence[NodeRecord], *, whole: bool = True) -> tuple[TreeRow
     while waiting:
         alike, depth, guides, rest = waiting.pop()
         node = alike[0]
+        # counted nodes are one row, and all below them is hidden
         if len(alike) > 1:
             rows.append(TreeRow(node, depth, guides, len(alike)))
             inside = list(alike)
@@ -400,6 +406,7 @@ def tree_of(nodes: Sequence[NodeRecord], *, whole: bool = True) -> tuple[TreeRow
             continue
         if node.id in shown:
             continue  # names that form a circle
+        # a node's row, then its children with the guides of the tree
         shown.add(node.id)
         rows.append(TreeRow(node, depth, guides))
         inner = _in_order(below.get(node.id, ()))
@@ -409,6 +416,7 @@ def tree_of(nodes: Sequence[NodeRecord], *, whole: bool = True) -> tuple[TreeRow
             waiting.append(
                 (row, depth + 1, rest + ("└ " if is_last else "├ "), rest + ("  " if is_last else "│ "))
             )
+    # nodes in circles of damaged records come last
     rows += [TreeRow(node, 0, "") for node in nodes if node.id not in shown and node.type not in _WITHIN]
     return tuple(rows)
 

@@ -209,6 +209,7 @@ def _of_nodes(view: WorkflowView, spec: Mapping[str, Any], live: Sequence[NodeRe
 
 def _of_node(view: WorkflowView, spec: Mapping[str, Any], node: NodeRecord) -> Wait | None:
     """The reason why one node that is not final waits; None: it does not wait."""
+    # waits that need no pod: a pause, or a person
     if backoff := _BACKOFF.match(node.message):
         until = moment(backoff[1])
         return Wait(kind=WaitKind.BACKOFF, message="it pauses before its next attempt", until=until)
@@ -228,11 +229,13 @@ def _of_node(view: WorkflowView, spec: Mapping[str, Any], node: NodeRecord) -> W
             hint=f"resume it: {hint}",
             until=until,
         )
+    # then a lock, by the node's message
     if node.phase is not NodePhase.PENDING:
         return None
     if lock := _LOCK.match(node.message):
         locks = tuple(_lock_of(name) for name in lock[1].split(", "))
         return _lock_wait(locks, lock[2] or "")
+    # then the pod: refused by a quota, held back, or not started
     if node.type is NodeType.POD and node.pod_name:
         if "exceeded quota" in node.message:
             return Wait(

@@ -247,6 +247,7 @@ class Actions:
         raise AssertionError("the last conflict is raised")
 
     def _patch(self, task: Task) -> Done:
+        # the patch: one document of the form that the strategy needs
         strategy = task.flags.text("type") or task.merge_strategy or "strategic"
         content_type = PATCH_TYPES.get(strategy)
         if content_type is None:
@@ -259,6 +260,7 @@ class Actions:
             raise StepError(
                 f"the manifest of a {strategy} patch must be a {'list' if strategy == 'json' else 'mapping'}"
             )
+        # the object: from flags, else from the manifest
         targets = task.flags.targets
         if targets:
             if len(targets) != 1 or not targets[0][1]:
@@ -273,6 +275,7 @@ class Actions:
             obj = _checked(patch)
             resource, namespace = self._place(task, obj)
             name = _name_of(obj, "patch")
+        # send it; a JSON patch is not repeated, because it may not be idempotent
         path = resource.path(namespace=namespace, name=name) + self._subresource(task)
         what = f"{resource.kind} {name!r} cannot be patched"
         query = self._writing(task)

@@ -66,6 +66,7 @@ class Cluster:
         content_type: str = "application/json",
     ) -> Obj:
         """One request, as the protocol has it."""
+        # the token is read again for each request: kubelets renew it
         try:
             token = (self._account / "token").read_text(encoding="utf-8").strip()
             context = ssl.create_default_context(cafile=str(self._account / "ca.crt"))
@@ -79,12 +80,14 @@ class Cluster:
             "Accept": "application/json",
             "User-Agent": "moorage-executor",
         }
+        # the request
         data = None
         if body is not None:
             data = json.dumps(body, ensure_ascii=False).encode()
             headers["Content-Type"] = content_type
         url = path + (f"?{urllib.parse.urlencode(query)}" if query else "")
         connection = http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_SECONDS, context=context)
+        # after the first byte it is unknown whether the server carried it out
         is_sent = False
         try:
             connection.connect()
@@ -98,6 +101,7 @@ class Cluster:
             raise Lost(what) if is_sent else Passing(what) from error
         finally:
             connection.close()
+        # a very large answer is not parsed
         if len(text) > ANSWER_BYTES:
             raise StepError(f"{method} {path}: the answer has more than {ANSWER_BYTES} bytes")
         return _read(f"{method} {path}", answer.status, text)

@@ -128,13 +128,16 @@ def nodes_taken_over(
     earlier run's: this one never deletes them. Nodes with deleted artifacts run again, and so do hooks of
     the workflow. Skipped steps are decided again.
     """
+    # run again: failed nodes, and those with deleted artifacts
     records = {node.id: node for node in nodes}
     lacking = {node.id for node in records.values() if node.type.has_pod and _lacks_artifacts(node.outputs)}
     forgotten = nodes_to_forget(records.values(), Retry(), also=lacking)
+    # ids follow from names, so renamed nodes need new ids
     made = Ids(name)
     ids = {node.id: made.of(_renamed(node.name, earlier, name)) for node in records.values()}
     hooks = f"{earlier}.hooks."
     taken = []
+    # copy the others as memoized nodes, without pods and locks
     for node in records.values():
         is_asked_again = node.type is NodeType.SKIPPED and (not node.boundary_id or node.boundary_id in forgotten)
         if (

@@ -53,11 +53,13 @@ def way_of(
     parents: tuple[str, ...],
 ) -> Callable[[], Any]:
     """How a step or task is carried out, once its tags are resolved. Raises TextError."""
+    # a skipped step stays skipped when the run is loaded again
     name = str(step.get("name"))
     call = child_call(frame, step, prefix + name, name, parents)
     stored = state.records.get(state.ids.of(call.name))
     if stored is not None and stored.type is NodeType.SKIPPED and stored.phase.is_fulfilled:
         return lambda: _known(state, frame, step, stored)
+    # a condition on the item is evaluated for each item instead
     strict = (f"{frame.prefix}.",)
     when = step.get("when")
     if when and not ("{{item" in str(when) or "{{ item" in str(when) or _names_item(str(when))):
@@ -72,7 +74,9 @@ def way_of(
                 record = state.skip(call, NodePhase.SKIPPED, f"when '{text}' evaluated false")
                 return lambda: _known(state, frame, step, record)
         step = {key: value for key, value in step.items() if key != "when"}
+    # arguments with absent outputs are removed, so that defaults of the template apply
     step, absent = without_absent(step, scope)
+    # without a loop: one child
     if not has_loop(step):
         artifacts = given_artifacts(state, step.get("arguments") or {}, scope)
         resolved = resolve_step(step, scope.with_absent, strict)
@@ -80,6 +84,7 @@ def way_of(
             state.budget.add_nodes(1)
         call = msgspec.structs.replace(call, step=resolved, artifacts=artifacts, absent=absent)
         return lambda: _run_child(state, frame, resolved, call)
+    # with a loop: the budget counts its items before the first one starts
     loop = {key: step[key] for key in ("withItems", "withParam", "withSequence") if step.get(key) is not None}
     items = items_of(substitute(loop, scope.with_absent, allow_unresolved=False))
     if items and not state.has_begun(f"{call.name}(0:{item_text(items[0])})"):
@@ -110,9 +115,11 @@ async def _run_loop(
 
     Returns when every item has ended.
     """
+    # items of a DAG are below a group node, which later tasks see as their parent
     parents = call.parents
     if frame.prefix == "tasks":
         parents = (state.ids.of(call.name),)
+    # resolve the tags of all items before the first one starts
     ways = []
     try:
         for number, item in enumerate(items):
@@ -126,6 +133,7 @@ async def _run_loop(
             ways.append(_way_of_item(state, frame, step, item, scope, child))
     except TextError as error:  # the loop has no items then
         return error if frame.prefix != "tasks" else seen_of(state, frame, step, state.fail(call, error.message))
+    # run all items at once; the template's parallelism limits them
     group: NodeRecord | None = None
     if frame.prefix == "tasks":
         group = state.save(
@@ -136,6 +144,7 @@ async def _run_loop(
         )
     works: list[Future[Seen | TextError | Cut]] = [state.scheduler.start(way()) for way in ways]
     results = [await work for work in works]
+    # a fault of one item is the fault of the loop
     children = [result.record for result in results if isinstance(result, Seen)]
     fault = next((result for result in results if not isinstance(result, Seen)), None)
     outputs = Outputs()
@@ -152,6 +161,7 @@ async def _run_loop(
         if group is None:
             return fault
         return Seen(state.end_node(group, NodePhase.ERROR, fault.message), children=children, is_loop=True)
+    # the phase of the last failed item is the phase of the loop
     phase = NodePhase.SUCCEEDED
     for record in children:
         if record.phase in (NodePhase.FAILED, NodePhase.ERROR):

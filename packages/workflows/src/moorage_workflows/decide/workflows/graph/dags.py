@@ -29,6 +29,7 @@ from moorage_workflows.model.workflow import NodePhase
 
 async def run_dag(state: State, frame: Frame) -> tuple[NodePhase, str]:
     """Carry out tasks as those before them end; the phase, and why. Raises TextError."""
+    # read all conditions, and check the names in them
     dag = frame.template.get("dag") or {}
     tasks = {str(task.get("name")): task for task in dag.get("tasks") or ()}
     conditions = {name: condition_of(task) for name, task in tasks.items()}
@@ -36,10 +37,12 @@ async def run_dag(state: State, frame: Frame) -> tuple[NodePhase, str]:
         unknown = [other for other in condition.tasks if other not in tasks]
         if unknown:
             raise TextError(f"task {name} depends on {', '.join(unknown)}, and the DAG has no such task")
+    # only targets and their ancestors run
     targets = str(dag.get("target") or "").split() or leaves(conditions)
     if missing := [name for name in targets if name not in tasks]:
         raise TextError(f"dag.target names {', '.join(missing)}, and the DAG has no such task")
     needed = ancestors(conditions, targets)
+    # count open parents, so that the end of a task costs only its dependents
     open_parents = {name: len(set(conditions[name].tasks)) for name in tasks if name in needed}
     dependents: dict[str, list[str]] = {}
     for name in open_parents:
@@ -51,6 +54,7 @@ async def run_dag(state: State, frame: Frame) -> tuple[NodePhase, str]:
     def start(name: str) -> None:
         state.scheduler.start(_run_task(state, frame, tasks[name], conditions, channel))
 
+    # tasks without parents start; the end of each starts others
     for name in (name for name in tasks if name in open_parents and not open_parents[name]):
         start(name)
     words: dict[str, frozenset[str]] = {}
@@ -63,6 +67,7 @@ async def run_dag(state: State, frame: Frame) -> tuple[NodePhase, str]:
         else:
             cut = cut or result.message
             words[name] = frozenset()
+        # a dependent with all parents ended is started, skipped, or cut
         for dependent in dependents.get(name, ()):
             open_parents[dependent] -= 1
             if open_parents[dependent]:
@@ -76,6 +81,7 @@ async def run_dag(state: State, frame: Frame) -> tuple[NodePhase, str]:
                 call = msgspec.structs.replace(call, parents=parents_of(frame, conditions[dependent]))
                 record = state.skip(call, NodePhase.OMITTED, "omitted: depends condition not met")
                 channel.put((dependent, seen_of(state, frame, tasks[dependent], record)))
+    # a cut is a failure, with its first message
     if cut:
         return NodePhase.FAILED, cut
     return _dag_phase(frame, tasks, conditions, targets)

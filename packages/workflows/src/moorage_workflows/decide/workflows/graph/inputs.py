@@ -59,6 +59,7 @@ async def resolve_inputs(
     earlier look found. A value of the caller counts before the template's own, and this before a default.
     Raises TextError for an input without a value.
     """
+    # parameters: an earlier look, the caller, the template, then the default
     declared = template.get("inputs") or {}
     by_name = {str(argument.get("name")): argument for argument in arguments.get("parameters") or ()}
     missing = frozenset(absent)
@@ -87,6 +88,7 @@ async def resolve_inputs(
                 f"inputs.parameters.{name} of template {template.get('name')} was not supplied:"
                 " add it to the arguments, or give it a default"
             )
+        # an enum limits the values
         allowed = parameter.get("enum")
         if allowed and value not in [str(word) for word in allowed]:
             raise TextError(
@@ -95,10 +97,12 @@ async def resolve_inputs(
             )
         parameters[name] = value
         rows.append({key: part for key, part in parameter.items() if key != "valueFrom"} | {"value": value})
+    # own values may refer to other inputs, so they are substituted after all are known
     for row in rows:
         if row["name"] in own and "{{" in row["value"]:
             values = dict(scope) | inputs_scope(parameters, ())
             parameters[row["name"]] = row["value"] = substitute_text(row["value"], values)
+    # artifacts: the caller's, else the location in the template
     artifacts: dict[str, Artifact] = {}
     kept_rows: list[Mapping[str, Any]] = []
     values = dict(scope) | inputs_scope(parameters, ())  # places may be named by parameters
@@ -114,6 +118,7 @@ async def resolve_inputs(
             )
         artifacts[name] = artifact_given
         kept_rows.append(artifact)
+    # the record has values, not their sources
     inputs: dict[str, Any] = {}
     if rows:
         inputs["parameters"] = rows

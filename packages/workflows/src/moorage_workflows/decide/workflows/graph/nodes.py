@@ -41,9 +41,11 @@ from moorage_workflows.model.workflow import RECURSION_MAX, NodePhase, NodeRecor
 
 async def run_node(state: State, call: Call) -> NodeRecord:
     """Carry out a template as a node, with its retries; the node's final record. Raises Cut."""
+    # a final node is not walked again
     record = state.records.get(state.ids.of(call.name))
     if record is not None and record.phase.is_fulfilled:
         return record
+    # find and prepare the template; an error ends the node
     try:
         resolved = state.library.find(call.step, call.scope)
         if call.depth > RECURSION_MAX:
@@ -55,12 +57,15 @@ async def run_node(state: State, call: Call) -> NodeRecord:
         locks = locks_of(template.get("synchronization"), state.globals)
     except (TextError, TemplateMissing) as error:
         return state.fail(call, error.message)
+    # memoized outputs replace the node, unless it has begun
     if memo is not None and record is None and (remembered := await ask(state, memo)) is not None:
         recalled = _recalled_node(state, call, resolved, inputs, template, remembered)
         measure_node(state, template, recalled, inputs)
         return recalled
+    # nothing new starts after a shutdown
     if record is None:
         check_cut(state, is_exit=call.is_exit)
+    # locks are taken once; a node that holds them by its record has waited before
     if locks and not (record is not None and record.locks):
         kind = NodeType.RETRY if _strategy_of(state, template) is not None else type_of(template)
         waiting = state.node(call, resolved, inputs, kind, NodePhase.PENDING)
@@ -75,6 +80,7 @@ async def run_node(state: State, call: Call) -> NodeRecord:
             state.end_node(waiting, NodePhase.FAILED, cut.message)
             raise
         state.save(msgspec.structs.replace(state.records[waiting.id], locks=locks, message=""))
+    # carry it out, once or with retries
     try:
         strategy = _strategy_of(state, template)
         if template.get("metrics"):
@@ -90,6 +96,7 @@ async def run_node(state: State, call: Call) -> NodeRecord:
     finally:
         if locks:
             release_locks(state, state.ids.of(call.name))
+    # outputs of a success are stored under the memo's key
     if memo is not None and final.phase is NodePhase.SUCCEEDED:
         state.draft.remember.append(Remember(memo, final))
     return final
@@ -171,6 +178,7 @@ async def _run_attempts(
     strategy: Mapping[str, Any],
 ) -> NodeRecord:
     """Carry out a template until it succeeds, or its strategy gives up. Raises Cut."""
+    # the node of the attempts is above them
     node = state.node(call, resolved, inputs, NodeType.RETRY, NodePhase.RUNNING)
     if node.type is NodeType.RETRY:
         node = state.save(msgspec.structs.replace(node, phase=NodePhase.RUNNING, message=""))
@@ -182,6 +190,7 @@ async def _run_attempts(
         measure_node(state, template, final, inputs, retries=len(attempts) - 1)
         return final
 
+    # each attempt is a child with its number
     while True:
         number = len(attempts)
         local = last_retry(attempts[-1] if attempts else None) | {"retries": str(number)}
@@ -192,6 +201,7 @@ async def _run_attempts(
             parents=(node.id,),
         )
         record = state.records.get(state.ids.of(again.name))
+        # an attempt without a final record runs now
         is_new = record is None or not record.phase.is_fulfilled
         if record is None or not record.phase.is_fulfilled:
             failed_hosts = tuple(row.host for row in attempts if row.host)
@@ -205,13 +215,16 @@ async def _run_attempts(
                     state.end_node(node, NodePhase.FAILED, cut.message)
                     raise
                 return end(attempts[-1].phase, cut.message, attempts[-1].outputs)
+        # a success ends the loop; outputs become visible as those of the node
         attempts.append(record)
         if record.phase not in (NodePhase.FAILED, NodePhase.ERROR):
             final = end(record.phase, record.message, record.outputs)
             export_outputs(state, template, final)
             return final
+        # a stored next attempt proves that the decision to retry was made
         if state.has_begun(f"{call.name}({len(attempts)})"):
             continue  # whatever the time is now
+        # decide on the next attempt; a shutdown or an unreadable expression ends the node
         try:
             check_cut(state, is_exit=call.is_exit)
             follows = next_attempt(
@@ -222,10 +235,12 @@ async def _run_attempts(
             return end(record.phase, cut.message, record.outputs)
         except TextError as error:
             return end(NodePhase.ERROR, error.message, record.outputs)
+        # give up, with Argo's wait before the end
         if not isinstance(follows, Again):
             if follows.at is not None and follows.at > state.now:
                 await _back_off(state, node, follows.at)
             return end(record.phase, follows.message, record.outputs)
+        # metrics count an attempt once, not when the run is loaded again
         if is_new:
             measure_node(state, template, record, inputs, retries=number)
         if follows.at > state.now:

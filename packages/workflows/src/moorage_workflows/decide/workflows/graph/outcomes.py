@@ -57,10 +57,12 @@ def outcome_of(
     `is_request`: of an HTTP template. The report of its pod counts, even if the pod fails afterwards: a
     request that was answered is not sent again. It has no exit code.
     """
+    # a pod without an end: only a daemon's readiness counts
     if not pod.is_ended:
         if is_daemon and pod.is_ready:
             return Ready(pod.host, pod.address)
         return None
+    # the outputs: those in the report, and the exit code
     outputs = pod.report.outputs if pod.report is not None else Outputs()
     if (
         outputs.exit_code == "0"
@@ -84,10 +86,12 @@ def outcome_of(
             resources_seconds=pod.resources_seconds,
         )
 
+    # a requested end decides before the pod's own result
     if cut:
         return ended(NodePhase.FAILED, cut)
     if is_request and pod.report is not None:
         return ended(NodePhase.FAILED if pod.report.error else NodePhase.SUCCEEDED, pod.report.error)
+    # a lost pod is started again: its node took it away before it could finish
     is_interrupted = is_interruption(
         exit_code=pod.exit_code,
         ended=moment(pod.finished_at) if pod.finished_at else None,
@@ -97,10 +101,12 @@ def outcome_of(
     is_unsaved = bool(pod.broken) and pod.report is None  # what saves outputs was told to stop too
     if pod.disrupted and (is_interrupted or is_unsaved):
         return ended(NodePhase.FAILED, pod.disrupted, is_lost=True)
+    # reasons outside of the main container
     if pod.failure:
         return ended(NodePhase.FAILED, pod.failure)
     if pod.is_deleted and (pod.exit_code != 0 or is_interrupted):
         return ended(NodePhase.ERROR, pod.broken or "pod deleted")
+    # the main container's exit code
     if pod.exit_code == STOPPED:
         return ended(
             NodePhase.FAILED,
@@ -113,6 +119,7 @@ def outcome_of(
         words = pod.reason or "Error"
         detail = f": {pod.message}" if pod.message else ""
         return ended(NodePhase.FAILED, f"{words} (exit code {pod.exit_code}){detail}")
+    # the step succeeded: its outputs must be saved
     if pod.report is not None and pod.report.error:
         return ended(NodePhase.ERROR, pod.report.error)
     if pod.broken:

@@ -44,6 +44,7 @@ async def run_pod(
     """One attempt of a step as a pod; again as another pod where its node took it away. Raises Cut."""
     node = state.node(call, resolved, inputs, type_of(template), NodePhase.PENDING)
     has_place = bool(node.pod_name)
+    # a new pod takes a place within the parallelism of the workflow
     try:
         if not has_place:
             await while_suspended(state, is_exit=call.is_exit)
@@ -51,11 +52,13 @@ async def run_pod(
             await state.pods.slots.take()
             has_place = True
             check_cut(state, is_exit=call.is_exit)
+        # limits of time, which may have been tags
         timeout = parse_duration(str(template["timeout"])) if template.get("timeout") else None
         patience = parse_duration(str(template["pendingTimeout"])) if template.get("pendingTimeout") else None
         seconds = whole_number(template.get("activeDeadlineSeconds"), "activeDeadlineSeconds")
         if not node.pod_name:
             node = msgspec.structs.replace(node, started_at=stamp(state.now), message="")
+        # one pass for each pod: the name has the number of lost ones
         while True:
             name = pod_name(
                 state.workflow.name,
@@ -66,11 +69,13 @@ async def run_pod(
                 lost=node.infrastructure_retries,
             )
             node = state.save(msgspec.structs.replace(node, pod_name=name))
+            # fill the tags that are known only now
             known = {**attempt.local, "pod.name": name}
             final = substitute(template, known)
             if (repository := state.workflow.document.get(REPOSITORY)) is not None:
                 whole = {**state.globals, **inputs.scope, **known}
                 final = with_location(final, substitute(repository, whole), state.spec)
+            # the order to create the pod, and the wait for its end
             order = CreatePod(
                 record=node,
                 template=final,
@@ -86,12 +91,14 @@ async def run_pod(
             node = state.records[node.id]
             if isinstance(ended, Ended) and ended.is_stuck:
                 state.draft.end[name] = EndPod(name)
-            if isinstance(ended, Ready):  # a daemon
+            # a daemon is ready: its node keeps running, and later nodes may start
+            if isinstance(ended, Ready):
                 if call.frame is not None:
                     call.frame.daemons.append(name)
                 return state.save(
                     msgspec.structs.replace(node, is_daemon=True, phase=NodePhase.RUNNING, host=ended.host)
                 )
+            # a pod that its node lost is started again
             if (
                 ended.is_lost
                 and node.infrastructure_retries < _lost_pods_max(state)
@@ -106,6 +113,7 @@ async def run_pod(
                     message=f"started again: {ended.message}",
                 )
                 continue
+            # the end is saved with the outputs, and the pod is released
             state.draft.release.append(name)
             note_members(state, members, state.pods.seen.get(name), ended)
             return state.save(
@@ -175,10 +183,12 @@ async def _carry_out(
     is_exit: bool,
 ) -> Ended | Ready:
     """`timeout`: of the step as a whole. `patience`: how long it may wait for its pod to run."""
+    # a ready daemon needs no wait
     record, name = order.record, order.record.pod_name
     seen = state.pods.seen.get(name)
     if record.is_daemon:  # it was ready, and what comes after it may have begun
         return Ready(seen.host if seen else record.host, seen.address if seen else "")
+    # the limits that apply, and whether one has passed
     begun = moment(record.started_at) or state.now
     due = begun + timeout if timeout is not None else None
     pends_until = begun + patience if patience is not None and record.phase is NodePhase.PENDING else None
@@ -188,14 +198,17 @@ async def _carry_out(
     late += [pends_until] if pends_until is not None and not (seen and seen.has_run) else []
     passed = [at for at in late if at <= state.now]
     reason = reason or (LATE if passed else "")
+    # a pod that was never created ends without one
     if seen is None and record.phase is NodePhase.PENDING and reason:
         return Ended(phase=NodePhase.FAILED, message=reason)  # it is not there, and is not created any more
+    # wait for the pod, with a timer for each limit
     future: Future[Ended | Ready] = state.scheduler.future()
     state.pods.awaited[name] = Awaited(record.id, future, order.template.get("daemon") is True, is_exit, members)
     if due is not None and due > state.now:
         state.scheduler.start(_time_out(state, name, future, due))
     if pends_until is not None and pends_until > state.now:
         state.scheduler.start(_time_out(state, name, future, pends_until, while_pending=True))
+    # what to do first depends on the pod: missing, new, late or running
     if seen is None and record.phase is NodePhase.RUNNING:
         pod_gone(state, name)  # it ran when it was last seen, and is not there
     elif seen is None:

@@ -105,6 +105,7 @@ class Seen:
         is_loop: bool = False,
         address: str = "",
     ) -> None:
+        # values of the node itself, or of the attempt that others see in its place
         self.record, self.children, self.is_loop = record, tuple(children), is_loop
         shown = attempt or record
         self.values: dict[str, str] = {
@@ -117,6 +118,7 @@ class Seen:
             self.values["hostNodeName"] = shown.host
         if address:
             self.values["ip"] = address
+        # a skipped node has defaults, and absent outputs
         self.artifacts: dict[str, Artifact] = {}
         outputs = record.outputs
         parameters = dict(outputs.parameters) if outputs is not None else {}
@@ -132,6 +134,7 @@ class Seen:
             )
         elif template is not None:
             self.missing_artifacts = _not_made(template, outputs)
+        # outputs by their names in tags
         self.values |= {f"outputs.parameters.{name}": value for name, value in parameters.items()}
         if outputs is not None:
             self.artifacts = {f"outputs.artifacts.{artifact.name}": artifact for artifact in outputs.artifacts}

@@ -27,15 +27,18 @@ async def wait_suspended(
     state: State, call: Call, resolved: Resolved, template: Mapping[str, Any], inputs: Inputs
 ) -> NodeRecord:
     """Wait until a user resumes the node with the values that it needs, or its duration is over."""
+    # a suspended node runs, without a pod
     node = state.node(call, resolved, inputs, NodeType.SUSPEND, NodePhase.RUNNING)
     node = state.save(msgspec.structs.replace(node, phase=NodePhase.RUNNING))
     if reason := reason_to_end(state, is_exit=call.is_exit):
         return state.end_node(node, NodePhase.FAILED, reason)
+    # a duration resumes it without a user
     try:
         duration = (template.get("suspend") or {}).get("duration")
         wait = parse_duration(str(duration)) if duration not in (None, "") else None
     except TextError as error:
         return state.end_node(node, NodePhase.ERROR, error.message)
+    # outputs that a user supplies, and those of earlier answers
     declared = [
         parameter
         for parameter in (template.get("outputs") or {}).get("parameters") or ()
@@ -44,6 +47,7 @@ async def wait_suspended(
     given = dict(node.outputs.parameters) if node.outputs is not None else {}
     if wait is not None:
         state.scheduler.start(_resume_later(state, node.id, (moment(node.started_at) or state.now) + wait))
+    # each answer may supply some of them; the node ends when all are known
     while True:
         future: Future[Resume] = state.scheduler.future()
         state.waits.suspended[node.id] = (node, call.is_exit, future)
@@ -55,6 +59,7 @@ async def wait_suspended(
         given |= {name: value for name, value in asked.parameters.items()}
         if asked.is_failure:
             return state.end_node(node, NodePhase.FAILED, asked.message or "stopped")
+        # defaults count only after an answer
         for parameter in declared:
             default = parameter["valueFrom"].get("default")
             if default is not None:
@@ -66,6 +71,7 @@ async def wait_suspended(
         names = {str(parameter["name"]) for parameter in declared}
         values = {name: value for name, value in given.items() if name in names}
         outputs = Outputs(parameters=values) if values else None
+        # with missing outputs it waits again, and shows their names
         if missing:
             message = f"waits for output parameters: {', '.join(missing)}"
             node = state.save(msgspec.structs.replace(node, message=message, outputs=outputs))

@@ -29,16 +29,19 @@ LEFT_OVER = "the workflow ended before this node"
 
 async def run_workflow(state: State) -> None:
     """Carry out the entrypoint and the exit handler, and say how the workflow ended."""
+    # the first decision starts the run
     workflow = state.workflow
     if not workflow.started_at:
         workflow = msgspec.structs.replace(workflow, phase="Running", started_at=stamp(state.now))
         state.workflow = workflow
+    # limits and locks may have tags; an error in them ends the run at once
     try:
         state.limits = limits_of(state.spec, state.globals)
         locks = locks_of(state.spec.get("synchronization"), state.globals)
     except TextError as error:
         await _finish(state, "Error", f"invalid spec: {error.message}")
         return
+    # limits, metrics and hooks count from the start
     state.pods.slots = Slots(state.scheduler, state.limits.parallelism, held=state.places.get("", 0))
     _set_deadline(state)
     measure_run(state, None, since=state.workflow.started_at)
@@ -47,6 +50,7 @@ async def run_workflow(state: State) -> None:
         "template": state.spec.get("entrypoint"),
         "arguments": state.spec.get("arguments"),
     }
+    # the workflow's locks come before its first node
     try:
         artifacts = given_artifacts(state, state.spec.get("arguments") or {})
         if locks and not workflow.locks:
@@ -57,12 +61,14 @@ async def run_workflow(state: State) -> None:
             state.workflow = msgspec.structs.replace(state.workflow, locks=locks, message="")
             if (record := state.records.get(workflow.name)) is not None and not record.pod_name:
                 state.save(msgspec.structs.replace(record, message=""))  # a retry keeps the first node
+        # the entrypoint is the root node, with the name of the workflow
         root = await state.execute(
             Call(
                 name=workflow.name, display_name=workflow.name, step=entry, artifacts=artifacts,
                 wants_result=False,
             )
         )  # fmt: skip
+    # an error or a shutdown still runs the exit handler
     except TextError as error:
         phase, message = await _run_exit_handler(state, "Error", error.message)
         await _finish(state, phase, message)
@@ -71,6 +77,7 @@ async def run_workflow(state: State) -> None:
         phase, message = await _run_exit_handler(state, "Failed", cut.message)
         await _finish(state, phase, message)
         return
+    # the exit handler may change the phase
     is_well = root.phase in (NodePhase.SUCCEEDED, NodePhase.SKIPPED, NodePhase.OMITTED)
     phase, message = ("Succeeded", "") if is_well else (str(root.phase), root.message)
     phase, message = await _run_exit_handler(state, phase, message)

@@ -27,6 +27,7 @@ def order_of(
 
     `manifest_path`: where main finds the manifest of the template. Raises OrderError.
     """
+    # words from fixed lists
     resource = template["resource"]
     action = str(resource.get("action") or "")
     if action not in ACTIONS:
@@ -34,6 +35,7 @@ def order_of(
     strategy = str(resource.get("mergeStrategy") or "strategic")
     if strategy not in STRATEGIES:
         raise OrderError("resource.mergeStrategy", f"is {strategy!r}: use one of {', '.join(STRATEGIES)}")
+    # flags and conditions are parsed here, so that an error ends the step without a pod
     flags = [str(word) for word in resource.get("flags") or ()]
     try:
         read_flags(action, flags)

@@ -103,6 +103,7 @@ def format_moment(moment: datetime, layout: str) -> str:
 
 
 def _element(moment: datetime, element: str) -> str:
+    # elements of a date, by Go's reference time
     match element:
         case "January":
             return MONTHS[moment.month - 1]
@@ -132,6 +133,7 @@ def _element(moment: datetime, element: str) -> str:
             return f"{moment.timetuple().tm_yday:03d}"
         case "__2":
             return f"{moment.timetuple().tm_yday:3d}"
+        # elements of a time
         case "15":
             return f"{moment.hour:02d}"
         case "03":
@@ -150,6 +152,7 @@ def _element(moment: datetime, element: str) -> str:
             return "PM" if moment.hour >= 12 else "AM"
         case "pm":
             return "pm" if moment.hour >= 12 else "am"
+    # fractions of a second: 0 pads, 9 drops trailing zeros
     if element[0] in ".,":
         digits = f"{moment.microsecond:06d}000"[: len(element) - 1]
         digits = digits.ljust(len(element) - 1, "0")

@@ -420,6 +420,7 @@ class _Parser:
         return Conditional(condition, then, otherwise)
 
     def primary(self) -> Node:
+        # signs that may begin a value
         token = self.token
         if token.kind is Kind.SIGN:
             if token.value in UNARY:
@@ -435,6 +436,7 @@ class _Parser:
                 return self.postfix(self.array())
             if token.value == "{":
                 return self.postfix(self.map())
+            # pointers of predicates: #, #acc, #index, .field
             if token.value in ("#", ".") and self.predicates:
                 name = ""
                 if token.value == "#":
@@ -448,6 +450,7 @@ class _Parser:
             if token.value == "::":
                 self.next()
                 return self.postfix(self.call(self.expect_name(), ()))
+        # names and literals
         match token.kind:
             case Kind.NAME:
                 self.next()
