@@ -27,7 +27,7 @@ from moorage_workflows.decide.workflows.views import ENDED, WorkflowView, view_w
 
 LOOK_SECONDS = 1.0  # between two looks for pods that have come, while a workflow is followed
 GONE = "the pod was deleted"
-AHEAD = 256  # lines that are read before somebody takes them
+AHEAD = 256  # lines that are read ahead of the reader
 
 
 class StepLine(Struct, frozen=True):
@@ -153,13 +153,13 @@ class WorkflowLog:
                         self._ended.add(name)
                     if name not in readers and phase in STARTED and self._is_meant(pod):
                         readers[name] = asyncio.create_task(self._pass_on(pod, queue))
-                self._ended |= readers.keys() - {_name(pod) for pod in pods}  # their pods are gone
+                self._ended |= readers.keys() - {_name(pod) for pod in pods}  # their pods are deleted
                 if self._is_over:
                     break
                 await self._clock.sleep(LOOK_SECONDS)
             self._ended |= readers.keys()
             await asyncio.gather(*readers.values())
-            await self._pass_on_gone(queue)  # that came and went between two looks
+            await self._pass_on_gone(queue)  # pods that started and were deleted between two looks
         finally:
             for reader in readers.values():
                 reader.cancel()
@@ -201,7 +201,7 @@ class WorkflowLog:
                 async for line in lines:
                     has_begun = True
                     yield StepLine(step, name, line)
-        except (NotFound, ServerError) as error:  # the pod is gone, or its node is away
+        except (NotFound, ServerError) as error:  # the pod is deleted, or its node is unreachable
             for event in [] if has_begun else await self._kept_lines(step, name, uid, error.message):
                 yield event
         except ApiError as error:

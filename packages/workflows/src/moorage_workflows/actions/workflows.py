@@ -69,7 +69,7 @@ from moorage_workflows.model.workflow import (
 LATEST = "@latest"  # in place of a name: the workflow that was created last
 NEAR_NAMES = 3  # that an error offers
 INSTALL = "install Moorage's definitions: moor manifests | kubectl apply -f -"
-LOOK_SECONDS = (0.2, 2.0)  # first and longest pause between two looks at what is waited for
+LOOK_SECONDS = (0.2, 2.0)  # first and longest pause between two looks
 
 
 class Choice(Struct, frozen=True, kw_only=True):
@@ -250,7 +250,9 @@ async def list_workflows(
     If the records cannot be read, the list has the existing objects. Raises UsageError, NotReady, ApiError.
     """
     _check_choice(choice)
-    records_kept = await _kept(records, namespace, choice)  # first: what is created meanwhile is not gone
+    records_kept = await _kept(
+        records, namespace, choice
+    )  # first: a workflow that is created meanwhile is not taken for deleted
     try:
         objects = (await api.list(WORKFLOWS, namespace, label_selector=choice.selector or None)).items
     except NotFound as error:

@@ -66,7 +66,7 @@ class ServerRecords:
         try:
             answer = await self._session.server.ask(WorkflowList, "GET", path, params=params)
         except NotReady:
-            return ()  # without a server nothing is kept
+            return ()  # without a server there are no records
         except MoorageError as error:
             self._note(error)
             return ()

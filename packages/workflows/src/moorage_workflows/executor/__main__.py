@@ -92,7 +92,7 @@ def _http(step: Path, order: Order, env: Mapping[str, str], retrying: Retrying, 
 
     (step / "tmp").mkdir(exist_ok=True)
     report = request_report(order, env)
-    signal.signal(signal.SIGTERM, lambda *_: ending.set())  # from here on there is something to tell
+    signal.signal(signal.SIGTERM, lambda *_: ending.set())  # from here on there is something to report
     server = _server(order, env)
     retrying.call("the report", lambda: server.report(report))
     return 1 if report.get("error") else 0

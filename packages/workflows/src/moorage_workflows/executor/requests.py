@@ -23,13 +23,13 @@ from moorage_workflows.executor.errors import StepError
 from moorage_workflows.executor.order import Order
 
 ANSWER_BYTES = 4 * 1024 * 1024  # of a body; a string of an expression may be as long
-RESULT_BYTES = 256 * 1024  # of a body that is kept as the result, as of a step's output
+RESULT_BYTES = 256 * 1024  # of a body that becomes the result, as of a step's output
 REDIRECTS = 10  # as Go's client follows
 CHUNK = 64 * 1024
 _AS_GET = (301, 302, 303)
 _AGAIN = (307, 308)
 _OF_ONE_HOST = ("authorization", "cookie", "cookie2", "www-authenticate")  # not sent to another host
-_SAFE = "!#$%&'()*+,/:;=?@[]~"  # in a URL, beside letters and digits
+_SAFE = "!#$%&'()*+,/:;=?@[]~"  # in a URL, in addition to letters and digits
 
 
 @dataclass(frozen=True, slots=True)

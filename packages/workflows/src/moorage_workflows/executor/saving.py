@@ -26,7 +26,7 @@ RESULT_BYTES = 256 * 1024  # the last ones of standard output
 PARAMETER_BYTES = 256 * 1024
 LOOK_SECONDS = 5.0  # between two looks; the end itself is seen at once
 START_LOOK_SECONDS = 0.2
-START_SECONDS = 5.0  # a container that runs when its pod is told to end has started its script by then
+START_SECONDS = 5.0  # a container that runs when its pod is asked to end has started its script by then
 
 
 def wait_for_end(
@@ -198,7 +198,7 @@ def _artifact(
             _discard(raw)
             return folder
     archive = pack(raw, output.archive, packed, level=output.level)
-    _discard(raw)  # what is packed needs no room twice
+    _discard(raw)  # a packed file needs no room twice
     try:
         return _upload(packed, output.name, archive, output, server, stores, retrying)
     finally:
@@ -306,4 +306,4 @@ def _discard(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError:
-        pass  # made by another user of the pod; the folder goes with the pod
+        pass  # made by another user of the pod; the folder is deleted with the pod

@@ -224,7 +224,7 @@ class Stores:
             raise Missing(f"{kind}://{path} does not exist") from error
         except PermissionError as error:
             raise StepError(f"{kind}://{path} may not be used with the keys given: {error}") from error
-        except Exception as error:  # each package has errors of its own
+        except Exception as error:  # each package has its own errors
             if type(error).__name__ in _WITHOUT_KEYS:
                 raise StepError(
                     f"{kind}://{path} needs keys, and there are none: name a Secret with them in the artifact, or"
@@ -302,7 +302,7 @@ class Stores:
             try:
                 self._git([*within, "checkout", "--quiet", str(revision), "--"], env, repo)
             except StepError:
-                # not in what was cloned: a shallow clone has one branch
+                # not in the clone: a shallow clone has one branch
                 self._git([*within, "fetch", "--quiet", "origin", "--", str(revision)], env, repo)
                 self._git([*within, "checkout", "--quiet", "FETCH_HEAD", "--"], env, repo)
         if not store.get("disableSubmodules"):

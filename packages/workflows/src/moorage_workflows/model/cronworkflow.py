@@ -39,7 +39,9 @@ from moorage_kube.moments import moment, rfc3339
 from moorage_kube.resources import Obj
 from moorage_workflows.model.workflow import ENDED_PHASES
 
-SCHEDULE_ANNOTATION = "workflows.argoproj.io/last-used-schedule"  # Argo's: what slots were looked for by
+SCHEDULE_ANNOTATION = (
+    "workflows.argoproj.io/last-used-schedule"  # Argo's: the schedule by which slots were looked for
+)
 CREATOR_LABEL = "workflows.argoproj.io/creator"  # Argo's
 
 SUCCESSFUL_KEPT, FAILED_KEPT = 3, 1  # Argo's defaults

@@ -16,7 +16,7 @@ import msgspec
 from moorage.model.moves import Moves
 from moorage_kube.meta import annotations_of
 
-# what people ask of a run that is under way; the operator does it and removes the annotation
+# requests of users for an active run; the operator does them and removes the annotation
 RESUME_ANNOTATION = "moorage.dev/workflow-resume"  # on a Workflow: JSON, a list of `Resume`
 RETRY_ANNOTATION = "moorage.dev/workflow-retry"  # on a Workflow that has ended: JSON, a `Retry`
 
@@ -25,16 +25,16 @@ TAKE_OVER_ANNOTATION = "moorage.dev/workflow-takes-over"  # on a new Workflow: u
 STRICT_ANNOTATION = "moorage.dev/strict"  # on a Workflow, "true": as Argo does, also where Moorage does better
 
 # on a step's pod, shown to its containers by the downward API
-ORDER_ANNOTATION = "moorage.dev/workflow-order"  # JSON: what the executor fetches and saves
+ORDER_ANNOTATION = "moorage.dev/workflow-order"  # JSON: the order for the executor
 SOURCE_ANNOTATION = "moorage.dev/workflow-source"  # the source of a script
-REPORTS_ANNOTATION = "moorage.dev/workflow-reports"  # "true": the container main reports what it found
+REPORTS_ANNOTATION = "moorage.dev/workflow-reports"  # "true": the container main sends the report
 
 ENDED_PHASES = ("Succeeded", "Failed", "Error")  # of a Workflow
 
 NAME_MAX = 63  # of a Workflow
 CRON_NAME_MAX = 52  # of a CronWorkflow: its Workflows add "-" and ten digits
 RECURSION_MAX = 100  # templates within templates, as Argo's controller allows
-RESULT_BYTES = 256 * 1024  # of `outputs.result`: the last ones of what the step printed
+RESULT_BYTES = 256 * 1024  # of `outputs.result`: the end of the step's output
 
 
 def is_strict(obj: Mapping[str, Any]) -> bool:
@@ -114,7 +114,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     name: str
     key: str = ""
     size_bytes: int = 0
-    digest: str = ""  # "sha256:…" of what is stored
+    digest: str = ""  # "sha256:…" of the stored bytes
     archive: str = "tar"  # "tar" (a .tgz), "none", "zip"
     files: int = 0  # of a folder, each stored below the key; 0: it is one file
     location: Mapping[str, Any] = {}
@@ -166,7 +166,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     is_daemon: bool = False
     is_memoized: bool = False
     locks: tuple[str, ...] = ()  # mutexes and semaphores that it holds until it has ended
-    resources_seconds: Mapping[str, int] = {}  # what its pod asked for, times how long it ran
+    resources_seconds: Mapping[str, int] = {}  # requests of its pod, times its duration
     infrastructure_retries: int = 0  # attempts lost to nodes, not to the step; they do not count against its limit
 
 
@@ -185,11 +185,11 @@ class WorkflowRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
     started_at: str = ""
     finished_at: str = ""
     created_at: str = ""
-    owner: str = ""  # who submitted it
+    owner: str = ""  # the user who submitted it
     cron: str = ""  # the CronWorkflow it is of
     parameters: Mapping[str, str] = {}  # workflow.outputs.parameters
     artifacts: tuple[Artifact, ...] = ()
-    token_digest: str = ""  # "sha256:…" of what its pods report with
+    token_digest: str = ""  # "sha256:…" of the token of its pods
     done: int = 0  # pods that have ended
     total: int = 0  # pods that were decided on
     retries: int = 0  # how often it was retried as a whole; the names of pods carry it

@@ -38,12 +38,12 @@ log = logging.getLogger(__name__)
 KEY_BYTES = 900  # S3 takes 1,024 with the prefix
 PART_BYTES = 255  # of one name in a key, as file systems take it
 CHUNK = 1 << 20  # bytes that are written or read at once
-RESERVE_BYTES = 256 << 20  # of the disk that are left for the databases beside the folder
+RESERVE_BYTES = 256 << 20  # of the disk that are reserved for the databases next to the folder
 BELOW_MAX = 10_000  # artifacts that one key may stand for
 LOOK_EVERY = 16  # chunks between two looks at the disk
 BUCKETS = ("s3", "gs", "gcs", "memory")  # memory: for tests
 SIZES_KEPT, SIZE_SECONDS = 10_000, 60.0  # of namespaces: how many are remembered, and how long
-_COMING = ".coming"  # folder of what is not yet whole
+_COMING = ".coming"  # folder of incomplete artifacts
 _SUFFIXES = {"tar": ".tgz", "zip": ".zip", "none": ""}
 
 A = TypeVar("A")
@@ -272,7 +272,7 @@ class Artifacts:
             raise _storage_error(error, f"could not {verb} artifacts in {self._use().name}") from error
         except MoorageError:
             raise
-        except Exception as error:  # each object store's library has errors of its own
+        except Exception as error:  # each object store's library has its own errors
             raise StorageError(f"could not {verb} artifacts in {self._use().name}: {error}") from error
 
 
@@ -570,7 +570,7 @@ def _add(upload: Upload, digest: Any, chunk: bytes) -> None:
 def _discard(upload: Upload) -> None:
     try:
         upload.discard()
-    except Exception as error:  # the first error is the one to tell
+    except Exception as error:  # the first error is the one to report
         log.warning("an upload could not be discarded", extra={"error": str(error)})
 
 

@@ -69,8 +69,8 @@ MEMOS = Table(
 SIZES = Table("workflow_sizes", ("uid", "namespace", "bytes"), types=(_TEXT, _TEXT, _NUMBER), keys=1)
 OPEN_PHASES = frozenset({NodePhase.PENDING, NodePhase.RUNNING})
 SCAN = 500  # rows that are read at a time, where labels or names decide which of them are meant
-HOLDERS_MAX = 100  # of locks, that are told
-ROW_BYTES = 200  # of a row and its indexes, beside its text
+HOLDERS_MAX = 100  # of locks, in one answer
+ROW_BYTES = 200  # of a row and its indexes, without its text
 ROOM_SHARE = 20  # this part of a quota is made free at once, where it is used up
 BATCH = 5000  # rows in one statement of a save, and runs in one transaction of `forget`
 

@@ -95,7 +95,7 @@ class CronWorkflowController(Controller):
         for action in decided.actions:
             obj = await self._act(obj, action)
         if any(isinstance(action, Start) for action in decided.actions):
-            self.loop.queue.add(key)  # record it after what else is due: of a thousand slots all start first
+            self.loop.queue.add(key)  # record it after all other actions: a thousand slots start first
         return decided.look_again_in
 
     async def _has_argo(self) -> bool:

@@ -178,7 +178,7 @@ class _Planner:
                 self._backfill()
         return Plan(self._actions(), self._look_again(timetable))
 
-    # what happened
+    # results of the last pass
 
     def _settle_pending(self) -> None:
         """Record the slots whose Workflow is there, or was refused."""
@@ -228,7 +228,7 @@ class _Planner:
         active.sort(key=lambda run: (run.slot or run.created, run.name))
         self.record = replace(self.record, active=tuple((run.name, run.uid) for run in active))
 
-    # what it says
+    # fields of the CronWorkflow
 
     def _timetable(self) -> Timetable | None:
         problem, timetable = self.cron.problem, None
@@ -279,7 +279,7 @@ class _Planner:
             self.record = replace(self.record, is_stopped=True)
             self._tell("Stopped", f"{self.cron.stop_expression} is true: further slots do not run")
 
-    # what is due
+    # due slots
 
     def _resume_pending(self) -> None:
         """Create the Workflows of pending slots again: a second creation is a conflict, not a second Workflow."""
@@ -403,7 +403,7 @@ class _Planner:
             self.record = replace(self.record, has_backfill=False)
             self._tell("BackfillDone", f"the backfill {wish.id} of {counted(len(wish.slots), 'slot')} has ended")
 
-    # what is written
+    # the record
 
     def _pending_names(self) -> set[str]:
         slots = (datetime.fromtimestamp(each.slot, UTC) for each in self.record.state.pending)

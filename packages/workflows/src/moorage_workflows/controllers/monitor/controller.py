@@ -52,7 +52,7 @@ class _Sender:
     def __init__(self, shared: Shared) -> None:
         self._clock, self._events, self._outbound = shared.clock, shared.events, shared.outbound
         self._tries: BoundedCache[str, tuple[int, float]] = BoundedCache(REMEMBERED)  # uid: (tries, not before)
-        self._told: BoundedCache[str, tuple[str, ...]] = BoundedCache(REMEMBERED)  # uid: problems told of
+        self._told: BoundedCache[str, tuple[str, ...]] = BoundedCache(REMEMBERED)  # uid: reported problems
 
     def waits(self, uid: str) -> timedelta | None:
         """How long a receiver that failed is left alone; None: it may be tried."""

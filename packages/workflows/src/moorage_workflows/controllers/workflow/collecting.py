@@ -35,7 +35,7 @@ from moorage_workflows.decide.workflows.podpatch import PatchError
 from moorage_workflows.decide.workflows.pods import StepRuntime
 from moorage_workflows.model.workflow import WorkflowRecord
 
-AGAIN_AFTER = timedelta(minutes=5)  # between two tries of what could not be deleted
+AGAIN_AFTER = timedelta(minutes=5)  # between two tries of failed deletions
 LOOK_EVERY = timedelta(seconds=30)  # at pods whose end is not heard of
 
 Runtime = Callable[[], Awaitable[StepRuntime]]

@@ -26,7 +26,7 @@ from moorage_kube.resources import SECRETS, SERVICEACCOUNTS, Obj
 from moorage_workflows.controllers.workflow.registry import Command, Credentials, RegistryError, credentials_of
 
 KEEP_SECONDS = 600.0  # a tag may lead to another image then
-FAILURE_SECONDS = 60.0  # until a registry is asked again that could not tell
+FAILURE_SECONDS = 60.0  # until a registry that failed is asked again
 ANSWERS = 4096
 AT_ONCE = 4  # look-ups of one namespace
 ARCHITECTURE_LABEL = "kubernetes.io/arch"  # on a node

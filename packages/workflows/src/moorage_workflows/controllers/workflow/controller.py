@@ -76,7 +76,7 @@ from moorage_workflows.model.workflow import (
 
 log = logging.getLogger(__name__)
 
-NO_ROOM = "quota exceeded"  # of a run whose records found no room, so that nothing is kept of it
+NO_ROOM = "quota exceeded"  # of a run without records, because there was no room for them
 NOT_OF_NODES = "metadata.namespace!=kube-node-lease"  # kubelets renew theirs every ten seconds
 
 
@@ -192,7 +192,7 @@ class WorkflowController(Controller):
             self._drop(key)
             if not error.is_of_ending_namespace:
                 raise
-            # no pod can be made any more, and Kubernetes deletes the Workflow only when its pods are gone
+            # pods cannot be made any more, and Kubernetes deletes the Workflow only after its pods
             for pod in self._pods.of(key):
                 if is_held(pod) and is_of(pod, obj["metadata"]["uid"]):
                     await self._pods.release(pod["metadata"]["name"], key.namespace)
@@ -279,7 +279,7 @@ class WorkflowController(Controller):
             record = await self._first_record(key, obj)
             try:
                 await self._records.begin(record)
-            except QuotaExceeded as error:  # nothing is kept of it
+            except QuotaExceeded as error:  # it has no records
                 failed = _failed(record, f"{NO_ROOM}: {error.message}; {error.hint}", now)
                 await self._reports.report(key, obj, failed, force=True)
                 return None
@@ -418,7 +418,7 @@ class WorkflowController(Controller):
             live.resumed = []
         if run.is_done:
             self._locks.release(live.uid)
-            # before the object says that it has ended: afterwards nobody looks for what is left
+            # before the object says that it has ended: afterwards its pods and volumes are not looked for
             await self._ending.end(key, run.workflow, run.nodes_by_pod)
             await self._reports.report(key, obj, run.workflow, live=live, force=True)
             self._drop(key)
@@ -541,7 +541,7 @@ class WorkflowController(Controller):
         memo = await self._records.recall(key.namespace, question.cache, question.key, since=since)
         return memo.outputs if memo is not None else None
 
-    # --- what people see
+    # --- the object's status
 
     # --- the end
 

@@ -32,7 +32,7 @@ from moorage_workflows.decide.workflows.graph.locks import (
 from moorage_workflows.model.workflow import WorkflowRecord, is_strict
 
 MISSING_EVERY = timedelta(seconds=2)  # between two looks for a limit that is missing
-LIMITS_EVERY = timedelta(seconds=10)  # between two looks at the ConfigMaps of semaphores that somebody waits for
+LIMITS_EVERY = timedelta(seconds=10)  # between two looks at the ConfigMaps of semaphores that nodes wait for
 
 
 class RunLocks:
@@ -57,7 +57,9 @@ class RunLocks:
         self.table = LockTable()
         self._is_restored = False
         self._restoring = asyncio.Lock()
-        self._limits: dict[str, tuple[Limit, float]] = {}  # of semaphores that somebody waits for, and when read
+        self._limits: dict[
+            str, tuple[Limit, float]
+        ] = {}  # of semaphores that nodes wait for, and when they were read
 
     async def restore(self) -> None:
         """Read the held locks from the records of every run, once, before the first lock is granted."""

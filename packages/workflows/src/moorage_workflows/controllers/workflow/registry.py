@@ -36,7 +36,7 @@ SECONDS = 15.0  # of one look-up, with all its requests
 DOCUMENT_BYTES = 4 * 1024 * 1024  # of a manifest or an image's configuration, as registries bound manifests
 TOKEN_BYTES = 64 * 1024
 REDIRECTS = 5
-CONFIGS = 1024  # that are kept, by digest
+CONFIGS = 1024  # in the cache, by digest
 _INDEXES = (
     "application/vnd.oci.image.index.v1+json",
     "application/vnd.docker.distribution.manifest.list.v2+json",

@@ -29,7 +29,7 @@ from moorage_workflows.decide.workflows.pods import CommandMissing, PodError, Po
 
 QUOTA_EVERY = timedelta(seconds=5)  # between two tries to create a pod that a quota refused
 GOING_EVERY = timedelta(seconds=10)  # between two looks at a pod whose node has not confirmed its deletion
-RUNTIME_EVERY = timedelta(minutes=1)  # between two looks at what pods need of the installation
+RUNTIME_EVERY = timedelta(minutes=1)  # between two looks at the installation's settings for pods
 AT_ONCE = 16  # writes to the API server
 
 
@@ -123,7 +123,7 @@ class RunPods:
         hosts = {str((pod.get("spec") or {}).get("nodeName") or "") for pod in pods if is_deleting(pod)}
         for host in sorted(hosts - {""}):
             node = self._nodes.get(host)
-            if node is None:  # our copy may be older than the node, whose pod would then run twice
+            if node is None:  # our copy may be older than the node: then its pod would run twice
                 with contextlib.suppress(NotFound):
                     node = await self._api.get(NODES, host)
             if node is None:

@@ -18,7 +18,7 @@ from moorage_workflows.model.workflow import ENDED_PHASES, NodePhase, NodeRecord
 
 OUTPUT_BYTES = 16 * 1024  # of `status.outputs`: the records have all of them
 MESSAGE_LENGTH = 1000
-LOG_TIME = timedelta(seconds=5)  # before ended pods are deleted, as with Argo: their logs are kept meanwhile
+LOG_TIME = timedelta(seconds=5)  # before ended pods are deleted, as with Argo: their logs are stored meanwhile
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 COLLECTION_FAILED = "ArtifactGCError"  # condition: artifacts could not be deleted
 
@@ -44,7 +44,7 @@ def summary_patch(
     if parameters and sum(len(row["value"]) for row in parameters) <= OUTPUT_BYTES:
         status["outputs"] = {"parameters": parameters}
     strategy = (record.document.get("spec") or {}).get("ttlStrategy")
-    if strategy and not (obj.get("spec") or {}).get("ttlStrategy"):  # the template's, for who looks at the object
+    if strategy and not (obj.get("spec") or {}).get("ttlStrategy"):  # the template's, for readers of the object
         status["storedWorkflowTemplateSpec"] = {"ttlStrategy": strategy}
     conditions = [{"type": "Completed", "status": "True"}] if is_done else []
     if record.metrics_error:

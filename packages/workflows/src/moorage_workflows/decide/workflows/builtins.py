@@ -18,7 +18,7 @@ from moorage_workflows.decide.workflows.orders import OrderError, numbered_secre
 from moorage_workflows.decide.workflows.templates import LOCATIONS
 
 TIMEOUT_SECONDS = 30  # of a request, as Argo's documentation has it
-LISTED = ("s3", "gcs")  # stores whose keys can be listed, beside our own
+LISTED = ("s3", "gcs")  # stores with keys that can be listed, in addition to our own
 REQUEST_BYTES = 200 * 1024  # of a request's body: it is in an annotation of the pod
 
 

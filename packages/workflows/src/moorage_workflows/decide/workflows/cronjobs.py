@@ -362,7 +362,7 @@ class _Conversion:
                 ledger.kept(where, "retryStrategy.expression")
         # the last rules may be dropped if they only repeat the default
         while choices and choices[-1][1]:
-            choices.pop()  # what is not named is tried again anyway
+            choices.pop()  # other exit codes are tried again anyway
         expression = ""
         # from the last rule to the first, so that the first match decides
         for condition, is_retried in reversed(choices):

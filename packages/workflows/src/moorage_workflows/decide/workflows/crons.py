@@ -50,7 +50,7 @@ def is_wanted(when: str, scope: Mapping[str, Any], now: datetime) -> bool:
         return expression_text(evaluate(tag.group(1), scope, now=now))
 
     texts = {key: _text(value) for key, value in scope.items()}
-    closed = when.rfind("}}") + 2 if "}}" in when else 0  # what opens after the last end of a tag is none
+    closed = when.rfind("}}") + 2 if "}}" in when else 0  # an opening after the last end of a tag is not a tag
     written = _EXPRESSION_TAG.sub(replaced, when[:closed]) + when[closed:]
     return holds(substitute_text(written, texts, allow_unresolved=False))
 

@@ -20,11 +20,11 @@ from msgspec import Struct, field
 from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
 
 FOLD_MIN = 6  # equal steps that become one box
-SHOWN_MAX = 120  # boxes beside each other within one
+SHOWN_MAX = 120  # boxes of one level
 RANGES = 60  # into which more are divided, or twice as many where layers are of unequal sizes
 RANGE = 50  # items of a loop in one range, where there are not too many ranges
 OPEN_AT_FIRST = 40  # boxes that are open without being asked for
-_OWNERS = (NodeType.RETRY, NodeType.TASK_GROUP)  # of attempts and items, whose names begin with theirs
+_OWNERS = (NodeType.RETRY, NodeType.TASK_GROUP)  # of attempts and items: their names begin with the owner's
 _ITEM = re.compile(r"(.*?)\((\d+):")  # name of an item of a loop
 _NUMBERS = re.compile(r"(\d+)")
 _WORST = (

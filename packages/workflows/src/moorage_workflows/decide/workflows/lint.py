@@ -329,7 +329,7 @@ class _Spec:
                 check_supplied(
                     out, given, resolved.template, (*at, "arguments"), name=resolved.name, is_entry=True
                 )
-        # those of pods are replaced once more for each step, with what the step sees
+        # those of pods are replaced again for each step, with the variables of the step
         of_pods = place.seen.with_names((), tuple(root for root in scopes.ROOTS if root != "workflow."))
         for field in ("arguments", "hooks", "volumeClaimTemplates", "volumes", "nodeSelector", "podMetadata"):
             is_of_pods = field in ("volumes", "nodeSelector", "podMetadata")

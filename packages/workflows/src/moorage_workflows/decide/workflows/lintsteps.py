@@ -254,7 +254,7 @@ def _check_outputs(out: Gathered, template: Mapping[str, Any], path: Path, seen:
         check_expression(out, expression, at, seen)
 
 
-# --- what tasks wait for
+# --- dependencies of tasks
 
 
 def _dependencies(

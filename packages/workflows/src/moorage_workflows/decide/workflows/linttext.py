@@ -29,7 +29,7 @@ PARAMETER_NAME = re.compile(r"[-a-zA-Z0-9_]+", re.ASCII)
 FIELD_NAME = re.compile(r"[a-zA-Z0-9][-a-zA-Z0-9]*", re.ASCII)  # of templates, steps and tasks
 FIELD_NAME_MAX = 128  # characters
 _TAGS_TRIED = 3  # of one condition: each takes all of `_TRIED`
-# what a tag of a condition may stand for; nobody means a lone quote or bracket
+# values to try for a tag of a condition; a single quote or bracket is not intended
 _TRIED = ("1", "x", "true", "==", "&&", "", "1 == 1", "'x'", "2026-01-01")
 WHOLE_MAX = 2**63 - 1  # Go's int64
 _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
@@ -47,7 +47,7 @@ def check_tags(
             check_expression(out, tag.text, tag.path, scope, why)
         elif not scope.has(tag.text):
             message = (why(tag.text) if why is not None else "") or _unknown(tag.text, scope)
-            # labels and annotations may come from elsewhere: from a cluster's defaults, or from whoever submits it
+            # labels and annotations may come from elsewhere: from a cluster's defaults, or from the submission
             note = out.warning if tag.text.startswith(("workflow.labels.", "workflow.annotations.")) else out.error
             note("tag", tag.path, message, "{{" + tag.text + "}}")
 
@@ -207,7 +207,7 @@ def check_when(out: Gathered, text: Any, path: Path) -> None:
             holds(without_tags(flat, lambda _tag, left=left: next(left)))  # type: ignore[misc]
         except TextError as error:
             if tags and not isinstance(error, SyntaxProblem):
-                return  # it can be read; what it says depends on the values
+                return  # it can be read; its result depends on the values
             problem = problem or error
         else:
             return

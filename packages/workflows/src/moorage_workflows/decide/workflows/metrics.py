@@ -27,7 +27,7 @@ from moorage_workflows.decide.workflows.text.when import holds
 from moorage_workflows.model.workflow import MetricPoint, MetricSeries
 
 PREFIX = "argo_workflows_"  # as Argo's controller has it, so that dashboards and rules stay as they are
-NAMESPACE_LABEL = "workflow_namespace"  # on every series: whose workflows it is of
+NAMESPACE_LABEL = "workflow_namespace"  # on every series: the namespace of its workflows
 NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 KINDS = ("counter", "gauge", "histogram")
 OPERATIONS = ("Set", "Add", "Sub")

@@ -27,7 +27,7 @@ from moorage_workflows.decide.workflows.text.durations import parse_duration
 OVERDUE_LEAST = timedelta(minutes=10)
 OVERDUE_FACTOR = 1.5  # of the time that 95 % of the last runs stayed within
 TIMES_KEPT = 20  # durations of successful runs that the usual time is found from
-TIMES_NEEDED = 3  # fewer say little about what is usual
+TIMES_NEEDED = 3  # fewer say little about the usual time
 TOO_OLD = timedelta(hours=1)  # a run that ended so long ago, and of which nothing was sent, is left alone
 TARGETS_MAX = 10
 _CRONITOR_HOSTS = ("cronitor.link", "cronitor.io")

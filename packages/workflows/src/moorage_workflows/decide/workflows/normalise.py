@@ -19,7 +19,7 @@ from moorage_kube.resources import Obj
 _TEXTS = frozenset(("value", "default", "description"))
 _QUANTITY_MAPS = frozenset(("limits", "requests"))  # in `resources` and `podResources`
 _QUANTITIES = frozenset(("sizeLimit", "divisor"))
-# what is below them is not Argo's: it stays as it is, nulls included
+# fields below them are not Argo's: they stay as they are, nulls included
 OPAQUE = frozenset(("withItems", "plugin", "labels", "annotations", "status", "managedFields"))
 # v3 field → v4 field that holds a list of it
 _LISTS = {"mutex": "mutexes", "semaphore": "semaphores"}

@@ -17,7 +17,7 @@ from moorage_kube.resources import Obj
 from moorage_workflows.decide.workflows.repository import place_of, placed
 from moorage_workflows.model.workflow import Artifact
 
-STORES = ("s3", "gcs", "http", "git", "raw")  # locations of artifacts beside our own store
+STORES = ("s3", "gcs", "http", "git", "raw")  # locations of artifacts other than our own store
 OTHER_STORES = ("artifactory", "azure", "hdfs", "oss", "plugin")  # Argo's, and not ours
 WRITABLE_STORES = ("s3", "gcs", "http")
 REQUIRED = {"s3": ("bucket", "key"), "gcs": ("bucket", "key"), "http": ("url",), "git": ("repo",), "raw": ()}
@@ -93,7 +93,7 @@ def make_order(
                 "name": entry["name"],
                 "location": numbered_secrets(location, input_secrets),
                 "archive": archive,
-                "below": folder,  # of the volume; null: the artifact has a place of its own
+                "below": folder,  # of the volume; null: the artifact has its own mount
                 **{key: entry[key] for key in ("mode", "recurseMode", "optional") if entry.get(key) is not None},
             }
         )
@@ -121,7 +121,7 @@ def make_order(
         "artifacts": saved,
         "result": wants_result,
         "logs": archives_logs,
-        **({"log": log} if log else {}),  # where it goes; absent: into our own store
+        **({"log": log} if log else {}),  # its location; absent: our own store
     }
     return Ordered(
         document=document,
@@ -195,7 +195,7 @@ def _source(
         digest = {"digest": artifact.digest} if artifact.digest else {}
         return {"key": artifact.key, **digest}, declared or artifact.archive
     places = entry if artifact is None else artifact.location
-    if artifact is not None and artifact.files:  # whatever else is stored under the key itself
+    if artifact is not None and artifact.files:  # the key itself may hold another artifact
         places = {
             kind: {**place, "key": f"{str(place['key']).rstrip('/')}/"}
             for kind, place in artifact.location.items()
@@ -259,7 +259,7 @@ def _saved(
         "path": _checked_path(entry, field),
         "archive": archive,
         "location": numbered_secrets(location, secrets),
-        "kept": copy.deepcopy(location),  # what later steps are told: secrets by name
+        "kept": copy.deepcopy(location),  # for later steps: secrets by name
         **({"key": key} if key else {}),
         **({"optional": True} if entry.get("optional") else {}),
         **({"mode": entry["mode"]} if entry.get("mode") is not None else {}),

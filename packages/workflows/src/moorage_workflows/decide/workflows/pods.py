@@ -79,7 +79,7 @@ _EXECUTOR_RESOURCES = {  # a Python process that streams files
     "limits": {"cpu": "1", "memory": "256Mi"},
 }
 
-# say that a pod is of a run, a map, a workspace or a container: a step is of none, whatever its manifest says
+# of pods of runs, maps, workspaces and containers: a manifest may not set them on a step's pod
 _OTHERS_LABELS = (RUN_LABEL, ATTEMPT_LABEL, MAP_LABEL, WORKSPACE_LABEL, CONTAINER_LABEL)
 
 # field of the pod's spec → the workflow's field, the template's field; the template's wins

@@ -21,7 +21,7 @@ from moorage_kube.resources import Obj
 REPOSITORY = "moorageRepository"  # the field of a stored document
 CONFIGMAP = "artifact-repositories"
 DEFAULT_ANNOTATION = "workflows.argoproj.io/default-artifact-repository"
-STORES = ("s3", "gcs")  # what a repository may be
+STORES = ("s3", "gcs")  # stores that a repository may be in
 KEY_FORMAT = "{{workflow.name}}/{{pod.name}}"
 TEXT_CHARACTERS = 64 * 1024
 

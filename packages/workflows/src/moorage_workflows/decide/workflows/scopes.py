@@ -16,9 +16,9 @@ from moorage.decide.admission.fields import Path, mapping, sequence
 from moorage.model.names import NAME_COMPARED
 from moorage_workflows.decide.workflows.templates import POD_TYPES, Resolved, type_of
 
-# a tag that begins otherwise is somebody else's text and stays as it is
+# a tag with another prefix is plain text and stays as it is
 ROOTS = ("item.", "steps.", "tasks.", "inputs.", "outputs.", "workflow.", "pod.")
-# resolved at run time, whatever comes after
+# resolved at run time, with any suffix
 _ALWAYS = (
     "workflow.creationTimestamp", "workflow.scheduledTime", "workflow.duration", "tasks.name", "steps.name",
     "workflow.labels.workflows.argoproj.io/",

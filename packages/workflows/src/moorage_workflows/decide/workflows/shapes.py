@@ -142,7 +142,7 @@ _VALUE_FROM = _Fields(
     configMapKeyRef=_KEY,
     supplied=_MAPPING,
 )
-# what a parameter's value may be is told by the checks of arguments
+# the checks of arguments judge a parameter's value
 _PARAMETER = _Fields(**_singles("name", "default", "globalName"), valueFrom=_VALUE_FROM, enum=_List(_SINGLE))
 _ENTRIES = "a list of entries with a name"
 _INPUTS = _Fields(parameters=_List(_PARAMETER, _ENTRIES), artifacts=_List(_ARTIFACT, _ENTRIES))

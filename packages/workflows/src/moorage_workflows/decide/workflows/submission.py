@@ -126,7 +126,7 @@ def workflow_from(resource: Resource, source: Mapping[str, Any]) -> Obj:
     }
     spec = source.get("spec") or {}
     if resource == CRON_WORKFLOWS:
-        # admission writes in who asks for it; of what an administrator starts, the owner of the schedule stays
+        # admission writes the submitter as the owner; if an administrator submits, the schedule's owner stays
         labels, annotations = metadata_of_runs(source)
         made["metadata"]["labels"] = labels
         if annotations:

@@ -19,7 +19,7 @@ _DATE = re.compile(r"date\s+(?:-u\s+|--utc\s+)?['\"]?\+([^'\"]*)['\"]?")
 _OPERATORS = frozenset(";|&<>()")
 _CALL = re.compile(r"\bargo(?:\s|['\",\]])+submit\b")
 
-# option → the field of Submit it sets; "": it is read and has no effect on what runs; None: a flag without effect
+# option → the field of Submit it sets; "": it is read and has no effect on the run; None: a flag without effect
 _VALUED: Mapping[str, str] = {
     "--from": "source",
     "--name": "name",
@@ -53,7 +53,7 @@ class Submit(Struct, frozen=True, kw_only=True):
 
     template: str
     is_cluster: bool = False
-    name: str = ""  # as typed; the runs of a CronWorkflow have names of their own
+    name: str = ""  # as typed; the runs of a CronWorkflow have other names
     parameters: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     entrypoint: str = ""

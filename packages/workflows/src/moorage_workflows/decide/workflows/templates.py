@@ -20,13 +20,13 @@ from moorage_kube.resources import Obj
 from moorage_workflows.decide.workflows.merging import merged_values
 
 STORED = "moorageTemplates"  # the field of a stored document: scope → list of templates
-# what a template can be, in the order in which Argo looks for them
+# types of templates, in the order in which Argo looks for them
 TEMPLATE_TYPES = (
     "container", "containerSet", "steps", "dag", "script", "resource", "data", "suspend", "http", "plugin",
 )  # fmt: skip
 POD_TYPES = frozenset(("container", "containerSet", "script", "resource", "data"))
 LEAF_TYPES = POD_TYPES | {"http", "plugin"}  # as Argo has it: suspend is no leaf
-TEMPLATE_LABEL = "workflows.argoproj.io/workflow-template"  # on a Workflow: what its workflowTemplateRef named
+TEMPLATE_LABEL = "workflows.argoproj.io/workflow-template"  # on a Workflow: the name in its workflowTemplateRef
 CLUSTER_TEMPLATE_LABEL = "workflows.argoproj.io/cluster-workflow-template"
 _CLUSTER = "cluster/"
 
@@ -97,7 +97,7 @@ def spec_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return mapping(spec.get("workflowSpec")) if document.get("kind") == "CronWorkflow" else spec
 
 
-# --- what a document refers to
+# --- references of a document
 
 
 class Use(NamedTuple):
@@ -385,7 +385,7 @@ class Library:
                 key = TemplateKey.of_scope(scope)
                 where = f"{key.kind} {key.name} has" if scope else "there are"
                 raise TemplateMissing(path, name, f"there is no template {name!r}; {where}: {self._names(scope)}")
-            # those of the workflow have its defaults already when `merged` made it; once more changes nothing
+            # those of the workflow have its defaults already when `merged` made it; a second time changes nothing
             template = with_defaults(template, self._defaults)
             resolved = self._found[scope, name] = Resolved(template=template, scope=scope, name=name)
         return resolved
@@ -464,12 +464,12 @@ def stored(
     library = Library(whole, {**(choices or {}), **others})
     needed: set[str] = set()
     seen: set[tuple[str, str]] = set()
-    # (place in the workflow, what names a template there, scope in which the name is looked up)
+    # (place in the workflow, the reference there, scope in which the name is looked up)
     waiting = [(use.path, use.holder, "") for use in uses_of_spec(mapping(whole.get("spec")))]
     while waiting:
         path, holder, scope = waiting.pop()
         if isinstance(holder.get("inline"), Mapping):
-            continue  # `uses_of` has gone through it
+            continue  # `uses_of` has read it
         if any("{{" in str(name) for name in _names_in(holder)):
             scopes = [scope]
             if "templateRef" in holder:

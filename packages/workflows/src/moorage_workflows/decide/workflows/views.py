@@ -39,10 +39,10 @@ _WITHIN = frozenset({NodeType.STEP_GROUP})  # nodes that the tree does not show:
 _IN_GROUP = re.compile(r"\[(\d+)\]\.[^\[\]]*$")
 _ITEM = re.compile(r"\((?:[^()]|\([^()]*\))*\)$")
 _NUMBERS = re.compile(r"(\d+)")
-_OF_TEMPLATE = " "  # begins what steps of one template have in common; no name of a loop begins so
+_OF_TEMPLATE = " "  # prefix of the key of steps of one template; names of loops never begin so
 
-ITEMS_SHOWN = 20  # items of a loop beside each other, before those that are alike are counted instead
-STEPS_SHOWN = 100  # the same of steps of one template, which have names of their own
+ITEMS_SHOWN = 20  # sibling items of a loop, before similar ones are counted instead
+STEPS_SHOWN = 100  # the same for steps of one template, which have different names
 LIKE_SHOWN = 20  # of these, that are shown all the same, in each phase
 FINISHED_ITEMS_SHOWN = 3  # the same of items that succeeded or were left out
 _WELL = (NodePhase.SUCCEEDED, NodePhase.SKIPPED, NodePhase.OMITTED)
@@ -68,7 +68,7 @@ class WorkflowView(Struct, frozen=True, kw_only=True):
     is_suspended: bool = False
     shutdown: str = ""  # "", Stop or Terminate
     is_gone: bool = False  # only its record exists
-    gone_at: str = ""  # when its object was deleted, RFC 3339; empty: nobody saw it go
+    gone_at: str = ""  # when its object was deleted, RFC 3339; empty: unknown
     is_ours: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
     arguments: Mapping[str, str] = field(default_factory=dict)

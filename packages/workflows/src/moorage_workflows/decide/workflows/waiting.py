@@ -26,7 +26,7 @@ from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
 IN_LINE = "many pods of this template wait for a node already"  # the message of a step whose pod is made later
 STEPS_NAMED = 5  # of those that wait for the same thing
 SAVING_TIME = timedelta(seconds=10)  # that is not worth a word
-_LOCK = re.compile(r"^Waiting for (.+?) lock(?:: (.+))?$", re.DOTALL)  # what the graph writes into a node
+_LOCK = re.compile(r"^Waiting for (.+?) lock(?:: (.+))?$", re.DOTALL)  # texts that the graph writes into a node
 _BACKOFF = re.compile(r"^Backoff until (\S+)$")
 
 
@@ -41,7 +41,7 @@ class WaitKind(StrEnum):
     SUSPENDED = "suspended"  # the whole workflow is
     PARALLELISM = "parallelism"
     EARLIER = "earlier"  # steps that come before it
-    BEGINNING = "beginning"  # nobody has begun the workflow
+    BEGINNING = "beginning"  # the workflow has no controller yet
 
 
 class Wait(Struct, frozen=True, kw_only=True):
@@ -51,7 +51,7 @@ class Wait(Struct, frozen=True, kw_only=True):
     steps: tuple[str, ...] = ()  # paths, at most STEPS_NAMED; empty: those that have not begun
     count: int = 0  # of all such steps
     message: str
-    hint: str = ""  # what to do about it
+    hint: str = ""  # advice
     until: datetime | None = None
     pod: str = ""  # of the first of them
     locks: tuple[str, ...] = ()  # as records name them
@@ -137,7 +137,7 @@ def _unbegun(view: WorkflowView) -> Wait:
 def _locks_of_workflow(view: WorkflowView, spec: Mapping[str, Any]) -> tuple[str, ...]:
     try:
         return locks_of(_mapping(spec.get("synchronization")), {"workflow.namespace": view.namespace})
-    except (TextError, AttributeError, TypeError):  # the object may hold what submission would refuse
+    except (TextError, AttributeError, TypeError):  # the object may have values that submission would refuse
         return ()
 
 

@@ -32,8 +32,8 @@ PATCH_TYPES = {
 APPLY_TYPE = "application/apply-patch+yaml"
 MANIFEST_BYTES = 3 * 1024 * 1024
 NAMES_MAX = 8  # generated names that are tried
-CONFLICTS_MAX = 5  # of a replacement with somebody else's write
-GONE_FIRST_SECONDS, GONE_MOST_SECONDS = 0.2, 5.0  # between two looks whether an object is gone
+CONFLICTS_MAX = 5  # of a replacement with a concurrent write
+GONE_FIRST_SECONDS, GONE_MOST_SECONDS = 0.2, 5.0  # between two looks whether an object is deleted
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # letters of generated names, as the API server has them
 _SUFFIX_LENGTH = 5
 _BASE_MAX = 58
@@ -107,7 +107,7 @@ class Actions:
         """How many objects the manifest has. Raises StepError."""
         return len(objects_of(task.manifest))
 
-    # --- what it is done to
+    # --- the objects
 
     def _objects(self, task: Task) -> list[Obj]:
         objects = objects_of(task.manifest)

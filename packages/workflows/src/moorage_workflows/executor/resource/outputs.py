@@ -32,7 +32,7 @@ def write_outputs(outputs: Iterable[Output], obj: Obj | None) -> None:
             value = output.default if obj is None else value_of(output, obj)
             path = Path(output.path)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(value + "\n", encoding="utf-8")  # who reads it takes one newline off
+            path.write_text(value + "\n", encoding="utf-8")  # the reader removes one newline
         except (StepError, TextError) as error:
             raise StepError(f"output parameter {output.name!r}: {error.message}") from error
         except OSError as error:

@@ -41,7 +41,7 @@ PILLS: Mapping[str, str] = {
 LISTED = 20  # members of a group that its panel names
 VALUE_CHARACTERS = 2000  # of a parameter or a result
 TIMELINE_ROWS = 150
-STEPS_OF_TIME = 200  # so exactly a bar is drawn; what runs moves on in such steps
+STEPS_OF_TIME = 200  # precision of a bar; running ones grow in such steps
 SPANS = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)  # seconds of an axis
 
 
@@ -58,7 +58,7 @@ class WorkflowRow(Struct, frozen=True, kw_only=True):
     done: int
     total: int
     age: When | None
-    started: When | None  # while it goes on
+    started: When | None  # while it is active
     took: str  # once it has ended
     cron: str
     is_gone: bool
@@ -175,7 +175,7 @@ class WorkflowModel(Struct, frozen=True, kw_only=True):
     outputs: tuple[Value, ...]
     artifacts: tuple[ArtifactRow, ...]
     buttons: tuple[Ready, ...]
-    can_take_over: bool  # a new one may begin with what succeeded
+    can_take_over: bool  # a new one may take over successful steps
     note: str
     drawing: Drawing | None
     timeline: Timeline

@@ -14,7 +14,7 @@ from moorage_kube.moments import moment
 from moorage_workflows.decide.workflows.folding import Box
 from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
 
-WIDE = 720.0  # pixels that boxes beside each other take at most, within all frames
+WIDE = 720.0  # width of a row of boxes at most, in pixels, within all frames
 STEP = Size(168, 46)
 GROUP = Size(208, 62)
 PADDING = 12.0  # of a frame

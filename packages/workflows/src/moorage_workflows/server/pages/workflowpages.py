@@ -402,7 +402,7 @@ async def _log(context: Context, user: User, view: WorkflowView, node: NodeRecor
         tail = await read_tail(cast(PodApi, api), node.pod_name, view.namespace, main_container(pod))
     except BadRequest:
         return "", is_over  # its container has not begun
-    except (NotFound, ServerError) as error:  # the pod is gone, or its node is away
+    except (NotFound, ServerError) as error:  # the pod is deleted, or its node is unreachable
         if (kept := await _kept_log(context, user, view, node)) is not None:
             return kept, is_over
         if not isinstance(error, NotFound):

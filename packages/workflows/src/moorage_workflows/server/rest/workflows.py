@@ -101,7 +101,7 @@ async def create_workflow(call: Call[NewWorkflow, None]) -> tuple[int, Workflow]
     document = body.workflow
     if document is None:
         document = await workflows.read_source(call.api, call.namespace, body.source or "")
-    # clients of Argo leave out what the path says already
+    # clients of Argo leave out fields that are in the path
     document = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", **document}
     return await _submit(call, document, additions, dry_run=dry_run)
 
@@ -386,7 +386,7 @@ async def delete_workflow(call: Call[None, None]) -> Done:
     return Done()
 
 
-# -- what Argo's clients ask of a server
+# -- requests of Argo's clients
 
 
 async def show_info(call: Call[None, None]) -> ArgoInfo:

@@ -34,7 +34,7 @@ def nodes_to_forget(nodes: Iterable[NodeRecord], asked: Retry, *, also: Set[str]
         opened = {records[identity].name for identity in forgotten} & settled
         if not opened:
             return forgotten
-        settled -= opened  # what failed in them is no longer outweighed by a success
+        settled -= opened  # failures in them count again
 
 
 def _forgotten(records: Mapping[str, NodeRecord], asked: Retry, settled: Set[str], also: Set[str]) -> set[str]:
@@ -50,15 +50,15 @@ def _forgotten(records: Mapping[str, NodeRecord], asked: Retry, settled: Set[str
             begins |= {node.id for node in records.values() if is_meant(node, asked.selector)}
         forgotten |= _all_after(records, begins)
     _forget_around(records, forgotten)
-    # a handler runs again after what it is the handler of; that of the workflow always
+    # a handler runs again after its node; that of the workflow always does
     names = {records[identity].name for identity in forgotten}
     kept = {node.name for node in records.values() if node.boundary_id} - names
     exits = {node.id for node in records.values() if _EXIT in node.name}
     forgotten |= {identity for identity in exits if records[identity].name.partition(_EXIT)[0] not in kept}
-    # a daemon ended with what it stood in
+    # a daemon ended with the template around it
     forgotten |= {node.id for node in records.values() if node.is_daemon and node.boundary_id in forgotten}
     _forget_around(records, forgotten)
-    # an attempt that failed stands in a retry that starts from its first attempt again
+    # a node that is tried again starts from its first attempt, so failed attempts are removed
     again = {node.name for node in records.values() if node.type is NodeType.RETRY and node.id in forgotten}
     forgotten |= {node.id for node in records.values() if _retry_of(node) in again}
     # the containers of a set run in the pod of their boundary
@@ -79,7 +79,7 @@ def _all_after(records: Mapping[str, NodeRecord], begins: Set[str]) -> set[str]:
             inside.setdefault(name, []).append(node.id)
     by_name = {node.name: node.id for node in records.values()}
     again: set[str] = set()
-    passed: set[str] = set()  # what stands around those that run again
+    passed: set[str] = set()  # the nodes around those that run again
     open_ids = list(begins)
     while open_ids:
         node = records[open_ids.pop()]

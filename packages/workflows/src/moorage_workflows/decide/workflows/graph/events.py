@@ -40,8 +40,8 @@ class PodSeen(Struct, frozen=True, kw_only=True):
     is_running: bool = False
     is_ready: bool = False
     is_ended: bool = False
-    is_deleted: bool = False  # somebody asked for its end
-    is_stuck: bool = False  # it has ended, but a container beside the main one does not end by itself
+    is_deleted: bool = False  # it has a deletion timestamp
+    is_stuck: bool = False  # it has ended, but a helper container does not end by itself
     exit_code: int | None = None
     stopped_at: datetime | None = None
     is_watched: bool = False
@@ -115,7 +115,7 @@ class Locks(Struct, frozen=True):
     priority: int
     created_at: str
     locks: tuple[str, ...]
-    is_exit: bool = False  # of an exit handler, which goes on after Stop and the deadline
+    is_exit: bool = False  # of an exit handler, which continues after Stop and the deadline
 
 
 Question = ConfigMapValue | Recall | Locks

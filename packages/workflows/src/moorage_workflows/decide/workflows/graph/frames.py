@@ -37,7 +37,7 @@ class Frame(Struct):
     inputs: Inputs
     slots: Slots
     is_exit: bool
-    used: frozenset[str] | None  # names of its steps whose results it uses; None: they cannot be told apart
+    used: frozenset[str] | None  # names of the steps with used results; None: tags name them, so it may be any
     seen: dict[str, Seen] = field(default_factory=dict)
     daemons: list[str] = field(default_factory=list)  # names of pods
     is_failing: bool = False  # with failFast: no further child starts
@@ -76,4 +76,4 @@ class Call(Struct, frozen=True, kw_only=True):
     parents: tuple[str, ...] = ()
     wants_result: bool = False
     is_exit: bool = False
-    local: Mapping[str, str] = field(default_factory=dict)  # of its tags beside the inputs
+    local: Mapping[str, str] = field(default_factory=dict)  # of its tags, without the inputs

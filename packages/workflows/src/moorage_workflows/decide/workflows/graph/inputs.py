@@ -28,7 +28,7 @@ class Inputs(Struct, frozen=True, kw_only=True):
     artifacts: Mapping[str, Artifact]
     document: Mapping[str, Any]
     scope: Mapping[str, str]
-    missing: frozenset[str] = frozenset()  # optional artifacts that nobody gave
+    missing: frozenset[str] = frozenset()  # optional artifacts that are missing
 
     @property
     def artifact_scope(self) -> dict[str, Artifact]:

@@ -17,7 +17,7 @@ from moorage.model.argo import WORKFLOWS
 from moorage_workflows.decide.workflows.graph.events import Locks
 from moorage_workflows.model.workflow import NodeRecord, WorkflowRecord
 
-# kinds of locks: what their names begin with
+# kinds of locks: prefixes of their names
 MUTEX, SEMAPHORE = "Mutex/", "Semaphore/"
 DATABASE_MUTEX = "DatabaseMutex/"  # `database: true`: another lock than the plain one of its name
 LIMITS_CONFIGMAP = "workflow-limits"  # of a namespace: how many may hold its semaphores with `database`

@@ -223,7 +223,7 @@ async def _run_attempts(
             return final
         # a stored next attempt proves that the decision to retry was made
         if state.has_begun(f"{call.name}({len(attempts)})"):
-            continue  # whatever the time is now
+            continue  # at any time: the decision is stored
         # decide on the next attempt; a shutdown or an unreadable expression ends the node
         try:
             check_cut(state, is_exit=call.is_exit)

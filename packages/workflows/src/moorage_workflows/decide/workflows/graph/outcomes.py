@@ -19,7 +19,7 @@ from moorage_kube.moments import moment
 from moorage_workflows.decide.workflows.graph.events import ContainerSeen, PodSeen
 from moorage_workflows.model.workflow import NodePhase, NodeRecord, Outputs
 
-CLOCKS_DIFFER = timedelta(seconds=5)  # those of nodes and ours; the times of pods are whole seconds besides
+CLOCKS_DIFFER = timedelta(seconds=5)  # those of nodes and ours; the times of pods are rounded to seconds, too
 NOT_RUN = 64  # exit code of a container of a set whose command does not exist, or waited for one that failed
 
 
@@ -64,9 +64,8 @@ def outcome_of(
         return None
     # the outputs: those in the report, and the exit code
     outputs = pod.report.outputs if pod.report is not None else Outputs()
-    if (
-        outputs.exit_code == "0"
-    ):  # what the script saw stands, whatever a node says later of processes that it lost
+    # the exit code in the script's report counts more than a later one of a node that lost the process
+    if outputs.exit_code == "0":
         pod = replace(pod, exit_code=0, failure="", broken="", is_watched=True)
     if pod.exit_code is not None and not is_request:
         outputs = msgspec.structs.replace(outputs, exit_code=str(pod.exit_code))
@@ -98,7 +97,7 @@ def outcome_of(
         stopped_at=pod.stopped_at or (LONG_AGO if pod.disrupted else None),
         is_watched=pod.is_watched,
     )
-    is_unsaved = bool(pod.broken) and pod.report is None  # what saves outputs was told to stop too
+    is_unsaved = bool(pod.broken) and pod.report is None  # the container that saves outputs was asked to stop too
     if pod.disrupted and (is_interrupted or is_unsaved):
         return ended(NodePhase.FAILED, pod.disrupted, is_lost=True)
     # reasons outside of the main container

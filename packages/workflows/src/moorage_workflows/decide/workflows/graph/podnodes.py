@@ -186,7 +186,7 @@ async def _carry_out(
     # a ready daemon needs no wait
     record, name = order.record, order.record.pod_name
     seen = state.pods.seen.get(name)
-    if record.is_daemon:  # it was ready, and what comes after it may have begun
+    if record.is_daemon:  # it was ready, and later nodes may have begun
         return Ready(seen.host if seen else record.host, seen.address if seen else "")
     # the limits that apply, and whether one has passed
     begun = moment(record.started_at) or state.now
@@ -208,7 +208,7 @@ async def _carry_out(
         state.scheduler.start(_time_out(state, name, future, due))
     if pends_until is not None and pends_until > state.now:
         state.scheduler.start(_time_out(state, name, future, pends_until, while_pending=True))
-    # what to do first depends on the pod: missing, new, late or running
+    # the first action depends on the pod: missing, new, late or running
     if seen is None and record.phase is NodePhase.RUNNING:
         pod_gone(state, name)  # it ran when it was last seen, and is not there
     elif seen is None:

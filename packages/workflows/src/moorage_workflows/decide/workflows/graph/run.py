@@ -49,7 +49,7 @@ class Run:
         self._is_begun = False
         end_what_goes_on(self._state)
 
-    # --- what it is told
+    # --- events
 
     def pod_seen(self, pod: PodSeen) -> None:
         """The pod exists, and is like this now."""
@@ -90,7 +90,7 @@ class Run:
             for future in waiting:
                 future.set(None)
 
-    # --- what it knows
+    # --- state
 
     @property
     def workflow(self) -> WorkflowRecord:
@@ -115,7 +115,7 @@ class Run:
         try:
             plain = substitute(plain, dict(self._state.globals))
         except TextError:
-            pass  # what cannot be read stays as it is: the pod says so
+            pass  # an unreadable value stays as it is: the error of the pod names it
         return {**self.workflow.document, "spec": {**spec, **plain}}
 
     def waits_for(self, name: str) -> bool:
@@ -149,7 +149,7 @@ class Run:
         """Stop the machine; decisions that were not returned are dropped."""
         self._state.scheduler.close()
 
-    # --- what is to be done
+    # --- decisions
 
     @property
     def node_count(self) -> int:

@@ -102,7 +102,7 @@ class State:
         self.ids = Ids(workflow.name, self.records.values())
         self.by_pod = {node.pod_name: node for node in self.records.values() if node.pod_name}
         self.globals = globals_of(workflow)
-        # what nodes have exported, also those that stand in others that have ended and are not walked again
+        # exports of nodes, also of nodes within ended ones, which do not run again
         self.global_artifacts = {f"workflow.outputs.artifacts.{row.name}": row for row in workflow.artifacts}
         self.parameters = dict(workflow.parameters)
         self.globals |= {f"workflow.outputs.parameters.{name}": value for name, value in self.parameters.items()}
@@ -206,7 +206,7 @@ class State:
                 current,
                 phase=phase,
                 message=message,
-                finished_at=stamp(self.now) if phase.is_fulfilled else "",  # a daemon's goes on
+                finished_at=stamp(self.now) if phase.is_fulfilled else "",  # a daemon's pod runs on
                 outputs=outputs,
             )
         )

@@ -90,7 +90,7 @@ def resume(state: State, asked: Resume) -> None:
     for record, _, future in list(state.waits.suspended.values()):
         if is_meant(record, asked.selector):
             future.set(asked)
-    for record in state.records.values():  # a run that was made anew has not come to them yet
+    for record in state.records.values():  # a run that was loaded again has not reached them yet
         waits = record.type is NodeType.SUSPEND and record.phase is NodePhase.RUNNING
         if waits and record.id not in state.waits.suspended and is_meant(record, asked.selector):
             state.waits.resumed.setdefault(record.id, []).append(asked)

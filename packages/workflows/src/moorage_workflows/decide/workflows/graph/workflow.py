@@ -127,7 +127,7 @@ async def _run_exit_handler(state: State, phase: str, message: str) -> tuple[str
 
 async def _finish(state: State, phase: str, message: str) -> None:
     for node in [node for node in state.records.values() if not node.phase.is_fulfilled]:
-        # none is known to be left here; if one is, nobody will look at it again
+        # none should be left here; if one is, it would never end
         state.forget_pod(node)
         state.end_node(node, NodePhase.ERROR, LEFT_OVER)
     state.workflow = msgspec.structs.replace(

@@ -46,7 +46,7 @@ _FLAGS: Mapping[str, _Flag] = {
     "timeout": _Flag(_ENDS),
     "type": _Flag(frozenset(("patch",)), None, ("strategic", "merge", "json")),
     "subresource": _Flag(frozenset(("get", "patch", "replace"))),
-    # what they ask for is done anyway
+    # they are the default here
     "server-side": _Flag(frozenset(("apply",)), "true", ("true",)),
     "force-conflicts": _Flag(frozenset(("apply",)), "true", _TRUTH),
     "overwrite": _Flag(frozenset(("apply",)), "true", ("true",)),

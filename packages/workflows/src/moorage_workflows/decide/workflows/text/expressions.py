@@ -49,7 +49,7 @@ from moorage_workflows.decide.workflows.text.values import is_list, is_map, is_n
 LATE = ("item", "retries", "lastRetry", "workflow.status", "workflow.failures")
 
 _MISSING = object()
-_KEPT_CHARACTERS = 1024  # of a text that is read once; a longer one is read each time, and keeps no memory
+_KEPT_CHARACTERS = 1024  # of a text that is parsed once; a longer one is parsed each time, and not cached
 
 
 class Scope:
@@ -294,7 +294,7 @@ class _Compiler:
     """Turn a tree into functions of a frame."""
 
     def __init__(self) -> None:
-        self.guarded = 0  # how many `??` the current node stands on the left of
+        self.guarded = 0  # number of `??` with the current node on their left
 
     def compile(self, node: Node, local: frozenset[str]) -> _Compiled:
         match node:

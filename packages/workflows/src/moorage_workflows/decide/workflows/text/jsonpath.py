@@ -341,7 +341,7 @@ def _apply(steps: Sequence[Step], current: Any, root: Any, budget: Budget, depth
         raise TextError(f"a value is nested more than {DEPTH} deep")
     if not steps:
         return current
-    # one value goes on with the rest of the path
+    # one value: apply the rest of the path to it
     step, rest = steps[0], steps[1:]
     match step:
         case Key() | Index() | Length():
@@ -353,7 +353,7 @@ def _apply(steps: Sequence[Step], current: Any, root: Any, budget: Budget, depth
             if isinstance(key, str):
                 return _apply(rest, _pick(Key(key), current), root, budget, depth + 1)
             raise TextError(f"jsonpath: {shown(key)} is neither an index nor a key")
-        # several values each go on with it
+        # several values: apply it to each
         case Wildcard():
             return _each(_elements(current, "*"), rest, root, budget, depth)
         case Range(start, stop, span):

@@ -249,7 +249,7 @@ _OTHERS: dict[str, Signature] = {
     "mustFromJson": MUST_FROM_JSON,
 }
 SPRIG: dict[str, Signature] = {**TEXTS, **DATA, **_DATES, **_OTHERS}
-# in an expression there is no difference: what panics in a template is an error here too
+# in an expression there is no difference: a panic in a template is an error here too
 SPRIG |= {
     f"must{name[0].upper()}{name[1:]}": SPRIG[name]
     for name in (

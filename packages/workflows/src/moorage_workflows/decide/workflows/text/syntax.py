@@ -287,7 +287,7 @@ class _Parser:
         self.index = 0
         self.token = tokens[0]
         self.depth = 0  # of expressions within expressions
-        self.predicates = 0  # that stand around the current token
+        self.predicates = 0  # around the current token
         self.nodes = 0
 
     def whole(self) -> Node:

@@ -128,9 +128,7 @@ class _Substitution:
         looked = 0  # before this, no string ends in the tag
         budget = current()
         while (start := text.find("{{", position)) >= 0:
-            if (
-                end < start + 2
-            ):  # else it is the end of this tag too: no character is looked at for each tag before it
+            if end < start + 2:  # else it is the end of this tag too: each character is looked at once
                 end = text.find("}}", start + 2)
             if end < 0:
                 raise SyntaxProblem(f"tag {text[start : start + 60]!r} is not closed: '}}}}' is missing")

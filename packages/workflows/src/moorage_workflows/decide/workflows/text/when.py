@@ -46,7 +46,7 @@ _AFTER_VALUE = frozenset(
     (_Kind.MODIFIER, _Kind.COMPARATOR, _Kind.LOGICAL, _Kind.CLOSE, _Kind.TERNARY, _Kind.SEPARATOR)
 )
 _ANY_VALUE = _VALUES | {_Kind.PREFIX, _Kind.STRING, _Kind.TIME}
-# what may come after a token; neither a string nor a bare word after a prefix, no date after an operator
+# tokens that may follow a token; neither a string nor a bare word after a prefix, no date after an operator
 _FOLLOWS: dict[_Kind, frozenset[_Kind]] = {
     _Kind.START: _ANY_VALUE,
     _Kind.OPEN: _ANY_VALUE | {_Kind.CLOSE},
