@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from moorage_kube.testing.examples import examples
+from moorage_testing.docblocks import blocks_of
+
 ROOT = Path(__file__).parents[4]
+TUTORIAL = ROOT / "docs/tutorial/first-training.md"
+LEFT_BY_CTRL_C = re.compile(r"^(moor (?:logs -f|map status --watch) .+)$", re.MULTILINE)
 MOOR = Path(sys.executable).with_name("moor")
 
 
@@ -102,6 +107,32 @@ def test_a_demo_starts_after_an_interrupted_one_and_each_command_to_try_works(tm
         assert (tmp_path / "opened").read_text().startswith("http://gallery--default.workspace.localhost:")
         assert not folder.exists()
         assert processes_of(folder) == []
+    finally:
+        down = [MOOR, "demo", "--down", "--folder", str(folder)]
+        subprocess.run(down, env=env, capture_output=True, check=False)
+
+
+@pytest.mark.xdist_group("demo")
+@pytest.mark.timeout(1500)
+@pytest.mark.skipif(not MOOR.exists(), reason="moor is not installed beside this Python; run `make setup`")
+@pytest.mark.skipif(examples(True, full=False), reason="takes minutes: `make test-all` runs it")
+def test_the_tutorial_of_the_first_training_works_as_written(tmp_path):
+    """The blocks are typed into one shell, with another folder for the demo; Ctrl-C comes after 20 seconds."""
+    folder = tmp_path / "demo"
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("MOORAGE_", "KUBECONFIG"))}
+    env |= {"PATH": f"{MOOR.parent}:/usr/local/bin:/usr/bin:/bin", "BROWSER": "true"}
+    text = "".join(block.text for block in blocks_of(TUTORIAL, ROOT))
+    text = text.replace("pip install moorage\n", "").replace("~/.local/share/moorage-demo", str(folder))
+    text = re.sub(r"^moor demo", f"moor demo --folder {folder}", text, flags=re.MULTILINE)
+    text = LEFT_BY_CTRL_C.sub(r"timeout -s INT 20 \1 || test $? -eq 124", text)
+    try:
+        done = subprocess.run(
+            ["bash", "-euxo", "pipefail", "-c", text], env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.search(r"resumed from the checkpoint after epoch \d+", done.stdout)
+        assert re.search(r"run default/wide waits: needs 2 GPUs", done.stdout)
+        assert not folder.exists()
     finally:
         down = [MOOR, "demo", "--down", "--folder", str(folder)]
         subprocess.run(down, env=env, capture_output=True, check=False)
