@@ -1,7 +1,7 @@
-"""Use cases, once each: read what a decision depends on, decide, write.
+"""Use cases, once each: read the input of a decision, decide, write.
 
-The REST API, the pages, the command line and the SDK call these and nothing below, so that each way in does the
-same. An action takes the Kubernetes API of the one who asks: cluster rights decide. It raises MoorageError with a
-`code` of `moorage.api.errors`, and says what a caller may want to tell in what it returns.
+The REST API, the pages, the command line and the SDK call only these, so that all clients do the same. An action
+takes the caller's Kubernetes API, so the caller's rights apply. It raises MoorageError with a `code` of
+`moorage.api.errors`, and returns all that a caller may want to print.
 Does not belong here: HTTP, text for terminals, choices that can be tested as a table (`decide`).
 """

@@ -1,4 +1,4 @@
-"""What a plan of a run or map depends on besides its namespace: nodes and pods, and the caller's machine."""
+"""The cluster's and the caller's side of a plan of a run or map: nodes, pods and the caller's machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_caller(command: tuple[str, ...], user: str) -> Caller:
 
 
 def remote_caller(user: str, body: NewJob, *, salt: str = "") -> Caller:
-    """Who asks from elsewhere: nothing of their machine goes into the run."""
+    """A caller on another machine: nothing of that machine becomes part of the run."""
     return Caller(
         user=user,
         cwd="",
@@ -61,7 +61,7 @@ def remote_caller(user: str, body: NewJob, *, salt: str = "") -> Caller:
 
 
 async def read_around(api: Api, server: Server, namespace: str) -> Around:
-    """Nodes and pods; for those who may not list nodes, what Moorage's server tells everybody."""
+    """Nodes and pods; for callers who may not list nodes, the view that Moorage's server gives to all users."""
     nodes, pods = await asyncio.gather(or_none(api.list(NODES)), or_none(api.list(PODS)))
     if nodes is None:
         return await _ask_server(server, namespace)
@@ -69,7 +69,7 @@ async def read_around(api: Api, server: Server, namespace: str) -> Around:
 
 
 async def _ask_server(server: Server, namespace: str) -> Around:
-    """GPU nodes, what is held on them, and the tenant's defaults, for those who may not list nodes."""
+    """GPU nodes, the GPUs in use on them and the tenant's defaults, for callers who may not list nodes."""
     try:
         answer = await server.ask(Gpus, "GET", "/api/v1/gpus", params={"namespace": namespace})
     except MoorageError:

@@ -36,9 +36,9 @@ class NewBackup(Struct, frozen=True, kw_only=True):
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """A backup that is whole; or, with `backup` empty, a VolumeBackup that has none, or whose last one failed.
+    """A complete backup; with `backup` empty, a VolumeBackup that has none or that failed last.
 
-    `files`, `bytes` and `changed` None: there is no backup.
+    `files`, `bytes` and `changed` are None if there is no backup.
     """
 
     name: str

@@ -42,7 +42,7 @@ SHARED_PAGE = "shared/"  # begins the token of a page of shared datasets; those 
 
 
 class Users(Struct, frozen=True):
-    """Who mounts a dataset now: runs and pods in its own namespace, and of its readers `elsewhere`."""
+    """Runs and pods that mount a dataset now: in its own namespace, and `elsewhere` those of its readers."""
 
     here: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
@@ -202,11 +202,11 @@ async def check_delete(api: Api, namespace: str, names: Iterable[str], *, force:
 
 
 async def delete_dataset(api: Api, namespace: str, name: str, *, force: bool) -> PodsEnded:
-    """Delete a dataset with its volume; with `force` also while it is in use: then its pods in this namespace end,
-    and it goes when its readers elsewhere have ended. Pods of this namespace that have finished are deleted too.
+    """Delete a dataset with its volume.
 
-    Only the dataset that was looked at is deleted, not another that has its name meanwhile. Raises NotFound, and
-    Conflict (`in_use`) without force.
+    With `force` also while it is in use: then its pods in this namespace end, and it is deleted when its readers
+    elsewhere have ended. Finished pods of this namespace are deleted too. Deletes only the dataset that was read,
+    not a new one of the same name. Raises NotFound, and Conflict (`in_use`) without force.
     """
     await check_delete(api, namespace, [name], force=force)
     obj = await get_object(api, DATASET, namespace, name)
@@ -215,7 +215,7 @@ async def delete_dataset(api: Api, namespace: str, name: str, *, force: bool) ->
 
 
 async def users_of(api: Api, obj: Obj) -> Users:
-    """The pods of its namespace are looked at; of the others its status tells."""
+    """The users of a dataset: in its namespace from the pods there, elsewhere from its status."""
     namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
     pods = await pods_with(api, namespace, _claims(name))
     here = (labels_of(pod).get(RUN_LABEL) or str(pod["metadata"]["name"]) for pod in pods)

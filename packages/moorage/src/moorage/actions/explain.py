@@ -21,7 +21,7 @@ from moorage_kube.resources import EVENTS, NODES, PODS, PVCS, PVS, STORAGECLASSE
 
 
 async def explain_pod(api: Api, namespace: str, name: str, now: datetime) -> Explanation:
-    """Why a pod waits, from what the caller may read. Raises NotFound; Forbidden without nodes."""
+    """Why a pod waits, from objects that the caller may read. Raises NotFound; Forbidden without nodes."""
     pod = await api.get(PODS, name, namespace)
     nodes, pods = await asyncio.gather(api.list(NODES), api.list(PODS))
     claims, volumes, classes, machines, events = await asyncio.gather(
@@ -43,7 +43,7 @@ async def explain_pod(api: Api, namespace: str, name: str, now: datetime) -> Exp
 
 
 def pod_of_run(run: RunView) -> Obj:
-    """A pod that stands for a run whose Jobs are gone: no more than its names."""
+    """A pod with no more than the names of a run, for a run whose Jobs are deleted."""
     meta = {"namespace": run.namespace, "name": run.name, "labels": {RUN_LABEL: run.name}}
     return {"metadata": meta, "spec": {"containers": []}, "status": {"phase": "Failed"}}
 

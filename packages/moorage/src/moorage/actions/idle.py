@@ -1,4 +1,4 @@
-"""Idle work: list it, and put off what would come."""
+"""Idle work: list it, and postpone its policy's next step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from moorage_kube.resources import Obj
 
 
 def idle_work(held: Iterable[Held], policies: Sequence[Policy]) -> tuple[IdleWork, ...]:
-    """What is not simply in use, the longest idle first."""
+    """The work that is not in use, the longest idle first."""
     rows = [view_of(each, policies) for each in held if each.record.state is not State.ACTIVE]
     return tuple(sorted(rows, key=lambda row: (row.since is None, row.since, row.namespace, row.name)))
 
@@ -61,11 +61,10 @@ async def snooze_work(
     tenants: Iterable[Obj] = (),
     clock: Clock = SYSTEM,
 ) -> IdleWork:
-    """Put off what comes for idle work; for how long its policy usually does, without a span.
+    """Postpone the next step for idle work. `span` None: as long as its policy usually does.
 
-    Whether `by` may change the object, the caller has asked.
-
-    Raises UsageError for what the policy does not allow, and NotFound.
+    The caller has checked whether `by` may change the object. Raises UsageError if the policy does not allow the
+    span, and NotFound.
     """
     resource, meta = RESOURCES[kind], obj["metadata"]
     tenants = list(tenants)

@@ -1,4 +1,4 @@
-"""What `moor doctor install` judges, as it is read from the cluster and the network. All writes are dry runs."""
+"""The facts that `moor doctor install` checks, read from the cluster and the network. All writes are dry runs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ OURS = f"app.kubernetes.io/part-of={PART_OF['app.kubernetes.io/part-of']}"
 
 
 class InstallApi(Api, Protocol):
-    """The verbs, and what an API server says of itself: `KubeClient` does."""
+    """The verbs, and an API server's version and date: `KubeClient` has them."""
 
     async def raw(
         self, method: str, path: str, *, params: Mapping[str, str] | None = None, accept: str = "application/json"
@@ -76,7 +76,7 @@ class InstallApi(Api, Protocol):
 
 
 class _Wide(Struct, frozen=True, kw_only=True):
-    """What is read of the whole cluster, whether or not Moorage is installed."""
+    """Objects of the whole cluster, read whether or not Moorage is installed."""
 
     nodes: Reading[tuple[Obj, ...]]
     pods: Reading[tuple[Obj, ...]]
@@ -91,7 +91,7 @@ async def read_facts(
     probe: Probe | None = None,
     authorities: Mapping[str, str] | None = None,
 ) -> Facts:
-    """Everything at once; what cannot be read stands as Unread, with the reason.
+    """Read everything at once; a value that cannot be read is Unread, with the reason.
 
     `authorities`: address of a server → the authority of its certificate, as PEM, that a login trusts.
     """
@@ -214,7 +214,7 @@ async def _configuration(api: InstallApi, node: str) -> Obj:
 
 
 async def _refusal(api: Api, wide: _Wide) -> Reading[str]:
-    """What the webhook says to a Machine of a group that no host could be named after; empty: it was accepted."""
+    """The webhook's answer to a Machine of a group that is no valid host name; empty if it was accepted."""
     if not isinstance(wide.info, Mapping):
         return NOT_ASKED
     machine = {

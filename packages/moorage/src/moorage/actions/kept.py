@@ -1,4 +1,4 @@
-"""What is kept of runs and of steps of workflows when their pods are gone, as whoever asks may read it."""
+"""Stored records and logs of runs and of steps of workflows with deleted pods, as the caller may read them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from moorage_kube.errors import ServerError
 
 
 class Kept(Protocol):
-    """What Moorage's server keeps. Raises ApiError where it says no."""
+    """The records that Moorage's server stores. Raises ApiError if it refuses."""
 
     async def run(self, namespace: str, name: str) -> KeptRun:
-        """The newest run of this name; empty where nothing is kept, or nobody can be asked."""
+        """The newest run of this name; empty if nothing is stored, or there is no server to ask."""
         ...
 
     async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
@@ -25,7 +25,7 @@ class Kept(Protocol):
 
 
 class KeptOfSteps(Protocol):
-    """What Moorage's server keeps of steps of workflows. Raises ApiError where it says no."""
+    """The records of steps of workflows that Moorage's server stores. Raises ApiError if it refuses."""
 
     async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
         """The pods of the Workflow with this uid, in the order of their start. `pod`: only those of this name."""
@@ -40,9 +40,9 @@ class KeptOfSteps(Protocol):
 
 
 async def kept_of(kept: Kept, run: RunView) -> KeptRun:
-    """What is kept of a run that needs it; else the server is not asked.
+    """The record of a run, if the run needs it; otherwise the server is not asked.
 
-    A store that cannot be read stands in the way of no run that exists.
+    A store that cannot be read does not hide a run that exists.
     """
     try:
         return await kept.run(run.namespace, run.name) if needs_kept(run, peaks=True) else KeptRun()
@@ -53,7 +53,7 @@ async def kept_of(kept: Kept, run: RunView) -> KeptRun:
 def lines_of(
     log: KeptLog, *, now: datetime, tail: int | None = None, since_seconds: int | None = None
 ) -> tuple[list[bytes], bool]:
-    """The wanted lines of a kept log, without their times and ends; and whether lines before them are not kept."""
+    """The wanted lines of a stored log, without times and line ends; and whether earlier lines are missing."""
     lines = log.lines.split(b"\n")[:-1]
     cut = log.cut
     if since_seconds is not None:

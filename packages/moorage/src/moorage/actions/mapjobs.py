@@ -1,4 +1,4 @@
-"""Maps on a cluster: make a MapJob with what goes with it, wait for the server to accept it, remove it."""
+"""Maps on a cluster: make a MapJob and its objects, wait for the server to accept it, remove it."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ async def submit_map(
 ) -> Obj:
     """Make a map with its workers: plan, create, wait until the server accepts it; the MapJob as stored.
 
-    The same request, by its `mark`, makes one map: asked again, it waits for the one that it made. `note` gets
-    what was filled in, and what went wrong without harm. Raises what `plan_map` and `create_map` raise, and
+    The same request, by its `mark`, makes one map: if repeated, it waits for the map that it made. `note` gets
+    the defaults that were filled in, and warnings. Raises the errors of `plan_map` and `create_map`, and
     UsageError for a mark that came with another body.
     """
     namespace, name = request.run.namespace, request.run.name or ""
@@ -97,7 +97,7 @@ async def _find_marked(api: Api, namespace: str, name: str, mark: str) -> Obj | 
 
 
 def request_of(namespace: str, body: NewMap, workers: MapWorkers) -> MapRequest:
-    """What a request over our wire asks for. Raises UsageError for a variable's name that no worker can have."""
+    """The request of a client. Raises UsageError for an invalid variable name."""
     run = RunRequest(
         command=tuple(workers.command),
         namespace=namespace,
@@ -152,9 +152,9 @@ async def plan_map(
     around: Awaitable[Around],
     pack: Callable[[], bytes | None] = lambda: None,
 ) -> MapJobPlan:
-    """Read what the MapJob depends on, and decide.
+    """Read the input of the decision, and decide.
 
-    `pack` gives the caller's directory, where it goes into the pods; it is not called for a request that is
+    `pack` returns the caller's directory, if it is sent to the pods; it is not called for a request that is
     refused. Raises Problems with all that is wrong with the request, AlreadyExists, NotReady, ApiError.
     """
     namespace, name = request.run.namespace, request.run.name or ""
@@ -191,11 +191,11 @@ async def check_map(api: Api, plan: MapJobPlan, namespace: str) -> None:
 async def create_map(
     api: Api, plan: MapJobPlan, namespace: str, clock: Clock, *, note: Note = lambda _: None
 ) -> Obj:
-    """Create what the plan has, and wait until the server has the map in its queue; the MapJob as stored.
+    """Create the objects of the plan, and wait until the server has the map in its queue; the MapJob as stored.
 
-    When something is refused, or the caller is interrupted, what was created is removed again. `note` gets what
-    went wrong without harm. Raises Problems for a taken name, MoorageError with the server's reason, NotReady for
-    a server that does not answer in ACCEPT_SECONDS.
+    If a write is refused, or the caller is interrupted, the created objects are removed again. `note` gets
+    warnings. Raises Problems for a taken name, MoorageError with the server's reason, NotReady for a server that
+    does not answer in ACCEPT_SECONDS.
     """
     async with all_or_none(api, namespace) as together:
         owned = []
@@ -215,7 +215,7 @@ async def create_map(
 async def _create(
     api: Api, together: Together, resource: Resource, obj: Obj, namespace: str, map_name: str
 ) -> Obj:
-    """Create; what an earlier map of the name left behind, and nobody owns, is replaced."""
+    """Create an object; replace an object without owner that an earlier map of the name left behind."""
     name = obj["metadata"]["name"]
     try:
         return await together.create(resource, obj)

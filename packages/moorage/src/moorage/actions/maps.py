@@ -1,7 +1,7 @@
 """Maps in the queue: make, list, change and delete them; their items, results, output and limits.
 
-Whether the caller may do so is decided before, by the rights on `mapjobs.moorage.dev`. What stands around a map on
-a cluster, its MapJob and workers, is in `mapjobs`.
+The rights on `mapjobs.moorage.dev` are checked before. The objects of a map on a cluster, its MapJob and
+workers, are in `mapjobs`.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ async def create_map(
 
 
 def check_name(name: str) -> None:
-    """Raises UsageError for a name that no map can have."""
+    """Raise UsageError for an invalid map name."""
     if not is_dns_label(name) or len(name) > RUN_NAME_MAX:
         raise UsageError(
             f"invalid map name {name!r}: use at most {RUN_NAME_MAX} of a-z, 0-9 and '-',"
@@ -197,7 +197,7 @@ async def add_items(
     request: str | None = None,
     close: bool = False,
 ) -> ItemsAdded:
-    """Add numbered lines, some at a time; `close`: no more will come.
+    """Add numbered lines, some at a time; with `close` these are the last.
 
     With `first` (the number of the first line) or `request` (an id of the lines), adding again adds nothing twice.
     Raises UsageError for a line that is no item; those before it are added. Raises Conflict for a closed map.
@@ -298,7 +298,7 @@ async def results(queue: Queue, stored: Stored, *, after: int | None = None) -> 
 async def output(
     queue: Queue, outputs: Outputs, stored: Stored, *, item: int | None, after: int, follow: bool
 ) -> AsyncIterator[list[OutputPart]]:
-    """What items have printed so far, a page at a time; `follow`: go on until the map has ended."""
+    """The output of items so far, a page at a time; with `follow` until the map has ended."""
     last = not follow
     while True:
         page = await outputs.page(stored.map.id, item=item, after=after)

@@ -45,9 +45,9 @@ async def drain_node(
     clock: Clock,
     say: Callable[[str], None],
 ) -> int:
-    """Cordon a node, evict its pods and wait until they are gone; return how many were evicted.
+    """Cordon a node, evict its pods and wait until they are deleted; return how many were evicted.
 
-    Cordon first, so that nothing evicted comes back. `say` gets what happens. Raises Problems for pods that the
+    Cordon first, so that evicted pods do not return. `say` gets progress. Raises Problems for pods that the
     options do not allow to evict, NotFound.
     """
     changed = await set_schedulable(api, node, unschedulable=True)
@@ -63,20 +63,20 @@ async def drain_node(
 
 
 class BegunDrain(Struct, frozen=True):
-    """What a drain that nobody waits for has done: pods that go, and why others do not go yet."""
+    """The result of a drain without waiting: the number of evicted pods, and why others are not evicted yet."""
 
     evicted: int
     held: tuple[str, ...]
 
 
 async def preview_drain(api: Api, node: str, options: DrainOptions) -> DrainPlan:
-    """What a drain would evict, keep and refuse now. Raises NotFound."""
+    """The pods that a drain would evict, leave and refuse now. Raises NotFound."""
     await _get_node(api, node)
     return await _plan(api, node, options)
 
 
 async def begin_drain(api: Api, node: str, options: DrainOptions) -> BegunDrain:
-    """Cordon a node and evict its pods, without waiting until they are gone.
+    """Cordon a node and evict its pods, without waiting until they are deleted.
 
     Raises Problems for pods that the options do not allow to evict: none is evicted then. Raises NotFound.
     """
@@ -105,7 +105,10 @@ def _unrefused(plan: DrainPlan) -> DrainPlan:
 
 
 async def _ask_eviction(api: Api, pod: Obj, grace_period: int | None) -> bool:
-    """Ask once; False where the pod is gone. Raises TooManyRequests where a disruption budget forbids it now."""
+    """Request an eviction once; False if the pod does not exist.
+
+    Raises TooManyRequests if a disruption budget forbids it.
+    """
     key = key_of(pod)
     body: Obj = {
         "apiVersion": "policy/v1",
@@ -129,7 +132,7 @@ async def _ask_eviction(api: Api, pod: Obj, grace_period: int | None) -> bool:
 
 
 async def _evict(api: Api, pod: Obj, grace_period: int | None, clock: Clock, say: Callable[[str], None]) -> None:
-    """Evict one pod and wait until it is gone; a disruption budget that says "not now" is asked again."""
+    """Evict one pod and wait until it is deleted; repeat the request while a disruption budget forbids it."""
     key, has_warned = key_of(pod), False
     while True:
         try:

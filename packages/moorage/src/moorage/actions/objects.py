@@ -1,4 +1,4 @@
-"""What every use case does with an object: get, create once, refuse an invalid one; errors in our users' words."""
+"""Common steps of all use cases: get, create once, refuse an invalid object; errors in our users' words."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Kind(Struct, frozen=True):
         )
 
     def unknown(self, error: NotFound) -> MoorageError:
-        """What a NotFound of a whole kind, or of a namespace, means."""
+        """The error for a NotFound of a whole kind, or of a namespace."""
         if "namespaces" in error.message:
             return error
         return NotReady(f"this cluster has no kind {self.resource.kind}", hint=INSTALL)
@@ -56,7 +56,7 @@ class InvalidObject(UsageError):
 
 
 def _sentence(fault: Fault) -> str:
-    """The field without the part that nobody types, the value, what is allowed."""
+    """The field without its usual prefix, the value, and the allowed values."""
     field = fault.field.removeprefix("metadata.").removeprefix("spec.")
     value = f"{fault.value!r} " if fault.value else ""
     return f"{field}: {value}{fault.message}"
@@ -102,7 +102,7 @@ async def create_object(api: Api, kind: Kind, obj: Obj, *, mark: str = "", dry_r
 async def create_once(
     api: Api, resource: Resource, obj: Obj, namespace: str, mark: str, *, dry_run: bool = False
 ) -> Obj:
-    """Create an object, or return the one that the request with this mark created (empty: no request has it).
+    """Create an object, or return the one that the request with this mark created (empty: always create).
 
     Raises AlreadyExists for one that another request created, UsageError (`key_reused`) for a key that came with
     another body.

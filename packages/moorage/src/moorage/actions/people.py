@@ -1,6 +1,6 @@
-"""People's accounts on a cluster: created, listed, disabled, enabled, deleted; and their tokens.
+"""User accounts on a cluster: created, listed, disabled, enabled, deleted; and their tokens.
 
-What is pure of it is in `moorage.model.people`; docs/design/0009-people.md says why people are ServiceAccounts.
+The pure part is in `moorage.model.people`; docs/design/0009-people.md explains why users are ServiceAccounts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ TOKEN_SECONDS_MIN = 600  # Kubernetes gives none that lives shorter
 
 
 class NotYours(MoorageError):
-    """The name belongs to somebody else: another way of login, or another subject of the provider."""
+    """The name belongs to another person: another way of login, or another subject of the provider."""
 
 
 class KubeToken(Struct, frozen=True):
@@ -106,7 +106,7 @@ async def _withdraw(api: Api, person: str, error: BaseException) -> None:
 
 
 async def change_account(api: Api, person: str, change: AccountChange) -> Account:
-    """Set password or groups, disable or enable. Whoever calls ends the person's sessions where `ends_sessions`.
+    """Set password or groups, disable or enable. The caller ends the person's sessions if `ends_sessions`.
 
     Raises UsageError for an invalid password, Conflict (`no_password`) for an account that logs in elsewhere,
     NotFound, and Forbidden.
@@ -129,7 +129,7 @@ async def change_account(api: Api, person: str, change: AccountChange) -> Accoun
 
 
 def ends_sessions(change: AccountChange) -> bool:
-    """Whether nobody who is logged in may stay so after the change."""
+    """Whether the change ends all sessions of the account."""
     return change.password is not None or bool(change.disabled)
 
 
@@ -166,7 +166,7 @@ def account_of(obj: Obj) -> Account:
 
 @contextlib.contextmanager
 def _for_administrators() -> Iterator[None]:
-    """Say to who may not what would let them."""
+    """Add a hint about the required role to Forbidden errors."""
     try:
         yield
     except Forbidden as error:
@@ -187,10 +187,10 @@ async def find_account(api: Api, person: str) -> Obj | None:
 async def ensure_account(
     api: Api, person: str, groups: Sequence[str], source: str, *, subject: str = ""
 ) -> tuple[Obj, bool]:
-    """The person's ServiceAccount, made if it is missing, its groups brought up to date; and whether it is new.
+    """The person's ServiceAccount, created or with its groups updated; and whether it is new.
 
-    `subject`: whom the provider means; once known, another one is not let in under the name. Raises NotYours, and
-    UsageError for what cannot be a person's name.
+    `subject`: the provider's subject; after the first login another subject is refused under the name. Raises
+    NotYours, and UsageError for an invalid person's name.
     """
     wanted = _account(person, groups, source, subject)
     try:
@@ -221,7 +221,7 @@ async def ensure_account(
 
 
 async def create_account(api: Api, person: str, groups: Sequence[str], source: str) -> Obj:
-    """A new account. Raises AlreadyExists, and UsageError for what cannot be a person's name."""
+    """Create an account. Raises AlreadyExists, and UsageError for an invalid person's name."""
     return await api.create(SERVICEACCOUNTS, _account(person, groups, source, ""))
 
 
@@ -254,7 +254,7 @@ async def delete_account(api: Api, person: str) -> None:
 async def kube_token(api: Api, person: str, seconds: int, session: str = "") -> KubeToken:
     """A token for the Kubernetes API that ends with the Secret it is bound to, or after `seconds` (600 or more).
 
-    Each session has a Secret of its own, so that one can be ended without the others.
+    Each session has its own Secret, so that one can be ended without the others.
 
     https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
     """
@@ -292,7 +292,7 @@ async def end_tokens(api: Api, person: str, session: str | None = None) -> int:
 
 
 def first_password() -> str:
-    """A first password that somebody hands over: 16 characters, 96 bits."""
+    """Make a first password, to be handed over: 16 characters, 96 bits."""
     return secrets.token_urlsafe(12)
 
 
@@ -319,7 +319,7 @@ async def set_password(api: Api, person: str, password: str) -> None:
 
 
 async def password_hash(api: Api, person: str) -> str:
-    """The stored hash; empty for who has none."""
+    """The stored hash; empty if the person has none."""
     try:
         secret = await api.get(SECRETS, password_secret(account_name(person)), PEOPLE_NAMESPACE)
         return base64.b64decode((secret.get("data") or {}).get(PASSWORD_KEY) or "").decode()

@@ -1,4 +1,4 @@
-"""Reservations: machines kept from one moment to another, for a user or a namespace."""
+"""Reservations: machines reserved for a user or a namespace, from one time to another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plan_reservation(
     name: str, namespace: str, *, group: str, kind: str, count: int, begins: datetime, ends: datetime,
     user: str = "", lead_seconds: int | None = None,
 ) -> Obj:  # fmt: skip
-    """The Reservation of `count` machines of a type; for the namespace where no user is named."""
+    """The Reservation of `count` machines of a type; for the namespace if it names no user."""
     spec: Obj = {
         "machineGroup": group,
         "machineType": kind,
@@ -44,7 +44,7 @@ def plan_reservation(
 
 
 async def read_calendar(api: Api) -> tuple[list[Pool], list[Booking]]:
-    """The machines that there are, and what is reserved of them. Raises NotReady where the kinds are missing."""
+    """The machines of the cluster, and their reservations. Raises NotReady if the kinds are missing."""
     try:
         machines = (await api.list(MACHINES)).items
         reservations = (await api.list(RESERVATIONS)).items

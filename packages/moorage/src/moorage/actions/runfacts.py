@@ -1,4 +1,4 @@
-"""Read of the cluster what a run's plan depends on, as whoever asks for the run."""
+"""Read the input of a run's plan from the cluster, with the rights of the caller."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ T = TypeVar("T")
 
 
 class Around(Struct, frozen=True, kw_only=True):
-    """Nodes, and the pods on them, by whichever way they could be learnt.
+    """Nodes and the pods on them, from the API server or from Moorage's server.
 
-    `nodes` None: they may not be listed; then `gpu_nodes` and `held` are what the server tells everybody, or none.
+    `nodes` is None if they may not be listed; then `gpu_nodes` and `held` are the server's view for all users, or
+    None and empty.
     """
 
     nodes: list[Obj] | None
@@ -67,7 +68,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
 
 async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around], url: Awaitable[str]) -> RunFacts:
-    """Everything at once. What `api` may not read is left unknown, but for Jobs. Raises ApiError."""
+    """Read everything at once. Values that `api` may not read are unknown, except Jobs. Raises ApiError."""
     namespace = request.namespace
     (claims, priorities, tenants, storage), jobs, datasets, engines, known, server = await asyncio.gather(
         asyncio.gather(
@@ -120,7 +121,7 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
 
 
 def defaults_of(namespace: str, tenants: list[Obj]) -> Defaults:
-    """What the tenant whose namespace this is fills in; the built-in values where no tenant says otherwise."""
+    """The defaults of the tenant with this namespace; the built-in values if there is none or it sets none."""
     tenant = tenant_of(namespace, tenants)
     if tenant is None:
         return Defaults()
@@ -146,12 +147,12 @@ def checkpoint_uses(runs: Sequence[RunView]) -> dict[str, tuple[CheckpointUse, .
 
 
 def runner_source() -> str:
-    """What stands around the command of a run that keeps checkpoints, or unpacks a directory."""
+    """The program that runs the command of a run that saves checkpoints, or unpacks a directory."""
     return (Path(str(files("moorage"))) / "worker" / "runner.py").read_text(encoding="utf-8")
 
 
 async def or_none(read: Awaitable[T]) -> T | None:
-    """What was read, or None when the user may not, or when the cluster has no such kind."""
+    """The value read; None if the user may not read it, or the cluster has no such kind."""
     try:
         return await read
     except (Forbidden, NotFound):
@@ -184,7 +185,7 @@ def _size(claim: Obj) -> str:
 
 
 def env_words(env: Mapping[str, str]) -> tuple[str, ...]:
-    """Variables of a request over our wire, each NAME=VALUE. Raises UsageError for a name that no pod can have."""
+    """The variables of a client's request, each as NAME=VALUE. Raises UsageError for an invalid name."""
     for name in env:
         if "=" in name:
             raise UsageError(f"invalid variable name {name!r}", code=ErrorCode.INVALID, field="env")

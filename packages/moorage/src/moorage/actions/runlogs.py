@@ -1,4 +1,4 @@
-"""The log of a run: what its pods print, attempt after attempt, in one view."""
+"""The log of a run: the output of its pods, attempt after attempt, in one view."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Began(Struct, frozen=True):
 
 
 class Cut(Struct, frozen=True):
-    """Of the log of a pod that is gone, only so many bytes at its end are kept; they come next."""
+    """The log of a deleted pod is stored only up to this size; its end follows."""
 
     pod: str
     most_bytes: int
@@ -51,7 +51,7 @@ class Cut(Struct, frozen=True):
 
 
 class Gone(Struct, frozen=True):
-    """The log of a pod went with it, and nothing is kept of it."""
+    """The log of a deleted pod is not stored."""
 
     pod: str
 
@@ -85,7 +85,7 @@ Event = Line | Began | Cut | Gone | Unreadable | Broke | Waits | Ended
 
 
 class RunWatch(Protocol):
-    """The Jobs and pods of runs, kept current. `version` counts the changes."""
+    """A current cache of the Jobs and pods of runs. `version` counts the changes."""
 
     version: int
     closed: bool
@@ -102,7 +102,7 @@ class RunWatch(Protocol):
 class RunLog:
     """The log of one run, read as the caller. `open` first, then `read` or `follow` once.
 
-    `tail`: the last lines of each pod; `attempt` None: all; `kept`: gives the logs of pods that are gone.
+    `tail`: the last lines of each pod; `attempt` None: all; `kept`: reads the stored logs of deleted pods.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class RunLog:
         return run
 
     async def _read_run(self) -> RunView:
-        """The run with what is kept of it; one that was deleted from that alone. Raises NotFound, ApiError."""
+        """The run with its stored record; a deleted one from the record only. Raises NotFound, ApiError."""
         try:
             jobs = await jobs_of_run(self._api, self._namespace, self._name)
         except NotFound:
@@ -160,7 +160,7 @@ class RunLog:
         return self._view(jobs, pods)
 
     async def read(self) -> AsyncGenerator[Event]:
-        """What there is now, pod after pod."""
+        """The output until now, pod after pod."""
         run = self._opened()
         for pod in run.pods:
             if self._is_due(pod):
@@ -191,7 +191,7 @@ class RunLog:
     # -- following
 
     async def _next(self, conducting: asyncio.Task[None]) -> Event | None:
-        """The next event; None after the last. Raises what ended the conducting."""
+        """The next event; None after the last. Raises the error that ended the conducting task."""
         if self._events.empty() and not conducting.done():
             taking = asyncio.create_task(self._events.get())
             await asyncio.wait((taking, conducting), return_when=asyncio.FIRST_COMPLETED)
@@ -236,7 +236,10 @@ class RunLog:
                 wait.cancel()
 
     async def _start_streams(self, run: RunView, watch: RunWatch) -> None:
-        """Begin with pods that print, in order; what is over is printed to its end before the next pod."""
+        """Start with pods that print, in order.
+
+        The log of an ended pod is printed to its end before the next pod.
+        """
         for pod in run.pods:
             if self._is_due(pod):
                 await self._events.put(Began(run, pod))
@@ -248,7 +251,7 @@ class RunLog:
                 return
 
     def _end_of(self, pod: str, watch: RunWatch) -> Callable[[], bool]:
-        """Whether the pod has ended, or is gone."""
+        """Whether the pod has ended, or is deleted."""
 
         def has_ended() -> bool:
             pods = watch.pods_of_run(self._namespace, self._name)
@@ -263,7 +266,7 @@ class RunLog:
                 await self._events.put(event)
 
     async def _print_unseen(self, run: RunView) -> RunView:
-        """Pods that came and went between two events of the watch; the run with them."""
+        """Print pods that came and ended between two events of the watch; return the run with them."""
         try:
             pods = await pods_of_run(self._api, self._namespace, self._name)
             jobs = await jobs_of_run(self._api, self._namespace, self._name)
@@ -359,7 +362,7 @@ class RunLog:
                 yield event
 
     async def _kept_events(self, pod: str, otherwise: Gone | Unreadable) -> list[Event]:
-        """The kept log of a pod; `otherwise` where nothing is kept."""
+        """The stored log of a pod; `otherwise` if there is none."""
         uid = self._pods[pod].uid
         kept = self._kept_logs.pop(uid, None)
         if kept is None:

@@ -67,7 +67,7 @@ def choose_pod(run: RunView, *, attempt: int | None = None, pod: str | None = No
 
 
 def _not_running(run: RunView, *, attempt: int | None, pod: str | None) -> NotReady:
-    """Why there is no pod to enter, and what to do next."""
+    """Why there is no pod to enter, with a hint."""
     reason = f" ({run.reason})" if run.reason and run.reason != str(run.state) else ""
     if run.state.ended:
         return NotReady(

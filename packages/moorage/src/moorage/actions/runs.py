@@ -28,7 +28,7 @@ EVENT_OBJECTS = 8  # newest Jobs and pods of a run whose events are read
 
 
 class Cancelled(Struct, frozen=True):
-    """What became of a run. `outcome`: "cancelled", "deleted" or "had ended already"."""
+    """The result of a cancellation. `outcome`: "cancelled", "deleted" or "had ended already"."""
 
     outcome: str
     jobs: tuple[Obj, ...]  # as they are now; empty after a deletion
@@ -42,7 +42,7 @@ class Cancelled(Struct, frozen=True):
 
 
 async def get_deleted(kept: Kept, namespace: str, name: str) -> RunView | None:
-    """A run whose Jobs are gone; None: nothing is kept of it."""
+    """The record of a run with deleted Jobs; None if nothing is stored."""
     return view_deleted(await kept.run(namespace, name)) if is_run_name(name) else None
 
 
@@ -134,10 +134,10 @@ def select_runs(
     sort: str | None = None,
     limit: int | None = None,
 ) -> tuple[RunView, ...]:
-    """The runs that match all that is given; `active`: that have not ended; `since`: created then or later.
+    """The runs that match all filters; `active`: that have not ended; `since`: created then or later.
 
-    An owner is found by the full name or by what a label keeps of it. `sort` is one of SORTS; None keeps the order
-    of the runs. `limit` counts after the sort. `selector` is of the labels that users gave.
+    An owner matches by the full name or by its label value. `sort` is one of SORTS; None leaves the order of the
+    runs. `limit` counts after the sort. `selector` selects by the labels that users gave.
     Raises UsageError for an unknown state or order, and for an invalid selector.
     """
     if sort is not None and sort not in SORTS:
@@ -181,10 +181,10 @@ def _label_selector(text: str | None) -> LabelSelector:
 
 
 async def cancel_run(api: Api, namespace: str, name: str, *, by: str, delete: bool | None = False) -> Cancelled:
-    """Stop a run: its pods get their grace period, and no attempt follows. Checkpoints are kept.
+    """Stop a run: its pods get their grace period, and no attempt follows. Checkpoints remain.
 
     `delete`: remove it too, with its pods (None: if it has ended). A run that has ended stays as it ended.
-    Intent first: from the mark on the first Job on, nobody starts another attempt. Raises NotFound, ApiError.
+    The first Job is marked first: from then on no controller starts another attempt. Raises NotFound, ApiError.
     """
     jobs = sorted(await jobs_of_run(api, namespace, name), key=attempt_of)
     first, last = jobs[0], jobs[-1]
@@ -224,12 +224,12 @@ async def _delete_jobs(api: Api, jobs: Sequence[Obj]) -> None:
 
 
 def summary_of(run: RunView) -> JobSummary:
-    """What everybody may know of a run."""
+    """The fields of a run that all users may see."""
     return JobSummary(**_public(run))
 
 
 def job_of(run: RunView, now: datetime, *, private: bool = True, notes: Iterable[str] = ()) -> Job:
-    """A run with its attempts. Without `private`, only what everybody may know of it."""
+    """A run with its attempts. Without `private`, only the fields that all users may see."""
     left = run.time_left(now) if private else None
     return Job(
         **_public(run),

@@ -48,13 +48,12 @@ async def submit_run(
     pack: Callable[[], bytes | None] = lambda: None,
     advise: Callable[[Obj], Awaitable[Iterable[str]]] | None = None,
 ) -> Submitted:
-    """Start a run: read what its plan depends on, decide, create.
+    """Start a run: read the input of its plan, decide, create.
 
-    `note` gets what was filled in, and what went wrong after the Job was created. With a `mark`, the same request
-    makes one run. `pack` gives the caller's directory, where it goes into the pod; it is not called for a request
-    that is refused. `advise`: gives remarks about the Job; they never hold it up. `dry_run`: the API server judges
-    the Job, nothing is created. Raises Problems with all that is
-    wrong with the request, ApiError.
+    `note` gets the defaults that were filled in, and problems after the Job was created. With a `mark`, the same
+    request makes one run. `pack` returns the caller's directory, if it is sent to the pod; it is not called for a
+    request that is refused. `advise` returns remarks about the Job; they never delay it. `dry_run`: the API server
+    checks the Job, nothing is created. Raises Problems with all that is wrong with the request, ApiError.
     """
     facts = await read_facts(api, request, around=around, url=url)
     before = next((job for job in facts.jobs if is_of(job, mark)), None)
@@ -82,7 +81,7 @@ async def submit_run(
 
 
 def request_of(body: NewJob) -> RunRequest:
-    """What a request over our wire asks for. Raises UsageError for a variable's name that no run can have."""
+    """The request of a client. Raises UsageError for an invalid variable name."""
     return RunRequest(
         command=tuple(body.command),
         namespace=body.namespace,
@@ -122,8 +121,8 @@ def _planned(plan: RunPlan) -> Obj:
 async def create_run(api: Api, plan: RunPlan, namespace: str, *, note: Callable[[str], None]) -> Obj:
     """Create claims, Secret and Job, in an order that leaves nothing half-made behind; the Job as stored.
 
-    When the Job is refused, or the caller is interrupted, what was created before it is removed again. A
-    checkpoint volume that was there before stays, whatever happens. Raises UsageError for a name that is taken.
+    If the Job is refused, or the caller is interrupted, the objects created before it are removed again. An
+    existing checkpoint volume always stays. Raises UsageError for a name that is taken.
     """
     planned = _planned(plan)
     async with all_or_none(api, namespace) as together:
@@ -165,7 +164,7 @@ def _taken(run: str, namespace: str) -> UsageError:
 
 
 class Again(Struct, frozen=True):
-    """What made a run. `directory`: where it was typed, on a local cluster; empty: not known."""
+    """The request that made a run. `directory`: its working directory, on a local cluster; empty if unknown."""
 
     request: RunRequest
     directory: str

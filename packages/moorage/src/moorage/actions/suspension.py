@@ -30,7 +30,7 @@ from moorage_kube.resources import JOBS, Obj
 
 
 class Switched(Struct, frozen=True):
-    """What became of a run. `changed` False: it was so already. `checkpoint_at`: what it resumes from, if any."""
+    """The result. `changed` is False if it was so already. `checkpoint_at`: where the run resumes from, if any."""
 
     changed: bool
     jobs: tuple[Obj, ...]

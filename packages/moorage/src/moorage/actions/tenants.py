@@ -66,9 +66,9 @@ async def get_tenant(api: Api, name: str) -> Obj:
 
 
 async def add_to_tenant(api: Api, name: str, role: str, names: Names) -> None:
-    """Give people and groups a role in a tenant; who has it keeps it.
+    """Give people and groups a role in a tenant; present holders keep it.
 
-    Raises UsageError where nobody is named, and NotFound.
+    Raises UsageError without any names, and NotFound.
     """
 
     def added(held: Names) -> Names:
@@ -113,7 +113,7 @@ async def delete_tenant(api: Api, name: str) -> Obj:
 
 
 async def _change_role(api: Api, name: str, role: str, names: Names, plan: Callable[[Names], Names]) -> None:
-    """`plan`: who has the role → who of `names` has it afterwards."""
+    """`plan`: the present holders of the role → the holders among `names` afterwards."""
     if not any(names.values()):
         raise UsageError("no user or group is given: give at least one", code=ErrorCode.INVALID)
 

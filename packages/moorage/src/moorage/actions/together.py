@@ -1,8 +1,8 @@
 """Objects that are created together: all of them, or none.
 
-Members of a tenant may create and replace Secrets, and nothing else: the answer to a patch or a deletion can hold
-what is in them. So a Secret is given an owner by replacing it with what we sent, and removed by giving it an owner
-that does not exist: Kubernetes' garbage collector deletes it.
+Members of a tenant may only create and replace Secrets: the response to a patch or a deletion can contain
+their data. So a Secret gets an owner by a replace with the object that we sent. It is removed by giving it an
+owner that does not exist: Kubernetes' garbage collector deletes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ANSWER_SECONDS = 5.0  # an interrupted caller waits so long for the answer to wh
 
 
 class Together:
-    """What was created so far, in one namespace."""
+    """The objects created so far, in one namespace."""
 
     def __init__(self, api: Api, namespace: str) -> None:
         self._api, self._namespace = api, namespace

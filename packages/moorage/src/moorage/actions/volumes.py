@@ -1,4 +1,4 @@
-"""Volumes: persistent volume claims, under the name everybody uses for them."""
+"""Volumes: persistent volume claims, under their usual name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Used = Mapping[tuple[str, str], int]
 
 
 class PodsEnded(Struct, frozen=True):
-    """What became of the pods that held a deleted object: the names, and why some stay."""
+    """The pods that used a deleted object: names of the ended ones, and why some remain."""
 
     ended: tuple[str, ...] = ()
     kept: Mapping[str, str] = field(default_factory=dict)
@@ -133,11 +133,10 @@ async def check_delete(api: Api, namespace: str, names: Iterable[str], *, force:
 
 
 async def delete_volume(api: Api, namespace: str, name: str, *, force: bool) -> PodsEnded:
-    """Delete a volume and what is on it; with `force` also while it is in use: then its pods end.
+    """Delete a volume and its data; with `force` also while it is in use: then its pods end.
 
-    Pods that have finished are deleted too, for Kubernetes keeps a volume as long as there is a pod that names it.
-    Only the volume that was looked at is deleted, not another that has its name meanwhile. Raises NotFound, and
-    Conflict (`in_use`) without force.
+    Finished pods are deleted too, because Kubernetes retains a volume as long as a pod names it. Deletes only the
+    volume that was read, not a new one of the same name. Raises NotFound, and Conflict (`in_use`) without force.
     """
     await check_delete(api, namespace, [name], force=force)
     claim = await get_object(api, VOLUME, namespace, name)
@@ -146,7 +145,7 @@ async def delete_volume(api: Api, namespace: str, name: str, *, force: bool) -> 
 
 
 async def list_storage_classes(api: Api) -> list[StorageClass]:
-    """What volumes can be made of, by name."""
+    """The storage classes for volumes, by name."""
     views = [parse_class(obj) for obj in (await api.list(STORAGECLASSES)).items]
     return [storage_class_of(view) for view in sorted(views, key=lambda view: view.name)]
 
@@ -191,7 +190,7 @@ async def end_pods(api: Api, pods: Iterable[Obj]) -> PodsEnded:
 
 
 def parse_size(text: str) -> Fraction:
-    """A size of a volume. Raises UsageError for what is not a positive quantity."""
+    """The size of a volume. Raises UsageError for an invalid or non-positive quantity."""
     try:
         size = parse_quantity(text)
     except QuantityError as error:
@@ -241,8 +240,7 @@ def _named_owner(obj: Obj) -> str:
 
 
 def owner_of_claim(claim: Obj, of_pods: str) -> str:
-    """Who owns a claim. One that a controller made, as for a StatefulSet, is of whom the controller works for:
-    the owner of the pods that mount it."""
+    """The owner of a claim. For a claim made by a controller, such as a StatefulSet's, the owner of its pods."""
     named = _named_owner(claim)
     return of_pods or named if not named or named.startswith(CONTROLLERS) else named
 

@@ -106,7 +106,7 @@ async def create_workspace(
 ) -> Workspace:
     """Create a planned workspace, once for each `mark`; `templates` reads those of the platform.
 
-    Raises AlreadyExists, InvalidObject for a type that no template has, and UsageError for a queue of Kueue that
+    Raises AlreadyExists, InvalidObject for a type without a template, and UsageError for a queue of Kueue that
     does not exist.
     """
     await _check_queue(api, obj)
@@ -125,9 +125,9 @@ async def _check_queue(api: Api, obj: Obj) -> None:
 
 
 async def _check_type(api: Api, obj: Obj) -> None:
-    """Raise InvalidObject for a type that no template has.
+    """Raise InvalidObject for a type without a template.
 
-    Who may not read the templates learns it from the workspace's condition, as with kubectl.
+    Users who may not read the templates see it in the workspace's condition, as with kubectl.
     """
     faults = check_type(obj, ())
     if not faults:
@@ -175,9 +175,10 @@ async def delete_workspace(api: Api, namespace: str, name: str, *, delete_home: 
 async def way_in(
     api: Api, namespace: str, name: str, apps: Mapping[str, App] | None = None, *, token: str = ""
 ) -> WayIn:
-    """Where a browser opens a workspace; `apps` by type, None: they are read. `token`: empty: it is read.
+    """The URL that opens a workspace in a browser.
 
-    Raises NotFound, Conflict for a workspace without an address, and Forbidden for who may not read its token.
+    `apps` by type; None: read them. `token` empty: read it. Raises NotFound, Conflict for a workspace without an
+    address, and Forbidden if the caller may not read its token.
     """
     view = parse_workspace(await get_object(api, WORKSPACE, namespace, name))
     status = view.status

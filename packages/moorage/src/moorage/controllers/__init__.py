@@ -1,6 +1,6 @@
-"""The loops that bring the cluster to what its objects ask for.
+"""The control loops that make the cluster match the specs of its objects.
 
-Belongs here: one loop (`loop`), what all controllers are made of (`base`), then a folder per kind: `plan.py`
+Belongs here: one loop (`loop`), the base class of all controllers (`base`), then a folder per kind: `plan.py`
 (pure) between objects and decisions, `controller.py` (reads and writes). Does not belong here: the decisions
 themselves (`decide`).
 """

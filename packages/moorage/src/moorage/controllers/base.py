@@ -1,4 +1,4 @@
-"""What every controller of the operator is made of: what all share, the informers that one follows, its loop."""
+"""Base class of the operator's controllers: shared dependencies, informers and the control loop."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ COMPONENT = "moorage-operator"
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """What the controllers of one operator share.
+    """The dependencies that all controllers of one operator share.
 
-    `lost_after`: how long a node may be silent before its runs restart. `evaluation`: where users' text is
-    evaluated. `outbound`: where heartbeats and notices of workflows may go.
+    `lost_after`: how long a node may be silent before its runs restart. `evaluation`: where users' expressions
+    are evaluated. `outbound`: the allowed targets of heartbeats and of workflows' notifications.
     """
 
     api: Api
@@ -50,16 +50,16 @@ class OperatorApi(Api, Protocol):
     """The operator's own connection: `KubeClient` is one."""
 
     async def authorization(self) -> str:
-        """The header by which it says who it is."""
+        """The Authorization header of the operator's own requests."""
         ...
 
 
 class Operator(Struct, frozen=True, kw_only=True):
-    """One operator while it works: what features make their controllers from.
+    """The arguments from which features make their controllers.
 
-    `api`: its own connection. `guard` is asked before each write; None: all may be written.
-    `identity` differs between processes. `registries`: those that are asked for commands of images, beside
-    public ones.
+    `api`: the operator's connection. `guard` is called before each write; None if all writes are allowed.
+    `identity` differs between processes. `registries`: registries, in addition to public ones, that the operator
+    asks for the commands of images.
     """
 
     shared: Shared
@@ -73,7 +73,7 @@ class Controller:
     """One control loop of the operator. Its informers are run by the caller."""
 
     def __init__(self, shared: Shared, name: str, *, workers: int = WORKERS, by_namespace: bool = False) -> None:
-        """`by_namespace`: no namespace may have all of the workers, which are many."""
+        """With `by_namespace`: use many workers, and limit the number that one namespace may use at a time."""
         self._api, self._clock, self._events = shared.api, shared.clock, shared.events
         self._informers = shared.informers
         self.informers: tuple[Informer, ...] = ()

@@ -1,8 +1,8 @@
 """The control loop of our controllers: changes become keys, keys become passes, failures are tried again later.
 
-A pass is told which object to look at, never what happened to it: a lost, doubled or merged event changes nothing.
-Every few minutes each object is looked at although no change was heard of. What such a full look finds to write
-was forgotten by a defect: it is mended, logged and counted.
+A pass gets the key of an object and no event: a lost, duplicate or merged event changes nothing. Every few
+minutes a full resync adds all objects. If it has to write, a change was missed by a defect: the loop repairs,
+logs and counts this.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def note_write() -> None:
 
 
 def is_full_look() -> bool:
-    """Whether the pass that runs now looks although no change was heard of."""
+    """Whether the current pass was started by a full resync and not by a change."""
     current = _pass.get()
     return current is not None and current.is_full_look
 
@@ -78,14 +78,14 @@ def shared_out(reconcile: Reconcile[Key], is_full: Callable[[str], bool]) -> Rec
 
 
 class LoopMetrics(Protocol):
-    """What a loop tells whoever counts."""
+    """The events of a loop that metrics count."""
 
     def passed(self, controller: str, outcome: str, seconds: float) -> None:
         """A pass ended; `outcome` is done, conflict, refused (the API said no) or failed (a defect)."""
         ...
 
     def healed(self, controller: str) -> None:
-        """A full look found something to write that no change had told of."""
+        """A full resync wrote something that no change had triggered."""
         ...
 
     def began(self, loops: Sequence[Loop], informers: Sequence[Informer]) -> None:
@@ -132,7 +132,7 @@ class _Heard:
 
 
 class Loop(ControlLoop[Key]):
-    """A control loop over objects that hears from informers; these are run by whoever made them."""
+    """A control loop over objects that listens to informers. The caller runs the informers."""
 
     def __init__(
         self,
@@ -153,9 +153,9 @@ class Loop(ControlLoop[Key]):
         self._unheard: set[Key] = set()  # queued by a full look alone
 
     def hear(self, informer: Informer, to_keys: ToKeys) -> None:
-        """Look at `to_keys` of every object that appears, changes or goes; of both states when it changes.
+        """Add the keys of each object that is created, changed or deleted; of both versions if it is changed.
 
-        The first informer heard is that of the objects themselves.
+        The informer of the objects themselves must be added first.
         """
         self.of = self.of or _Heard(informer, to_keys)
         self._heard.append((informer, to_keys))
@@ -179,7 +179,7 @@ class Loop(ControlLoop[Key]):
             looking.cancel()
 
     async def once(self, key: Key) -> None:
-        """One pass; what a full look wrote, though nothing has changed meanwhile, is counted."""
+        """Run one pass; count it as healed if it wrote after a full resync without any change."""
         current = _Pass(is_full_look=key in self._unheard)
         self._unheard.discard(key)
         before = _pass.set(current)

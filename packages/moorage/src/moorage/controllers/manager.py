@@ -37,7 +37,7 @@ LEASE = "moorage-operator"
 
 
 class GuardedApi(OperatorApi, Protocol):
-    """What a leader writes by: `KubeClient` is one."""
+    """The API client of a leader: `KubeClient` is one."""
 
     def guarded(self, guard: Callable[[], None]) -> Api:
         """The same, but each write asks `guard`, which raises ApiError to keep it back."""
@@ -62,13 +62,15 @@ async def run_operator(
     registries: Sequence[str] = (),
     evaluation: Evaluation | None = None,
 ) -> None:
-    """Run all controllers until cancelled; with `leader_elect`, whenever the lease is held; `times`: the lease's.
+    """Run all controllers until cancelled; with `leader_elect`, only while the lease is held.
 
-    `informers`: of other parts of this process, which end with it; with `leader_elect` each time has its own.
-    `identity` must differ between processes. `certificates`: on a real cluster, whether the webhook's is our own
-    to make and renew, or given by another; "" beside a local one, where `moor up` makes it. `outbound`: where
-    heartbeats and notices of workflows may go; None: to public addresses, by https. `registries`: those that are
-    asked for commands of images beside public ones. `evaluation`: where users' text is evaluated; None: here.
+    `times`: durations of the lease. `informers`: informers of other parts of this process, which end with it;
+    with `leader_elect` each term makes new ones. `identity` must differ between processes. `certificates`: on
+    a real cluster, whether Moorage or another issuer makes and renews the webhook's certificate; "" on a
+    local cluster, where `moor up` makes it. `outbound`: the allowed targets of heartbeats and of workflows'
+    notifications; None: public addresses, by https. `registries`: registries, in addition to public ones,
+    that are asked for commands of images. `evaluation`: where users' expressions are evaluated; None: in this
+    process.
     """
 
     async def work(guarded: Api, informers: Informers, guard: Callable[[], None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What the operator measures of itself, and the small application that shows it."""
+"""Metrics of the operator, and the small application that serves them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class OperatorMeasures:
 
 
 def make_app(measures: OperatorMeasures) -> Starlette:
-    """`GET /metrics`, `/healthz` and `/readyz`: an operator that stands by is ready."""
+    """`GET /metrics`, `/healthz` and `/readyz`: an operator that waits for the lease is ready."""
     return Starlette(
         routes=[
             Route("/healthz", _ok, methods=["GET"]),

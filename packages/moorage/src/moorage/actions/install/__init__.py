@@ -1,5 +1,5 @@
-"""Moorage on a cluster of others: installed, upgraded, removed.
+"""Install, upgrade and remove Moorage on an existing cluster.
 
-Belongs here: reading from and writing to the cluster, as `decide.install` says.
-Does not belong here: what is shipped (`model.manifests`), words for people (`cli.install`).
+Belongs here: reading from and writing to the cluster, as `decide.install` decides.
+Does not belong here: the shipped objects (`model.manifests`), texts for users (`cli.install`).
 """

@@ -1,4 +1,4 @@
-"""What installing reads and writes: server-side apply, objects by their names, rights."""
+"""Reads and writes of an installation: server-side apply, objects by their names, rights."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def _get(api: Api, ref: Ref) -> Obj | None:
 
 
 async def read_record(api: Api) -> InstallRecord | None:
-    """What the last installation kept; None: there was none by `moor install`."""
+    """The record of the last installation; None if there was none by `moor install`."""
     try:
         return parse_record(await api.get(CONFIGMAPS, RECORD_CONFIGMAP, SYSTEM_NAMESPACE))
     except NotFound:
@@ -112,7 +112,7 @@ async def read_record(api: Api) -> InstallRecord | None:
 
 
 async def try_all(api: InstallApi, objects: Sequence[Obj], *, force: bool) -> dict[Ref, Obj]:
-    """What the objects would be after an apply. Raises Problems with every conflict and every refusal at once."""
+    """The objects as they would be after an apply. Raises Problems with all conflicts and refusals at once."""
     problems: list[tuple[str, str | None]] = []
 
     async def attempt(obj: Obj) -> Obj | None:

@@ -48,7 +48,10 @@ DEFINITION_SECONDS = 60.0
 
 
 class Standing(Struct, frozen=True, kw_only=True):
-    """What is installed. `kept` None: not by `moor install`; `values` are then those of `kubectl apply`."""
+    """The present installation.
+
+    `kept` is None if not by `moor install`; `values` are then those of `kubectl apply`.
+    """
 
     kubernetes: str
     kept: InstallRecord | None
@@ -69,7 +72,7 @@ class FirstAdmin(Struct, frozen=True, kw_only=True):
 
 
 async def look(api: InstallApi) -> Standing:
-    """What is installed on the cluster. Raises NotReady for one that Moorage cannot be installed on."""
+    """The present installation on the cluster. Raises NotReady if Moorage cannot be installed on it."""
     kubernetes = str((await api.version()).get("gitVersion") or "")
     check_kubernetes(kubernetes)
     await refuse_local_cluster(api)
@@ -86,9 +89,9 @@ async def look(api: InstallApi) -> Standing:
 async def prepare(
     api: InstallApi, wanted: Sequence[Obj], values: InstallValues, standing: Standing, *, force: bool
 ) -> InstallPlan:
-    """The plan, and what is there. Nothing is written.
+    """The plan, from the present objects. Nothing is written.
 
-    Raises Forbidden for missing rights, and Problems with all else that stands against it.
+    Raises Forbidden for missing rights, and Problems with all other obstacles.
     """
     plurals = {kind: resource.plural for kind, resource in RESOURCES.items()}
     await check_rights(api, needed_rights(wanted, plurals, removing=False))
@@ -112,9 +115,9 @@ async def carry_out(
     wait: bool = True,
     rolling: bool = False,
 ) -> None:
-    """Write it. Safe to interrupt: the same command finishes it. `rolling`: one Deployment after the other.
+    """Write the plan. Safe to interrupt: the same command finishes it. `rolling`: one Deployment after the other.
 
-    `kept.objects` are what earlier installations wrote; they stay on record until the end.
+    `kept.objects` are the objects of earlier installations; they stay on record until the end.
     """
     phases = {phase: [obj for obj in plan.write if phase_of(obj) is phase] for phase in Phase}
     await _apply_all(api, phases[Phase.NAMESPACES], force=force)
@@ -151,7 +154,7 @@ async def delete(api: InstallApi, ref: Ref) -> bool:
 
 
 async def ensure_first_admin(api: InstallApi, name: str) -> FirstAdmin | None:
-    """An account with all rights and a password of its own; None: there are accounts already.
+    """An account with all rights and a new password; None if there are accounts already.
 
     An account without a password, left by an installation that was interrupted, gets one.
     """
@@ -188,7 +191,7 @@ async def _keep(api: InstallApi, kept: InstallRecord, objects: Sequence[Ref], st
 async def _check_cluster(
     api: InstallApi, wanted: Sequence[Obj], values: InstallValues, live: Mapping[Ref, Obj]
 ) -> None:
-    """Raises Problems for what would keep the services from coming up."""
+    """Raise Problems for conditions under which the services cannot start."""
     problems: list[tuple[str, str | None]] = []
     claim = Ref("v1", PVCS.kind, SYSTEM_NAMESPACE, USAGE_CLAIM)
     if claim in refs_of(wanted) and claim not in live:  # servers that share a database have none

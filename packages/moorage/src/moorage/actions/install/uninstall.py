@@ -65,9 +65,9 @@ DELETABLE = RESOURCES | OURS | ADOPTED | {resource.kind: resource for resource i
 
 
 async def look_at_present(api: InstallApi, shipped: Sequence[Obj]) -> tuple[Present, InstallRecord | None]:
-    """All that a removal depends on. `shipped`: whatever an installation may consist of.
+    """All that a removal depends on. `shipped`: the objects of which an installation may consist.
 
-    Raises NotFound where nothing of ours is there, and NotReady on a local cluster.
+    Raises NotFound if no object of ours exists, and NotReady on a local cluster.
     """
     await refuse_local_cluster(api)
     kept = await read_record(api)
@@ -127,7 +127,7 @@ async def remove(
     clock: Clock,
     timeout: float,
 ) -> list[Ref]:
-    """Carry it out; returns what is still going when the time is over. Safe to interrupt and to run again."""
+    """Carry it out; return the objects not yet deleted at the timeout. Safe to interrupt and to run again."""
     if not delete_data:
         await _remember(api, kept)
     waited: list[Ref] = []
@@ -152,7 +152,7 @@ async def remove(
 
 
 async def _remember(api: InstallApi, kept: InstallRecord | None) -> None:
-    """Keep the values, with what the admin wrote into the info, for a later installation."""
+    """Save the values, with the admin's changes to the info ConfigMap, for a later installation."""
     try:
         info = (await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)).get("data") or {}
     except NotFound:
@@ -201,7 +201,7 @@ async def _clean(api: Api, name: str) -> None:
 
 
 async def _await_services(api: Api, *, progress: Progress, clock: Clock, timeout: float) -> None:
-    """Our pods have ended; after the time-out the removal goes on, as on a node that is lost."""
+    """Wait for the end of our pods; after the timeout the removal continues, as with pods of a lost node."""
     names = {service.full_name for service in ALL}
     selector = f"app.kubernetes.io/name in ({', '.join(sorted(names))})"
     deadline = clock.monotonic() + timeout
@@ -252,7 +252,7 @@ async def _shared(api: Api) -> list[Ref]:
 
 
 async def _class_users(api: Api) -> dict[str, list[str]]:
-    """By PriorityClass, whose templates name it."""
+    """By PriorityClass, the workloads that use it in their templates."""
     users: dict[str, list[str]] = {}
     for resource in (DEPLOYMENTS, STATEFULSETS, JOBS, CRONJOBS):
         for obj in await _listed(api, resource):

@@ -1,4 +1,4 @@
-"""Waiting for what was written: definitions, Deployments, the webhook."""
+"""Waiting for the objects written: definitions, Deployments, the webhook."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def _is_established(api: Api, name: str) -> bool:
 async def wait_for_rollouts(
     api: Api, names: Sequence[str], *, clock: Clock, timeout: float, progress: Progress
 ) -> None:
-    """Return when all replicas are new and available. Raises NotReady that says what keeps the others."""
+    """Return when all replicas are new and available. Raises NotReady with the reasons of the others."""
     left, deadline = list(names), clock.monotonic() + timeout
     shown: set[tuple[str, str]] = set()
     while True:

@@ -1,1 +1,1 @@
-"""The webhook's certificate and the web page's token, kept by the operator's leader; see `kube.certs`."""
+"""The webhook's certificate and the web page's token, renewed by the operator's leader; see `kube.certs`."""

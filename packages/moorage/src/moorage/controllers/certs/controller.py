@@ -11,7 +11,7 @@ class CertificateController:
     """`run` keeps them until cancelled."""
 
     def __init__(self, api: Api, *, clock: Clock = SYSTEM, ours: bool = True) -> None:
-        """`ours` False: somebody else, such as cert-manager, makes the webhook's certificate."""
+        """`ours` is False if another issuer, such as cert-manager, makes the webhook's certificate."""
         self._api, self._clock, self._ours = api, clock, ours
 
     async def run(self) -> None:

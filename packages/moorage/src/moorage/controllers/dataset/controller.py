@@ -1,4 +1,4 @@
-"""Datasets, kept going: the reads and writes around `plan`."""
+"""The controller of Datasets: the reads and writes around `plan`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ RESULTS_KEPT = 10_000  # of Jobs that have ended
 
 
 class DatasetController(Controller):
-    """One per operator. An `api` with `logs` tells progress."""
+    """One per operator. Reports progress if `api` can read logs."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared, "dataset")
@@ -224,7 +224,9 @@ class DatasetController(Controller):
         return readers, [(space, name) for space in sorted(set(theirs) - wanted)]
 
     def _uses(self, dataset_view: DatasetView, readers: Iterable[ReaderSeen]) -> list[Use]:
-        """The work that mounts it, in its own namespace and where it is shared: everybody can write the labels."""
+        """The work that mounts the dataset, only in namespaces that can read it, because any user can set the
+        labels.
+        """
         readable_in = {dataset_view.namespace, *(each.namespace for each in readers)} | {
             each["metadata"]["namespace"]
             for each in self._claims.by_index("dataset", dataset_view.name)
@@ -431,7 +433,7 @@ def _status(new: NewStatus, before: Mapping[str, Any]) -> Obj:
 
 
 def _keep(pod: Obj) -> Obj:
-    """What is needed of a pod that reads a dataset: there may be thousands."""
+    """The fields needed of a pod that reads a dataset; there may be thousands."""
     meta = pod["metadata"]
     wanted = ("name", "namespace", "uid", "resourceVersion", "labels", "creationTimestamp")
     kept = {key: meta[key] for key in wanted if key in meta}

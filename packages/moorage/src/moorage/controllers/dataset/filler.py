@@ -1,7 +1,7 @@
-"""Pods that move data, wherever the cluster is: image, command and safety of the containers of `moorage.filler`.
+"""Pods that move data: image, command and security context of the containers of `moorage.filler`.
 
-On a cluster they run Moorage's own image, which a service reads of its own pod (or of $MOORAGE_IMAGE).
-On nodes that run pods as processes of this machine they run in the environment that the operator runs in.
+On a cluster they run Moorage's image: $MOORAGE_IMAGE, or the image of the services' pods.
+On nodes that run pods as processes of this machine they run in the operator's environment.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SERVICES = "app.kubernetes.io/name in (moorage-operator,moorage-server)"
 
 
 class Runtime(Struct, frozen=True):
-    """What containers run. `image` empty: it is not known."""
+    """Image and Python of the containers. `image` is empty if it is unknown."""
 
     image: str
     python: str = "python"
@@ -57,7 +57,7 @@ async def find_runtime(api: Api) -> Runtime:
 
 
 def image_of(pods: Sequence[Obj], host: str) -> str:
-    """Moorage's image: that of the pod with this name, else of any of its services; empty: no pod has one."""
+    """Moorage's image: that of the pod with this name, else of any service; empty if there is none."""
     images: dict[str, str] = {}
     for pod in pods:
         containers = sorted(
@@ -130,9 +130,9 @@ def make_pod_spec(
 
 
 def pod_beside(claim: Mapping[str, Any], pods: Sequence[Obj]) -> Obj | None:
-    """A pod on the node where a claim that one node alone may mount is in use; None: any node will do.
+    """A running pod that uses a claim which only one node may mount; None if any node is possible.
 
-    Raises UsageError when that node is kept for machines: admission lets no pod but their guests run there.
+    Raises UsageError if that node is reserved for machines: admission allows only their guests there.
     """
     modes = (claim.get("spec") or {}).get("accessModes") or []
     if not modes or any(mode not in (RWO, "ReadWriteOncePod") for mode in modes):
@@ -184,7 +184,7 @@ class _Logs(Protocol):
 
 
 async def result_of(api: Api, pod: Obj | None) -> dict[str, Any] | None:
-    """What such a process told last: its container's termination message, or the end of its log."""
+    """The last result of such a process: its container's termination message, or the end of its log."""
     if pod is None or (pod.get("status") or {}).get("phase") not in ("Running", "Succeeded", "Failed"):
         return None
     for status in (pod.get("status") or {}).get("containerStatuses") or ():

@@ -149,7 +149,7 @@ def shareable(volume: Mapping[str, Any] | None) -> str:
 
 
 def make_reader_volume(dataset_view: DatasetView, reader: str, volume: Obj) -> Obj:
-    """A read-only PersistentVolume for the same storage, kept for one claim of the reading namespace."""
+    """A read-only PersistentVolume for the same storage, reserved for one claim of the reading namespace."""
     base = volume["spec"]
     name = reader_volume_name(dataset_view.namespace, dataset_view.name, reader)
     kept = {

@@ -1,8 +1,9 @@
-"""What a dataset needs next: its claim, an attempt to fill it, a clone, claims for other tenants. Pure.
+"""Decide the next steps of a dataset: its claim, an attempt to fill it, a clone, claims for other tenants. Pure.
 
-A fill is a Job per attempt. The filler goes on where the last one was killed, so an attempt that got further is
-followed by the next at once; one that did not waits, longer each time, and after STALLED_MAX of them the dataset
-has failed. Only a Job that ended well makes a dataset Ready, and the filler ends well only behind its own marker.
+A fill is a Job per attempt. The filler resumes where the last attempt was killed. After an attempt that made
+progress, the next one starts at once. After one without progress it starts with a growing delay, and after
+STALLED_MAX of them the dataset has failed. Only a Job that succeeded makes a dataset Ready, and the filler
+succeeds only after it has written its marker.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class AttemptSeen(Struct, frozen=True, kw_only=True):
 
 
 class ReaderSeen(Struct, frozen=True, kw_only=True):
-    """A tenant that may read: its namespace ("" where there is no such tenant), and what stands for it."""
+    """A tenant that may read: its namespace ("" if there is no such tenant), and its claim and volume."""
 
     tenant: str
     namespace: str = ""
@@ -135,7 +136,7 @@ Action = MakeClaim | MakeClone | MakeJob | DropJob | ShareWith | Unshare | SetFi
 
 
 class Word(Struct, frozen=True, kw_only=True):
-    """What a condition is to say."""
+    """The new value of a condition."""
 
     status: bool
     reason: str
@@ -143,7 +144,7 @@ class Word(Struct, frozen=True, kw_only=True):
 
 
 class NewStatus(Struct, frozen=True, kw_only=True):
-    """What the status is to say, conditions apart."""
+    """The new status, without its conditions."""
 
     phase: str
     claim: str = ""
@@ -282,9 +283,9 @@ def _plan_fill(seen: Seen, status: NewStatus) -> Plan:
 
 
 def _after_failure(seen: Seen, status: NewStatus, last: AttemptSeen, old: tuple[Action, ...]) -> Plan:
-    """The last attempt failed, or ended well without telling what it did (its pod was lost): again, or give up.
+    """Retry or fail after an attempt that failed, or succeeded without a result (its pod was lost).
 
-    What is counted is written with the next attempt alone, so that nothing is counted twice.
+    The counters are written only together with the next attempt, so each attempt counts once.
     """
     result = last.result or {}
     if result.get("phase") == "failed" and result.get("final"):
@@ -310,7 +311,7 @@ def _after_failure(seen: Seen, status: NewStatus, last: AttemptSeen, old: tuple[
 
 
 def _got_to(progress: FillProgress | None) -> int:
-    """How many bytes of the source stand on the volume."""
+    """How many bytes of the source are on the volume."""
     if progress is None or progress.phase == "listing":
         return 0
     return progress.bytes if progress.phase == "filling" else max(progress.bytes, progress.bytes_total or 0)
@@ -351,7 +352,7 @@ def _publish(seen: Seen, status: NewStatus, done: AttemptSeen) -> Plan:
 
 
 def _plan_ready(seen: Seen, status: NewStatus) -> Plan:
-    """What is filled stays; who may read it changes."""
+    """Plan for a dataset that is filled: its data is fixed; its readers may change."""
     dataset = seen.dataset
     status = replace(status, progress=None, readers=tuple(_reader(seen, each) for each in seen.readers))
     actions: list[Action] = []
@@ -406,7 +407,7 @@ def _reader(seen: Seen, each: ReaderSeen) -> Reader:
 
 
 def _plan_deletion(seen: Seen) -> Plan:
-    """Claims of other namespaces go first, then the finalizer; the rest goes by owner reference."""
+    """Delete claims of other namespaces first, then the finalizer; owner references delete the rest."""
     status = seen.dataset.status
     new_status = NewStatus(
         phase=status.phase or PENDING,
@@ -477,7 +478,7 @@ def _with_result(status: NewStatus, done: AttemptSeen) -> NewStatus:
 
 
 def _progress(result: Mapping[str, Any] | None) -> FillProgress | None:
-    """What the filler wrote last, if it is progress; None for any other text."""
+    """The filler's last result, if it is progress; None for any other text."""
     if result is None or result.get("phase") not in ("listing", "filling", "verifying", "unpacking", "receiving"):
         return None
     totals = {

@@ -1,7 +1,7 @@
-"""Report the younger of two Ingresses of different namespaces that name one host.
+"""Report the younger of two Ingresses of different namespaces that use the same host.
 
-Admission refuses the second, but judges by a copy: two that are made at the same moment may both pass. Then an
-Event on the younger tells its team, in namespaces that are guarded; nothing is changed.
+Admission refuses the second one, but reads a cache: two Ingresses created at the same moment may both pass.
+Then an Event on the younger one, if its namespace is guarded, informs its team. Nothing is changed.
 """
 
 from __future__ import annotations

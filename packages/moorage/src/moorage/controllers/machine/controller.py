@@ -1,4 +1,4 @@
-"""Machines, kept: the reads and writes around `moorage.decide.machines.reservation`."""
+"""The controller of Machines: the reads and writes around `moorage.decide.machines.reservation`."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ class MachineController(Controller):
     async def _carry_out(
         self, actions: Iterable[Action], machine: Obj, pool: Pool, pods: Mapping[str, Obj]
     ) -> list[Conflict]:
-        """Do the steps, some at once: each stands by itself. Returns the conflicts: the next pass reads again."""
+        """Carry out the independent steps, some at once. Returns the conflicts: the next pass reads again."""
         turn = asyncio.Semaphore(AT_ONCE)
         on_processes = self._is_on_processes(pool)
 

@@ -136,7 +136,7 @@ def grace_of(pod: Mapping[str, Any]) -> int:
 
 
 def shares_of(machine: Mapping[str, Any]) -> tuple[dict[str, Share], datetime | None]:
-    """What the Machine's status remembers of who used how much."""
+    """The usage by owner that the Machine's status stores, and its time."""
     status = machine.get("status") or {}
     shares = {
         share["owner"]: Share(used=int(share.get("used") or 0), holding=int(share.get("holding") or 0))
@@ -224,8 +224,8 @@ def make_reservation(
 def make_promise(reservation: Mapping[str, Any], guest: Mapping[str, Any], now: datetime) -> Obj:
     """The merge patch of a reservation's status that promises it to a guest, for the version that was read.
 
-    With the label goes the condition that the scheduler sets on a pod before it preempts it. It is true from here
-    on, and finding it as it would write it, word for word, the scheduler spares a write while the guest waits.
+    Together with the label it sets the condition that the scheduler sets on a pod before preemption. The condition
+    is true from here on. If it equals the scheduler's own text, the scheduler saves a write while the guest waits.
     https://github.com/kubernetes/kubernetes/blob/v1.36.2/pkg/scheduler/framework/preemption/executor.go
     """
     scheduler = guest["spec"].get("schedulerName") or "default-scheduler"
@@ -254,10 +254,10 @@ def make_nobodys(reservation: Mapping[str, Any], *, alone: bool) -> Obj:
 def _relabelled(
     reservation: Mapping[str, Any], labels: Mapping[str, str | None], conditions: Sequence[Obj]
 ) -> Obj:
-    """A patch of labels and conditions at once, which also clears the record of who set which field.
+    """A patch of labels and conditions at once, which also clears `managedFields`.
 
-    API servers keep that record for those who share an object, and it is a good part of the cost of a write.
-    Reservations are ours alone; the scheduler's and the kubelet's writes that end one get cheaper too.
+    API servers maintain that record for objects with many writers, and it is a large part of the cost of a write.
+    Only we write reservations. Writes of the scheduler and the kubelet that end one get cheaper too.
     https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields
     """
     meta = reservation["metadata"]
@@ -266,7 +266,7 @@ def _relabelled(
 
 
 def make_node_pool(machine: Mapping[str, Any]) -> Obj:
-    """The MachineNodePool of a Machine: of its name, and gone with it."""
+    """The MachineNodePool of a Machine: it has the same name and is deleted with it."""
     spec = machine.get("spec") or {}
     return {
         "apiVersion": NODE_POOLS.api_version,
@@ -281,7 +281,7 @@ def make_node_pool(machine: Mapping[str, Any]) -> Obj:
 
 
 def make_status(machine: Mapping[str, Any], pool: Pool, decided: Plan, now: datetime) -> Obj | None:
-    """The status that says how the Machine stands; None when it says so already."""
+    """The new status of the Machine; None if it is unchanged."""
     status = machine.get("status") or {}
     conditions = list(status.get("conditions") or ())
     for stated in decided.conditions:

@@ -1,4 +1,4 @@
-"""What the nodes of a MachineNodePool should bear; and what is ours to take off them again."""
+"""Labels, annotations and taints of the nodes of a MachineNodePool, and their removal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PatchNode(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Patches, how each node of the pool stands, and whether all is well."""
+    """Patches, the status of each node of the pool, and whether all nodes are marked."""
 
     patches: tuple[PatchNode, ...] = ()
     nodes: tuple[Obj, ...] = ()  # status.nodePool
@@ -93,7 +93,7 @@ def mode_of(entry: Mapping[str, Any], node: Mapping[str, Any]) -> str:
 def mark(
     pool: str, group: str, entry: Mapping[str, Any], node: Mapping[str, Any], mode: str, odd: Sequence[str] = ()
 ) -> Obj:
-    """The patch that makes a node bear what its entry says; empty when it does."""
+    """The patch that gives a node the labels and taints of its entry; empty if there is nothing to change."""
     types = [kind["name"] for kind in entry.get("machineType") or () if kind["name"] not in odd]
     labels: dict[str, str] = {MACHINE_GROUP_LABEL: group, MACHINE_MODE_LABEL: mode}
     if mode == READY:

@@ -1,7 +1,7 @@
-"""MapJobs, kept going: the reads and writes around `plan`.
+"""The controller of MapJobs: the reads and writes around `plan`.
 
-Writes do not grow with the number of pods: a Job and a ConfigMap to begin with, a patch for each change of scale,
-a round for each burst of losses, the status at most once in two seconds. Pods are the Job controller's.
+Writes do not grow with the number of pods: a Job and a ConfigMap at the start, a patch for each change of scale,
+a round for each burst of losses, the status at most once in two seconds. The Job controller makes the pods.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class MapJobController(Controller):
         self._maps.on_change(self._forget)
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Bring one map's workers to what its queue can use; return when to look again."""
+        """Scale a map's workers to the length of its queue; return when to look again."""
         obj = self._maps.get(key.name, key.namespace)
         if obj is None:
             return None
@@ -116,7 +116,7 @@ class MapJobController(Controller):
         return [pod for pod in pods if pod["metadata"].get("namespace") == view.namespace]
 
     async def _queue_wait(self, view: MapView, pods: list[Obj]) -> QueueWait | None:
-        """What Kueue says of a worker that it holds, asked again after QUEUE_EVERY; None: it holds none."""
+        """Kueue's reason for holding a worker, read again after QUEUE_EVERY; None if it holds none."""
         if not any(is_held(pod) for pod in pods):
             self._waits.pop(view.uid, None)
             return None
@@ -155,7 +155,10 @@ class MapJobController(Controller):
         return job_seen(job, uncounted_pods=uncounted, alive=alive)
 
     def _taken_back(self, view: MapView, pods: list[Obj]) -> int:
-        """How many workers Kueue has taken back that no status has counted yet. They exist for a moment only."""
+        """How many workers Kueue has evicted that are not counted in the status yet.
+
+        They exist for a moment only.
+        """
         ended = {pod["metadata"]["uid"] for pod in pods if is_taken_back(pod) and not is_alive(pod)}
         known, uncounted = self._taken.setdefault(view.uid, (set(), set()))
         uncounted |= ended - known
@@ -171,7 +174,7 @@ class MapJobController(Controller):
     # --- writes
 
     async def _act(self, view: MapView, obj: Obj, step: Step) -> bool:
-        """Do one step; False when the API will not have what is asked for."""
+        """Do one step; False if the API server refuses it."""
         now = self._clock.now()
         if step.verb is Verb.MAKE:
             return await self._make(view, obj, step)
@@ -217,7 +220,7 @@ class MapJobController(Controller):
         return False
 
     async def _report(self, view: MapView, obj: Obj, decided: Plan) -> timedelta | None:
-        """Write what changed: conditions at once, counts every two seconds. Returns when to write the rest."""
+        """Write the changes: conditions at once, counts every two seconds. Returns when to write the rest."""
         before = (obj.get("status") or {}).get("conditions") or []
         conditions = self._conditions(view, before, decided)
         status: Obj = {"workers": _workers(decided)}

@@ -118,7 +118,7 @@ def make_job(view: MapView, obj: Obj, *, number: int, parallelism: int) -> Obj:
 
 
 def make_pod_spec(view: MapView) -> Obj:
-    """The worker's pod: what the MapJob says, and what makes a worker of its first container."""
+    """The worker's pod: the MapJob's template, with the worker's command in its first container."""
     spec: Obj = json.loads(json.dumps(view.spec.template.get("spec") or {}))
     spec["restartPolicy"] = "Never"
     spec.setdefault("automountServiceAccountToken", False)
@@ -253,7 +253,7 @@ def is_noteworthy(pod: Mapping[str, Any]) -> bool:
 
 
 def keep_pod(pod: Obj) -> Obj:
-    """What is needed of a worker's pod: thousands are remembered."""
+    """The fields needed of a worker's pod; thousands are cached."""
     meta, status = pod["metadata"], pod.get("status") or {}
     wanted = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "creationTimestamp")
     kept_meta = {key: meta[key] for key in (*wanted, "deletionTimestamp", "finalizers") if key in meta}
@@ -333,7 +333,7 @@ def _environment(view: MapView, spec: Obj, worker: Obj, *, has_machine: bool) ->
 
 
 def _equalise(container: Obj, *, fill: bool) -> None:
-    """Requests are limits, for CPU and memory. `fill`: what is missing gets defaults."""
+    """Set requests equal to limits, for CPU and memory. `fill`: missing ones get defaults."""
     resources = container.setdefault("resources", {})
     limits, requests = dict(resources.get("limits") or {}), dict(resources.get("requests") or {})
     for name, usual in (("cpu", DEFAULT_CPU), ("memory", DEFAULT_MEMORY)):
@@ -358,7 +358,7 @@ def _typed(obj: Obj) -> Obj:
 
 
 def _when(text: str | None) -> datetime | None:
-    """Anybody may have written it: nonsense is as good as nothing."""
+    """Any user may have written it: an unreadable value counts as missing."""
     try:
         return moment(text)
     except ValueError:

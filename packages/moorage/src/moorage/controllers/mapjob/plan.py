@@ -1,13 +1,13 @@
-"""How many workers a map has, by which Jobs, and when it is over. Pure.
+"""Decide the number of workers of a map, their Jobs, and the map's end. Pure.
 
-A round is one Job without completions. Kubernetes makes no further pod for such a Job once one of its pods has
-ended well, and after failures only behind a back-off of the whole Job (10 s, doubled up to minutes), however many
-pods it has; nor does it know a limit of replacements. So a Job of which a pod has ended never grows again: it is
-cut to what is active, and further workers are a new round with a Job of its own. They come at once, counted.
+A round is one Job without completions. Kubernetes makes no further pod for such a Job after one of its pods has
+succeeded. After failures it does so only with a back-off of the whole Job (10 s, doubled up to minutes),
+independent of the number of pods; nor does it limit replacements. So a Job with an ended pod is never scaled up:
+it is cut to its active pods, and further workers are a new round with a new Job, made at once and counted.
 https://kubernetes.io/docs/concepts/workloads/controllers/job/#parallel-jobs
 
-A worker is *lost* when its pod ended though the map goes on, unless it was stopped because fewer were wanted.
-`parallelism` workers and `restart_limit` more may be made: beyond that each loss leaves one fewer.
+A worker is *lost* when its pod ended while the map is running, unless it was stopped to scale down. At most
+`parallelism` + `restart_limit` workers are made: beyond that each loss leaves one fewer.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Step(Struct, frozen=True):
 
 
 class Word(Struct, frozen=True, kw_only=True):
-    """What a condition is to say."""
+    """The new value of a condition."""
 
     status: bool
     reason: str
@@ -152,7 +152,7 @@ class Workers(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Steps in order, then what to report. `words` by condition."""
+    """Steps in order, then the new counts and conditions."""
 
     steps: tuple[Step, ...] = ()
     workers: Workers = Workers()
@@ -163,9 +163,9 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan(seen: Seen) -> Plan:
-    """The steps that bring the workers to what the queue can use; none on what is settled.
+    """The steps that scale the workers to the queue; none if nothing is to be changed.
 
-    Safe to stop after any step: the rest follows from what was reached.
+    Safe to stop after any step: the next plan finishes the work.
     """
     return _Pass(seen).decide()
 
@@ -367,10 +367,12 @@ class _Pass:
     def _shrink(
         self, current: Sequence[JobSeen], goals: dict[int, int], have: int, wanted: int, *, at_once: bool
     ) -> None:
-        """The Job controller takes pods that do not run first; which of the others it takes, nobody can say.
+        """Scale down.
 
-        One that holds an item ends it within its grace, if that is long enough: where it may not be, only pods
-        that do not run are given up.
+        The Job controller deletes pods that do not run first; its choice among the others is undefined.
+
+        A worker with an item ends the item within its grace period, if that is long enough. If it may be too
+        short, only pods that do not run are removed.
         """
         if not at_once:
             if wanted > DOWN * have:
@@ -418,7 +420,7 @@ class _Pass:
         return None if before is None else Word(status=False, reason="Again", message="the MapJob was changed")
 
     def _trouble(self) -> Word | None:
-        """What goes wrong so often with nothing done in between that more workers would not help."""
+        """A failure that repeats without any progress, so that more workers would not help."""
         progress = moment(self.map.status.queue.progress_at)
         since = max((moment for moment in (progress, self.map.since(FAILED)) if moment is not None), default=None)
         mine = {job.uid for job in self.seen.jobs if job.template == self.seen.template}
@@ -457,7 +459,7 @@ class _Pass:
     # --- afterwards
 
     def _clean_up(self) -> list[Step]:
-        """Worker Jobs, and with them their pods, go some time after the end; then counting starts anew."""
+        """Delete worker Jobs, and with them their pods, some time after the end; then counting starts again."""
         over = self.state == FINISHED and self.map.is_true(COMPLETE)
         over = over or (self.state == CANCELLED and any(not job.active for job in self.seen.jobs))
         since = self.map.since(COMPLETE if self.state == FINISHED else "Working")

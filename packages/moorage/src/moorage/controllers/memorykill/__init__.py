@@ -1,1 +1,1 @@
-"""Pods killed for their memory: told to their owners, and kept from wandering from node to node."""
+"""Pods killed for their memory: their owners are informed, and the pods do not move from node to node."""

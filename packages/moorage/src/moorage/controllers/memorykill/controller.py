@@ -1,8 +1,8 @@
 """Pods killed for their memory: the reads and writes around `moorage.decide.runs.killplan`.
 
-What happened is noted on ReplicaSets, StatefulSets and Jobs, so that it outlives the pods and this process. We
-have no right to write on other owners: there the failed pods themselves are the record, and events may be told
-again after a restart of ours.
+Kills are recorded on ReplicaSets, StatefulSets and Jobs, so that the record outlives the pods and this process.
+We may not write to other owners: there the failed pods themselves are the record, and events may be repeated
+after a restart of ours.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class MemoryKillController(Controller):
         self.loop.hear(self._namespaces, lambda obj: self._keys(obj["metadata"]["name"]))
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Bring one owner's killed and held pods to what the policy says; return when to look again."""
+        """Apply the policy to one owner's killed and held pods; return when to look again."""
         gone = {pod["metadata"]["uid"]: pod for pod in self._gone.of(key.name)}
         pods = gone | {
             pod["metadata"]["uid"]: pod
@@ -177,7 +177,7 @@ class MemoryKillController(Controller):
             await self._events.record(about, "Warning", "KilledForMemory", kill_message(kill, owner, rule))
 
     async def _record_held(self, seen: Seen, pods: Mapping[str, Obj]) -> None:
-        """Say on a held or raised pod what happened to it."""
+        """Record an event on each held or raised pod."""
         for pod in seen.pods:
             obj = pods.get(pod.uid)
             if obj is None or pod.state not in ("held", "raised") or (pod.state == "held" and not pod.gated):

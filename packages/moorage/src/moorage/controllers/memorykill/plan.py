@@ -1,4 +1,4 @@
-"""Between the objects and the decision about an owner's kills: what is read, and the patches that are written."""
+"""Convert objects to the input of the decision about an owner's kills, and the result to patches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def observe(
     rule: BombRule,
     now: datetime,
 ) -> Seen:
-    """What the decision depends on. `keeper`: the owner, where it was read; `ledger`: what is noted of it."""
+    """The input of the decision. `keeper`: the owner, if it was read; `ledger`: the kills recorded on it."""
     mine = [pod for pod in pods if (controller := owner_of(pod)) is not None and controller.uid == owner.uid]
     kills, forgiven, _ = known_of(mine, ledger, owner.uid)
     stateful = keeper if owner.kind == "StatefulSet" else None
@@ -48,7 +48,7 @@ def observe(
 
 
 def ledger_of(keeper: Mapping[str, Any]) -> Ledger:
-    """What is noted on an owner."""
+    """The kills recorded on an owner."""
     return ledger_from(annotations_of(keeper).get(MEMORY_KILLS))
 
 

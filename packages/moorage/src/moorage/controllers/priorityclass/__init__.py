@@ -1,1 +1,1 @@
-"""The class of pods that name none: ours, unless the cluster has one of its own."""
+"""The class of pods that name none: ours, unless the cluster has another default."""

@@ -1,4 +1,4 @@
-"""The cluster's default PriorityClass, kept: the reads and writes around `plan`."""
+"""The controller of the cluster's default PriorityClass: the reads and writes around `plan`."""
 
 from __future__ import annotations
 

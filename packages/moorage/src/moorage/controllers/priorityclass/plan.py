@@ -1,7 +1,8 @@
 """Decide whether `moorage-default` is the class of all pods that name none.
 
 A pod without a class has priority 0 and may preempt: it pushes out reservation pods. `moorage-default` has the
-same value and does not preempt. Kubernetes allows one default: another one stays, as does what the admin wants.
+same value and does not preempt. Kubernetes allows one default: another default and the admin's choice are not
+changed.
 https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/#priorityclass
 """
 
@@ -34,7 +35,7 @@ Action = SetDefault | Warn
 
 
 def plan(classes: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:
-    """Return what to do about the cluster's PriorityClasses; nothing where ours is missing."""
+    """Return the changes to the cluster's PriorityClasses; none if ours is missing."""
     classes = list(classes)
     ours = next((each for each in classes if each["metadata"]["name"] == DEFAULT_PRIORITY), None)
     if ours is None:

@@ -1,7 +1,7 @@
-"""Reservations, kept: the reads and writes around `moorage.decide.machines.calendar`.
+"""The controller of Reservations: the reads and writes around `moorage.decide.machines.calendar`.
 
 One pass looks at all reservations of one machine type, so that of two that do not fit together one is granted.
-Who is let through to a free place is decided by the machine controller, by the same calendar.
+The machine controller uses the same calendar to decide which guest gets a free place.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ReservationController(Controller):
     # --- reads
 
     def _of_type(self, key: Key) -> list[Obj]:
-        """As the watch showed them or as we wrote them since, so that what was granted is never forgotten."""
+        """The reservations from the watch, or as we wrote them since, so that a grant is never lost."""
         return [
             self._written.get(obj["metadata"]["uid"], obj)
             for obj in self._reservations.by_index("group", key.namespace)

@@ -39,7 +39,10 @@ def seen_of(
     pods: Iterable[Obj],
     now: datetime,
 ) -> Seen[Guest]:
-    """What the calendar needs of one machine type; `pods` are those of its group, `pool` None: no such group."""
+    """The calendar's input for one machine type.
+
+    `pods` are those of its group; `pool` None if there is no such group.
+    """
     promised_to, others = set(), []
     for pod in pods:
         if labels_of(pod).get(MACHINE_TYPE_LABEL) != kind:
@@ -72,7 +75,7 @@ def seen_of(
 
 
 def missing_of(machine: Mapping[str, Any], kind: str) -> int:
-    """Machines of the type for which no node has room, as the Machine's status says."""
+    """The number of machines of the type that do not fit on any node, from the Machine's status."""
     for available_machine in (machine.get("status") or {}).get("availableMachines") or ():
         if available_machine.get("name") == kind:
             return int((available_machine.get("usage") or {}).get("unplaced") or 0)
@@ -80,7 +83,7 @@ def missing_of(machine: Mapping[str, Any], kind: str) -> int:
 
 
 def make_status(obj: Mapping[str, Any], report: Report[Guest], now: datetime) -> Obj | None:
-    """The status that says how the reservation stands; None when it says so already."""
+    """The new status of the reservation; None if it is unchanged."""
     status = obj.get("status") or {}
     wanted: Obj = {
         "phase": report.phase,
@@ -114,7 +117,7 @@ def unreadable(obj: Mapping[str, Any], error: Exception, now: datetime) -> Obj |
 
 
 def events_of(obj: Mapping[str, Any], report: Report[Guest]) -> list[Event]:
-    """What happened since the status that `obj` still bears."""
+    """The events since the status in `obj`."""
     before = (obj.get("status") or {}).get("phase")
     accepted, held = report.conditions
     events = []

@@ -1,4 +1,4 @@
-"""Runs, kept going: the reads and writes around `moorage.decide.runs.restarts`."""
+"""The controller of runs: the reads and writes around `moorage.decide.runs.restarts`."""
 
 from __future__ import annotations
 

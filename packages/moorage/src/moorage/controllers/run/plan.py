@@ -84,9 +84,9 @@ def observe(
     lost_after: timedelta = LOST_AFTER,
     stopped_at: Mapping[str, datetime] | None = None,
 ) -> Observed | None:
-    """What the decision depends on; None when the run has no Job of a name that an attempt of it may bear.
+    """The input of the decision; None if the run has no Job with the name of one of its attempts.
 
-    `stopped_at`: by uid of a Job, when a pod of it was told to stop, as far as no runner sees that.
+    `stopped_at`: by uid of a Job, the time when one of its pods was asked to stop, unless its runner reports that.
     """
     mine = attempts_of(run, jobs)
     if not mine:
@@ -117,7 +117,10 @@ def observe(
 
 
 def attempts_of(run: str, jobs: Iterable[Obj]) -> list[tuple[int, Obj]]:
-    """The run's Jobs with their numbers, in order. A Job whose name is not the computed one is somebody else's."""
+    """The run's Jobs with their numbers, in order.
+
+    A Job whose name is not the computed one belongs to another owner.
+    """
     attempts = []
     for job in jobs:
         labels = labels_of(job)
@@ -128,7 +131,7 @@ def attempts_of(run: str, jobs: Iterable[Obj]) -> list[tuple[int, Obj]]:
 
 
 def is_lost(node: Mapping[str, Any]) -> tuple[bool, datetime | None]:
-    """Whether nobody has heard from the node, and since when: Ready is Unknown, or it is tainted unreachable."""
+    """Whether the node does not answer, and since when: Ready is Unknown, or it is tainted unreachable."""
     for taint in (node.get("spec") or {}).get("taints") or ():
         if taint.get("key") == UNREACHABLE_TAINT:
             ready = condition(node, "Ready") or {}
@@ -140,10 +143,10 @@ def is_lost(node: Mapping[str, Any]) -> tuple[bool, datetime | None]:
 
 
 def next_job(run: str, first: Obj, last: Obj, start: StartAttempt) -> Obj:
-    """The Job of the next attempt: as the last one, with what is left of its retries and its time.
+    """The Job of the next attempt: like the last one, with the remaining retries and time.
 
     Owned by the first attempt's Job, so that deleting the run deletes all. `ttlSecondsAfterFinished` is left out:
-    attempts go together, with the first.
+    all attempts are deleted with the first.
     """
     meta, spec = last["metadata"], json.loads(json.dumps(last["spec"]))
     labels = {key: value for key, value in labels_of(last).items() if key not in _JOB_LABELS}
@@ -178,9 +181,9 @@ def next_job(run: str, first: Obj, last: Obj, start: StartAttempt) -> Obj:
 
 
 def failed_status(pod: Obj, *, now: datetime) -> Obj:
-    """The status that says of a pod on a lost node what its node cannot: that it failed, by a disruption.
+    """The status of a pod on a lost node, which its node cannot write: failed by a disruption.
 
-    The Job controller keeps its finalizer on a pod until its phase is final, so deleting alone would not do.
+    The Job controller removes its finalizer from a pod only when its phase is final, so a delete is not enough.
     """
     conditions = (pod.get("status") or {}).get("conditions") or []
     if not is_condition_true(pod, "DisruptionTarget"):
@@ -285,7 +288,7 @@ def _count(text: str | None, usual: T) -> int | T:
 
 
 def _when(text: str | None) -> datetime | None:
-    """An annotation's moment; anybody may have written it, so nonsense is as good as nothing."""
+    """The time in an annotation. Any user may have written it, so an unreadable value counts as missing."""
     try:
         return moment(text)
     except ValueError:

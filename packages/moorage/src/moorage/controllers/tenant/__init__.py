@@ -1,1 +1,1 @@
-"""A Tenant's namespace and what makes it the team's own: roles, quota, NetworkPolicy, nodes."""
+"""A Tenant's namespace and its contents: roles, quota, NetworkPolicy, nodes."""

@@ -1,4 +1,4 @@
-"""Tenants kept as they are written: the reads and writes around the plan."""
+"""The controller of Tenants: the reads and writes around the plan."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TenantController(Controller):
             self.loop.hear(informer, lambda obj: self._by_name(labels_of(obj).get(TENANT_LABEL)))
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Bring one tenant's namespace and nodes to what its spec says."""
+        """Make one tenant's namespace and nodes match its spec."""
         tenant = self._tenants.get(key.name)
         if tenant is None:  # gone: its role bindings go by their owner; its nodes are everybody's again
             for action in clean_nodes(key.name, self._nodes.all()):

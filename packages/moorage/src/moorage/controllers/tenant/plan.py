@@ -1,4 +1,4 @@
-"""What a Tenant's namespace should hold, and what has to be done to it."""
+"""Decide the contents of a Tenant's namespace, and the steps to reach them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Create(Struct, frozen=True):
 
 
 class Replace(Struct, frozen=True):
-    """Bring an object that is there to what it should be; `obj` is whole."""
+    """Replace an existing object with `obj`, which is complete."""
 
     resource: Resource
     obj: Obj
@@ -82,7 +82,7 @@ Action = Create | Replace | Remove | Patch
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Steps in order, and how the Tenant stands after them."""
+    """Steps in order, and the Tenant's status after them."""
 
     actions: tuple[Action, ...] = ()
     ready: bool = True
@@ -93,7 +93,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan(seen: Observed) -> Plan:
-    """The steps that make a Tenant's namespace what its spec says; none when it is.
+    """The steps that make a Tenant's namespace match its spec; none if it does.
 
     Safe to stop after any step. Objects that others made in the namespace are left alone.
     """
@@ -126,7 +126,7 @@ def plan(seen: Observed) -> Plan:
 def objects_of(
     tenant: Mapping[str, Any], accounts: Sequence[Obj]
 ) -> tuple[dict[tuple[str, str], tuple[Resource, Obj]], set[str]]:
-    """What should stand in the namespace, by kind and name; and everybody who has a role."""
+    """The objects of the namespace, by kind and name; and all people with a role."""
     spec = tenant.get("spec") or {}
     name, namespace = str(tenant["metadata"]["name"]), str(spec["namespace"])
     objects: dict[tuple[str, str], tuple[Resource, Obj]] = {}
@@ -173,7 +173,7 @@ def with_claims(hard: Mapping[str, str]) -> dict[str, str]:
 
 
 def people_of(members: Mapping[str, Any], accounts: Sequence[Obj]) -> set[str]:
-    """Everybody named, and everybody in a group that is named; who was put out is left in neither by group."""
+    """The people named, and the members of the groups named, without members whose account is disabled."""
     groups = set(members.get("groups") or ())
     by_group = {
         person_in(account)
@@ -287,7 +287,7 @@ def _reference(obj: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _face(obj: Mapping[str, Any]) -> Any:
-    """What of an object is ours to decide, alike however the API server writes it."""
+    """The fields of an object that we decide, normalized to compare with the API server's form."""
     spec = dict(obj.get("spec") or {})
     if "hard" in spec:
         spec["hard"] = {key: _amount(value) for key, value in (spec["hard"] or {}).items()}

@@ -1,4 +1,4 @@
-"""VolumeBackups, kept going: the reads and writes around `plan`."""
+"""The controller of VolumeBackups: the reads and writes around `plan`."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class VolumeBackupController(Controller):
             self._refused.pop(before["metadata"]["uid"], None)
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Make what is due, tell what came of it; return when to look again."""
+        """Make the backup that is due and report the results; return when to look again."""
         obj = self._backups.get(key.name, key.namespace)
         if obj is None:
             return None
@@ -136,7 +136,10 @@ class VolumeBackupController(Controller):
         )
 
     async def _folder_refusal(self, backup_view: BackupView) -> str:
-        """A folder of the machine is for who owns the machine: nobody's tenant, and no cluster's node."""
+        """Why a folder of the machine is not allowed.
+
+        Only its owner may use it, no tenant and no node of a cluster.
+        """
         assert self._runtime is not None
         if not self._runtime.on_processes:
             return f"{backup_view.spec.to} would be a folder of a node: write to a bucket or to volume:NAME"

@@ -1,7 +1,7 @@
-"""When a volume is to be copied, and what came of it. Pure.
+"""Decide when to copy a volume, and read the results. Pure.
 
-A backup is named by the moment it was due, so that one moment makes one backup, however often it is planned. Of
-the moments that passed while nobody looked, the last alone is made up for.
+A backup is named by the time when it was due, so each time makes one backup, however often it is planned. Of
+the times missed while no operator ran, only the last is made up for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JOBS_KEPT = 3  # of those that ended, for their logs
 
 
 class JobSeen(Struct, frozen=True, kw_only=True):
-    """One of its Jobs. `result`: what its process wrote last."""
+    """One Job of the backup. `result`: the last result that its process wrote."""
 
     name: str
     uid: str
@@ -65,7 +65,7 @@ Action = Copy | BringBack | DropJob
 
 
 class NewStatus(Struct, frozen=True, kw_only=True):
-    """What the status is to say."""
+    """The new status."""
 
     phase: str
     reason: str
@@ -180,7 +180,7 @@ def _is_done(job: JobSeen) -> bool:
 
 
 def _restoring(seen: Seen, restores: Sequence[JobSeen]) -> tuple[tuple[str, str, str], list[Action]]:
-    """(id, phase, message) of the restore that is asked for, and what it needs."""
+    """(id, phase, message) of the requested restore, and its next steps."""
     backup, status = seen.backup, seen.backup.status
     wish = backup.spec.restore
     if wish is None:

@@ -1,4 +1,4 @@
-"""Workspaces, kept: the reads and writes around `plan`."""
+"""The controller of Workspaces: the reads and writes around `plan`."""
 
 from __future__ import annotations
 

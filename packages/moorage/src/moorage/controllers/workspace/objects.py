@@ -1,4 +1,4 @@
-"""What a Workspace is made of: Deployment, Services, Ingress, Secret and claim, built from what it says."""
+"""The objects of a Workspace, built from its spec: Deployment, Services, Ingress, Secret and claim."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ TUNED = {  # for the controllers that know them; others ignore them
 
 
 def made_from(view: WorkspaceView, app: App) -> str:
-    """Hash of what the user and the template say of the pod.
+    """Hash of the user's and the template's settings of the pod.
 
-    What a newer Moorage adds does not change it: an upgrade restarts nobody's kernel.
+    Changes in a newer Moorage do not affect it: an upgrade does not restart kernels.
     """
     spec = view.spec
     sections = [
@@ -78,8 +78,10 @@ def labels(view: WorkspaceView) -> dict[str, str]:
 
 
 def queue_label(view: WorkspaceView) -> dict[str, str]:
-    """What puts its pod into a queue of Kueue. Its Deployment has it too: there Kueue may look for it, and else
-    would put the queue called `default`."""
+    """The label that puts its pod into a queue of Kueue.
+
+    Its Deployment has it too: otherwise Kueue, which may look for it there, adds the label of queue `default`.
+    """
     return {QUEUE_LABEL: view.queue} if view.queue else {}
 
 
@@ -160,14 +162,17 @@ def make_service(view: WorkspaceView, obj: Obj, app: App) -> Obj:
 
 
 def make_gateway_service(view: WorkspaceView, obj: Obj) -> Obj:
-    """Without a selector: an Ingress leads to Services of its own namespace only, and the gateway is elsewhere."""
+    """The gateway's Service in this namespace. It has no selector, because the gateway is in another namespace.
+
+    An Ingress can only route to Services in the same namespace.
+    """
     made = _object(view, obj, SERVICES, view.gateway_name)
     made["spec"] = {"ports": [{"name": PORT_NAME, "port": SERVICE_PORT, "protocol": "TCP"}]}
     return made
 
 
 def make_gateway_slice(view: WorkspaceView, obj: Obj, gateway: Mapping[str, Any]) -> Obj:
-    """Where the gateway is, as the EndpointSlice of the server's own Service tells it.
+    """The gateway's addresses, copied from the EndpointSlice of the server's Service.
 
     https://kubernetes.io/docs/concepts/services-networking/service/#services-without-selectors
     """
@@ -223,7 +228,7 @@ def make_secret(view: WorkspaceView, obj: Obj, token: str) -> Obj:
 
 
 def make_home(view: WorkspaceView) -> Obj:
-    """The claim of its home. Nothing owns it: what is in it stays when the workspace is deleted."""
+    """The claim of its home. It has no owner: the data remains when the workspace is deleted."""
     home = view.spec.home
     spec: Obj = {
         "accessModes": ["ReadWriteOnce"],
@@ -241,7 +246,7 @@ def make_home(view: WorkspaceView) -> Obj:
 
 
 def is_like(wanted: Any, actual: Any) -> bool:
-    """Whether what stands has all that is wanted; what the API server adds to objects does not matter."""
+    """Whether the actual object has all wanted fields; fields that the API server adds are ignored."""
     if isinstance(wanted, dict):
         return isinstance(actual, dict) and all(is_like(value, actual.get(key)) for key, value in wanted.items())
     if isinstance(wanted, list):

@@ -1,7 +1,7 @@
-"""Decide what a workspace needs next, and its status and events.
+"""Decide the next steps of a workspace, its status and its events.
 
-Nothing here reads the clock, the network or a setting. Steps are in the order in which they are safe: what a pod
-refers to is made before the pod is; each can be the last one done, and planning again finishes the work.
+Nothing here reads the clock, the network or a setting. Steps are in a safe order: objects that a pod refers to
+are made before the pod. Safe to stop after any step: planning again finishes the work.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ NO_CONTAINER = ("", "ContainerCreating", "PodInitializing")
 
 
 class Verb(Enum):
-    """What a step does. SECRET: create the Secret with the token, which is not known here."""
+    """The kind of a step. SECRET: create the Secret with the token, which is not known here."""
 
     CREATE = "create"
     REPLACE = "replace"
@@ -114,8 +114,11 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Step(Struct, frozen=True):
-    """One write. PATCH (merge) and DELETE bear the uid that was seen; REPLACE its version. Without a resource:
-    the Workspace itself. A Deployment is deleted after its pods."""
+    """One write, to the Workspace itself if it has no resource.
+
+    PATCH (merge) and DELETE carry the uid that was seen, REPLACE the version. A Deployment is deleted after
+    its pods.
+    """
 
     verb: Verb
     resource: Resource | None = None
@@ -133,7 +136,7 @@ class Event(Struct, frozen=True):
 
 
 class Standing(Struct, frozen=True):
-    """How it stands."""
+    """The workspace's phase, with its reason."""
 
     phase: str
     reason: str
@@ -143,7 +146,7 @@ class Standing(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """What to do, in order; then the status, None where it stands already; then what to tell."""
+    """The steps in order; the status, None if it is unchanged; and the events."""
 
     steps: tuple[Step, ...] = ()
     status: Obj | None = None
@@ -152,7 +155,7 @@ class Plan(Struct, frozen=True):
 
 
 def plan(seen: Seen) -> Plan:
-    """Return what brings the workspace closer to its spec. On one that is settled: no steps and no status."""
+    """Return the steps that bring the workspace closer to its spec. A settled one has no steps and no status."""
     if seen.view.deleting:
         return Plan()  # what is owned goes with it
     if not seen.fault and (step := _by_schedule(seen)):
@@ -274,8 +277,10 @@ def _steps(seen: Seen, app: App) -> Iterator[Step]:
 
 
 def _changed(view: WorkspaceView, app: App, stored: Obj, wanted: Obj, *, known: bool) -> Step | None:
-    """A Deployment with other replicas, or made from something else. Read and replaced whole, since what a merge
-    leaves out it does not remove."""
+    """Replace a Deployment with other replicas or another spec; None if both are equal.
+
+    It is read and replaced as a whole, because a merge patch does not remove fields that it leaves out.
+    """
     replicas = 1 if view.spec.running else 0
     same = annotations_of(stored).get(MADE_FROM_ANNOTATION) == made_from(view, app) or not known
     if same and int((stored.get("spec") or {}).get("replicas", 1)) == replicas:
@@ -332,7 +337,7 @@ def _gone(resource: Resource, stored: Obj) -> Step:
 
 
 def gpu_terms(asked: str, known: Iterable[GpuType]) -> list[Obj] | None:
-    """Node selector terms of a GPU type as a user names it; [] for none; None: no node has such GPUs."""
+    """Node selector terms of a GPU type as a user names it; [] for none; None if such GPUs do not exist."""
     if not asked:
         return []
     types = list(known)
@@ -348,7 +353,7 @@ def gpu_terms(asked: str, known: Iterable[GpuType]) -> list[Obj] | None:
 
 
 def _foreign(seen: Seen) -> str:
-    """What stands in the way: an object of a name of ours that is not this workspace's."""
+    """Why an object cannot be made: another owner's object has its name."""
     for child in (
         seen.deployment, seen.service, seen.gateway_service, seen.gateway_slice, seen.ingress,
     ):  # fmt: skip
@@ -457,7 +462,7 @@ def _unscheduled(seen: Seen, pod: Obj) -> Standing:
 
 
 def _trouble(pod: Mapping[str, Any]) -> str:
-    """What a kubelet says of a pod that it cannot set up."""
+    """The kubelet's message about a pod that it cannot set up."""
     stated = condition(pod, "PodReadyToStartContainers", status="False") or {}
     return str(stated.get("message") or "")
 
@@ -479,7 +484,7 @@ def _is_over(pod: Mapping[str, Any]) -> bool:
 
 
 def make_status(seen: Seen, standing: Standing, *, secret_made: bool) -> Obj | None:
-    """The status that is to be written; None where the same stands already."""
+    """The new status; None if it is unchanged."""
     view, platform = seen.view, seen.platform
     before: Obj = seen.obj.get("status") or {}
     pod = standing.pod or {}
@@ -517,7 +522,7 @@ def make_status(seen: Seen, standing: Standing, *, secret_made: bool) -> Obj | N
 
 
 def merge_of(before: Mapping[str, Any], status: Mapping[str, Any]) -> Obj:
-    """The merge patch that makes one of the other: what is gone is set to null."""
+    """The merge patch from one status to another: removed fields are set to null."""
     return {**dict.fromkeys(key for key in before if key not in status), **status}
 
 
