@@ -164,7 +164,37 @@ def test_the_design_notes_are_numbered_without_gaps():
     notes = sorted((ROOT / "docs" / "design").glob("*.md"))
     numbers = [int(note.name.split("-")[0]) for note in notes]
     assert numbers == list(range(numbers[0], numbers[0] + len(notes)))
-    assert [note.name for note in notes if not note.read_text().startswith(f"# {note.name[:4]}")] == []
+    assert [note.name for note in notes if not note.read_text().startswith(f"# {note.name[:4]}: ")] == []
+
+
+LACKING = {  # parts of the template that a note of before the template does not have
+    "0001": {"Non-goals", "Tests", "Alternatives"},
+    "0002": {"Motivation", "Non-goals", "Tests"},
+    "0003": {"Non-goals"},
+    "0004": {"Tests", "Alternatives"},
+    "0005": {"Tests"},
+    "0007": {"Non-goals"},
+    "0008": {"Tests"},
+    "0009": {"Tests"},
+    "0010": {"Non-goals", "Tests", "Alternatives"},
+    "0011": {"Tests"},
+    "0013": {"Non-goals", "Tests"},
+    "0014": {"Non-goals"},
+    "0015": {"Non-goals"},
+    "0016": {"Non-goals", "Tests"},
+    "0017": {"Non-goals", "Tests", "Alternatives"},
+    "0018": {"Non-goals"},
+    "0019": {"Non-goals", "Tests"},
+}
+
+
+@pytest.mark.parametrize("note", sorted((ROOT / "docs" / "design").glob("*.md")), ids=lambda note: note.name[:4])
+def test_a_design_note_has_the_parts_of_the_template(note):
+    def parts(page: Path) -> list[str]:
+        return re.findall(r"^## (.+)$", page.read_text(), re.MULTILINE)
+
+    template = parts(ROOT / "docs/design/0000-template.md")
+    assert set(template) - set(parts(note)) == LACKING.get(note.name[:4], set())
 
 
 def test_every_design_note_that_a_file_names_exists():
