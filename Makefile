@@ -10,7 +10,7 @@ CORPUS ?= ../shared/data/argo# Argo's manifests, with what must come out of them
 # Bytecode is kept whatever the shell says: without it each of the many processes of the suite compiles its imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo quick unit test bytecode explore test-all argo-conformance bench lint types docs pictures site manifests
+.PHONY: help setup demo quick affected unit test bytecode explore test-all argo-conformance bench lint types docs pictures site manifests
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -32,10 +32,13 @@ setup: .venv/.ready ## Make the virtual environment (.venv), fetching uv if it i
 demo: setup ## The platform on this machine: runs, a drain half-way, a map, a dataset, a workspace; under 3 minutes
 	@.venv/bin/moor demo --folder $(DEMO)
 
-quick: setup ## Lint, types and unit tests, side by side: the loop while you work
-	@$(MAKE) --no-print-directory -j 3 lint types unit
+quick: setup ## Lint, types and the unit tests that your change affects, side by side; at most 75 s on two cores
+	@$(MAKE) --no-print-directory -j 3 lint types affected
 
-unit: setup ## Unit tests, two at a time
+affected: setup ## Unit tests that your change affects; make affected ARGS=--list shows them
+	@$(PY) -m moorage_testing.affected -n 2 $(ARGS)
+
+unit: setup ## All unit tests, two at a time
 	@$(PYTEST) -n 2 -m "not processes" packages/*/tests/unit
 
 test: setup ## Lint, types and the whole test suite
