@@ -199,6 +199,7 @@ OF_THE_WHOLE = {  # tests of no single module: of all sources, of the docs, of t
         "actions/test_changed_meanwhile.py",
         "benchmarks/test_idle_truth.py",
         "benchmarks/test_kills.py",
+        "benchmarks/test_promises.py",
         "benchmarks/test_quick_restarts.py",
         "cli/test_examples.py",
         "cli/test_forged_texts.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,17 @@ from moorage_testing.cluster import find_kubectl
 DEPLOY = Path(__file__).parents[6] / "deploy"
 
 
+@functools.cache
 def render(folder: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Objects by kind and name."""
+    """Objects by kind and name; tests only read them."""
     kubectl = find_kubectl()
     if kubectl is None:
         pytest.skip("kubectl is not installed: it holds kustomize")
     words = [kubectl, "kustomize", str(DEPLOY / folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return {(obj["kind"], obj["metadata"]["name"]): obj for obj in yaml.safe_load_all(done.stdout) if obj}
+    objects = yaml.load_all(done.stdout, yaml.CSafeLoader)
+    return {(obj["kind"], obj["metadata"]["name"]): obj for obj in objects if obj}
 
 
 def test_production_changes_deployments_and_adds_an_ingress():
