@@ -38,7 +38,7 @@ from pathlib import Path
 import aiohttp
 
 import moorage
-from moorage.actions.runfacts import Around, read_facts
+from moorage.actions.runfacts import ClusterNodes, read_facts
 from moorage.actions.runs import cancel_run
 from moorage.actions.submit import create_run
 from moorage.cluster.serverurl import server_url
@@ -263,15 +263,15 @@ async def measure(bench: Bench, api: KubeClient, options: argparse.Namespace) ->
         found.append(bench.figures(kind, done, when))
         print(found[-1], flush=True)
 
-    async def around() -> Around:
-        return Around(nodes=(await api.list(NODES)).items)
+    async def cluster_nodes() -> ClusterNodes:
+        return ClusterNodes(nodes=(await api.list(NODES)).items)
 
     following = [asyncio.create_task(informer.run()) for informer in bench.informers]
     await wait_synced(*bench.informers)
     if options.delete_events:
         following.append(asyncio.create_task(bench.forget_events()))
     request = RunRequest(command=(TRUE,), namespace=NAMESPACE)
-    facts = (await read_facts(api, request, around=around(), url=server_url(api))).facts
+    facts = (await read_facts(api, request, cluster_nodes=cluster_nodes(), url=server_url(api))).facts
     bench.url = await server_url(api)
 
     async def repeat(kind: str, total: int, once: Callable[[int, ClusterFacts], Awaitable[None]]) -> None:

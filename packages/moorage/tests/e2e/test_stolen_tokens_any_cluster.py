@@ -14,7 +14,7 @@ import pytest
 
 from moorage.actions import people
 from moorage.model.manifests import ALL
-from moorage.model.manifests.stolen import STOLEN
+from moorage.model.manifests.tokenrisks import TOKEN_RISKS
 from moorage.model.names import KUBELETS_ACCOUNT, SYSTEM_NAMESPACE
 from moorage.model.people import LOCAL, account_name
 from moorage.model.tenant import TENANTS
@@ -86,7 +86,7 @@ AS_ADA = as_other("serviceaccounts", "{ada}", namespace="moorage-users")
 AS_MASTERS = as_other("groups", "system:masters")
 AS_OTHERS = (AS_MASTERS, AS_ADA, as_other("users", "kubernetes-admin"))
 
-# account → statement → what is tried; the statements are those of STOLEN, word for word
+# account → statement → what is tried; the statements are those of TOKEN_RISKS, word for word
 TRIES: dict[str, tuple[tuple[Try, ...], ...]] = {
     "moorage-operator": (
         (
@@ -169,9 +169,9 @@ TRIES: dict[str, tuple[tuple[Try, ...], ...]] = {
     ),
 }
 CASES = [
-    pytest.param(account, said in STOLEN[account].can, tries, id=f"{account}: {said}".replace(" ", "-"))
+    pytest.param(account, said in TOKEN_RISKS[account].can, tries, id=f"{account}: {said}".replace(" ", "-"))
     for account, rows in TRIES.items()
-    for said, tries in zip((*STOLEN[account].can, *STOLEN[account].cannot), rows, strict=True)
+    for said, tries in zip((*TOKEN_RISKS[account].can, *TOKEN_RISKS[account].cannot), rows, strict=True)
 ]
 
 
@@ -212,4 +212,4 @@ async def test_a_stolen_token_can_do_what_the_page_says_and_no_more(
 
 
 def test_all_accounts_of_services_have_their_statements() -> None:
-    assert set(TRIES) == set(STOLEN) == {*(service.full_name for service in ALL), KUBELETS_ACCOUNT}
+    assert set(TRIES) == set(TOKEN_RISKS) == {*(service.full_name for service in ALL), KUBELETS_ACCOUNT}

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from moorage.actions import people
-from moorage.actions.together import Together, set_owner
+from moorage.actions.atomic import AtomicCreate, set_owner
 from moorage.cluster.serverurl import server_url
 from moorage.decide.runs.names import secret_name
 from moorage.model.people import LOCAL
@@ -138,14 +138,14 @@ async def test_what_a_member_may_do_is_enough_to_hand_the_secret_to_its_job_and_
     made = await scene.ada.create(JOBS, job, scene.namespace)
     obj = {"metadata": {"name": f"{scene.secret[:-8]}00000000", "namespace": scene.namespace}, "type": "Opaque"}
     obj |= {"apiVersion": "v1", "kind": "Secret", "immutable": True, "data": {"work.tar.gz": CONTENTS[1]}}
-    secret = await Together(scene.ada, scene.namespace).create(SECRETS, obj)
+    secret = await AtomicCreate(scene.ada, scene.namespace).create(SECRETS, obj)
     await set_owner(scene.ada, SECRETS, secret, owner_reference(made))
     stored = await scene.admin.get(SECRETS, secret["metadata"]["name"], scene.namespace)
     assert [owner["uid"] for owner in stored["metadata"]["ownerReferences"]] == [made["metadata"]["uid"]]
     obj["metadata"]["name"] = f"{scene.secret[:-8]}11111111"
-    together = Together(scene.ada, scene.namespace)
-    await together.create(SECRETS, obj)
-    await together.remove()
+    batch = AtomicCreate(scene.ada, scene.namespace)
+    await batch.create(SECRETS, obj)
+    await batch.remove()
     left = await _left(scene, obj["metadata"]["name"])
     assert left is None or left != made["metadata"]["uid"], "its owner does not exist"
     with pytest.raises(Forbidden):

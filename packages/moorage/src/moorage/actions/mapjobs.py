@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec.structs import replace
 
+from moorage.actions.atomic import AtomicCreate, all_or_none, set_owner
 from moorage.actions.maps import name_taken
 from moorage.actions.objects import is_of
-from moorage.actions.runfacts import Around, check_problems, env_words, read_facts
-from moorage.actions.together import Together, all_or_none, set_owner
+from moorage.actions.runfacts import ClusterNodes, check_problems, env_words, read_facts
 from moorage.api.errors import ErrorCode
 from moorage.api.maps import MapLimit, MapPolicy, MapWorkers, NewMap
 from moorage.cluster.serverurl import server_url
@@ -48,7 +48,7 @@ async def submit_map(
     request: MapRequest,
     caller: Caller,
     *,
-    around: Callable[[], Awaitable[Around]],
+    cluster_nodes: Callable[[], Awaitable[ClusterNodes]],
     clock: Clock,
     note: Note,
     mark: str,
@@ -63,7 +63,7 @@ async def submit_map(
     mapjob = await _find_marked(api, namespace, name, mark)
     if mapjob is None:
         try:
-            plan = await plan_map(api, request, caller, around=around())
+            plan = await plan_map(api, request, caller, cluster_nodes=cluster_nodes())
             plan.mapjob["metadata"]["annotations"][REQUEST_ANNOTATION] = mark
             for text in plan.notes:
                 note(text)
@@ -149,7 +149,7 @@ async def plan_map(
     request: MapRequest,
     caller: Caller,
     *,
-    around: Awaitable[Around],
+    cluster_nodes: Awaitable[ClusterNodes],
     pack: Callable[[], bytes | None] = lambda: None,
 ) -> MapJobPlan:
     """Read the input of the decision, and decide.
@@ -159,7 +159,7 @@ async def plan_map(
     """
     namespace, name = request.run.namespace, request.run.name or ""
     read, names = await asyncio.gather(
-        read_facts(api, request.run, around=around, url=server_url(api)), _map_names(api, namespace)
+        read_facts(api, request.run, cluster_nodes=cluster_nodes, url=server_url(api)), _map_names(api, namespace)
     )
     facts = replace(read.facts, defaults=replace(read.facts.defaults, seconds=None))
     if name in names:
@@ -197,12 +197,12 @@ async def create_map(
     warnings. Raises Problems for a taken name, MoorageError with the server's reason, NotReady for a server that
     does not answer in ACCEPT_SECONDS.
     """
-    async with all_or_none(api, namespace) as together:
+    async with all_or_none(api, namespace) as batch:
         owned = []
         for resource, obj in ((SECRETS, plan.secret), (CONFIGMAPS, plan.config_map)):
             if obj is not None:
-                owned.append((resource, await _create(api, together, resource, obj, namespace, plan.name)))
-        mapjob = await _create(api, together, MAPJOBS, plan.mapjob, namespace, plan.name)
+                owned.append((resource, await _create(api, batch, resource, obj, namespace, plan.name)))
+        mapjob = await _create(api, batch, MAPJOBS, plan.mapjob, namespace, plan.name)
         for resource, obj in owned:
             try:
                 await set_owner(api, resource, obj, owner_reference(mapjob))
@@ -213,12 +213,12 @@ async def create_map(
 
 
 async def _create(
-    api: Api, together: Together, resource: Resource, obj: Obj, namespace: str, map_name: str
+    api: Api, batch: AtomicCreate, resource: Resource, obj: Obj, namespace: str, map_name: str
 ) -> Obj:
     """Create an object; replace an object without owner that an earlier map of the name left behind."""
     name = obj["metadata"]["name"]
     try:
-        return await together.create(resource, obj)
+        return await batch.create(resource, obj)
     except AlreadyExists as error:
         if resource is MAPJOBS:
             raise _taken(namespace, map_name) from error
@@ -226,7 +226,7 @@ async def _create(
         if existing["metadata"].get("ownerReferences"):
             raise _taken(namespace, map_name) from error
         await api.delete(resource, name, namespace, uid=existing["metadata"].get("uid"))
-        return await together.create(resource, obj)
+        return await batch.create(resource, obj)
     except NotFound as error:
         if resource is not MAPJOBS:
             raise

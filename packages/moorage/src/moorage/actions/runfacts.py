@@ -44,7 +44,7 @@ DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 T = TypeVar("T")
 
 
-class Around(Struct, frozen=True, kw_only=True):
+class ClusterNodes(Struct, frozen=True, kw_only=True):
     """Nodes and the pods on them, from the API server or from Moorage's server.
 
     `nodes` is None if they may not be listed; then `gpu_nodes` and `held` are the server's view for all users, or
@@ -67,7 +67,9 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     jobs: list[Obj]
 
 
-async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around], url: Awaitable[str]) -> RunFacts:
+async def read_facts(
+    api: Api, request: RunRequest, *, cluster_nodes: Awaitable[ClusterNodes], url: Awaitable[str]
+) -> RunFacts:
     """Read everything at once. Values that `api` may not read are unknown, except Jobs. Raises ApiError."""
     namespace = request.namespace
     (claims, priorities, tenants, storage), jobs, datasets, engines, known, server = await asyncio.gather(
@@ -85,7 +87,7 @@ async def read_facts(api: Api, request: RunRequest, *, around: Awaitable[Around]
             or_none(api.list(MACHINES)) if request.machine is not None else _nothing(),
             or_none(api.get(NAMESPACES, namespace)) if request.machine is not None else _nothing(),
         ),
-        around,
+        cluster_nodes,
         url,
     )
     queues, templates, machines, own_namespace = engines

@@ -9,8 +9,8 @@ from typing import Protocol, cast
 
 from msgspec import Struct
 
-from moorage.actions.kept import Kept, kept_of, lines_of
 from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
+from moorage.actions.storedrecords import Kept, kept_of, lines_of
 from moorage.api.kept import KeptLog, KeptRun
 from moorage.decide.runs.state import PodView, RunView, State, view_run
 from moorage.decide.runs.storedruns import kept_pods_of, shown_container, view_deleted

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from moorage.actions.kept import Kept
+from moorage.actions.storedrecords import Kept
 from moorage.api.errors import ErrorCode
 from moorage.api.jobs import SORTS, Attempt, Job, JobSummary, RunPod
 from moorage.decide.runs.state import CANCELLED, AttemptView, PodView, RunView, State, attempt_of, view_run

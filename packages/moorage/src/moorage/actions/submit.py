@@ -8,10 +8,10 @@ from contextlib import suppress
 from msgspec import Struct
 from msgspec.structs import replace
 
+from moorage.actions.atomic import AtomicCreate, all_or_none, set_owner
 from moorage.actions.objects import is_of
-from moorage.actions.runfacts import Around, RunFacts, check_problems, env_words, read_facts
+from moorage.actions.runfacts import ClusterNodes, RunFacts, check_problems, env_words, read_facts
 from moorage.actions.runs import jobs_of_run
-from moorage.actions.together import Together, all_or_none, set_owner
 from moorage.api.errors import ErrorCode
 from moorage.api.jobs import NewJob
 from moorage.decide.runs.job import plan_run
@@ -40,7 +40,7 @@ async def submit_run(
     request: RunRequest,
     caller: Caller,
     *,
-    around: Awaitable[Around],
+    cluster_nodes: Awaitable[ClusterNodes],
     url: Awaitable[str],
     note: Callable[[str], None],
     mark: str = "",
@@ -55,7 +55,7 @@ async def submit_run(
     request that is refused. `advise` returns remarks about the Job; they never delay it. `dry_run`: the API server
     checks the Job, nothing is created. Raises Problems with all that is wrong with the request, ApiError.
     """
-    facts = await read_facts(api, request, around=around, url=url)
+    facts = await read_facts(api, request, cluster_nodes=cluster_nodes, url=url)
     before = next((job for job in facts.jobs if is_of(job, mark)), None)
     if before is not None:
         run = labels_of(before).get(RUN_LABEL)
@@ -125,20 +125,20 @@ async def create_run(api: Api, plan: RunPlan, namespace: str, *, note: Callable[
     existing checkpoint volume always stays. Raises UsageError for a name that is taken.
     """
     planned = _planned(plan)
-    async with all_or_none(api, namespace) as together:
+    async with all_or_none(api, namespace) as batch:
         for claim in plan.claims:
             with suppress(AlreadyExists):
-                await together.create(PVCS, claim)
-        secret = await together.create(SECRETS, plan.secret) if plan.secret is not None else None
-        job = await _create_job(together, planned, plan.name, namespace)
+                await batch.create(PVCS, claim)
+        secret = await batch.create(SECRETS, plan.secret) if plan.secret is not None else None
+        job = await _create_job(batch, planned, plan.name, namespace)
         if secret is not None:
             await _own(api, secret, job, note)
     return job
 
 
-async def _create_job(together: Together, job: Obj, run: str, namespace: str) -> Obj:
+async def _create_job(batch: AtomicCreate, job: Obj, run: str, namespace: str) -> Obj:
     try:
-        return await together.create(JOBS, job)
+        return await batch.create(JOBS, job)
     except AlreadyExists as error:
         raise _taken(run, namespace) from error
 

@@ -18,8 +18,8 @@ from moorage.attempts.logs import FULL_SEGMENTS, SEGMENT_MIN, LogEnd, LogSize, e
 from moorage.sql.database import Database
 from moorage.sql.leases import check
 from moorage.sql.migrations import Schema
-from moorage.sql.moments import to_microseconds
 from moorage.sql.opening import LateDatabase
+from moorage.sql.timestamps import to_microseconds
 from moorage_kube.clock import SYSTEM, Clock
 
 SCHEMA = Schema("moorage.attempts", "logs.", folder="migrations/logs")

@@ -16,8 +16,8 @@ import msgspec
 from moorage.api.kept import KeptAttempt, KeptPod, KeptRun
 from moorage.sql.database import Database, Row, Table
 from moorage.sql.migrations import Schema
-from moorage.sql.moments import from_microseconds, to_microseconds
 from moorage.sql.opening import open_database
+from moorage.sql.timestamps import from_microseconds, to_microseconds
 
 SCHEMA = Schema("moorage.attempts", "attempts.")
 _TEXT, _NUMBER = "text", "bigint"

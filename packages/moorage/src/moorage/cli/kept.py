@@ -11,7 +11,10 @@ from moorage_kube.errors import Forbidden, MoorageError, NotFound, NotReady
 
 
 class AskedKept:
-    """Implements `actions.kept.Kept` and `KeptOfSteps` by asking the server. If it is away, that is noted once."""
+    """Implements `Kept` and `KeptOfSteps` of `actions.storedrecords` by requests to the server.
+
+    If the server does not answer, one note says so.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -14,7 +14,7 @@ import click
 from msgspec.structs import replace
 
 from moorage.actions import mapjobs, maps
-from moorage.actions.around import read_around, read_caller
+from moorage.actions.runinputs import read_caller, read_cluster_nodes
 from moorage.api.maps import MapState
 from moorage.cli import console
 from moorage.cli.mapitems import Sources, parse_range, read
@@ -164,8 +164,8 @@ async def _plan_of(session: Session, request: MapRequest) -> MapJobPlan:
 
         return packed(caller.cwd)
 
-    around = read_around(session.api, session.server, request.run.namespace)
-    return await mapjobs.plan_map(session.api, request, caller, around=around, pack=packed_here)
+    cluster_nodes = read_cluster_nodes(session.api, session.server, request.run.namespace)
+    return await mapjobs.plan_map(session.api, request, caller, cluster_nodes=cluster_nodes, pack=packed_here)
 
 
 async def _dry_run(session: Session, plan: MapJobPlan, spool: Spool, sources: Sources) -> int:

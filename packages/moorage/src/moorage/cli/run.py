@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from moorage.actions.around import read_around, read_caller
+from moorage.actions.runinputs import read_caller, read_cluster_nodes
 from moorage.actions.submit import read_request
 from moorage.api.explain import Explanation, PodQuestion
 from moorage.cli import console
@@ -164,7 +164,7 @@ async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run
         session.api,
         request,
         caller,
-        around=read_around(session.api, session.server, request.namespace),
+        cluster_nodes=read_cluster_nodes(session.api, session.server, request.namespace),
         url=server_url(session.api),
         note=console.note,
         dry_run=dry_run,

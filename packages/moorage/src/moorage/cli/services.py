@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from moorage.server.identity.logins import LoginSettings
     from moorage.server.identity.oidc import ProviderSettings
     from moorage.server.service import ServerService
-    from moorage.webhooks.trail import Send
+    from moorage.webhooks.auditsender import Send
     from moorage_kube.remote.client import KubeClient
     from moorage_kube.remote.config import Connection
 
@@ -371,7 +371,7 @@ def _to(servers: list[ServerService]) -> Send:
 
 def _audit_token(settings: Settings) -> Callable[[str], bool]:
     from moorage.server.identity.auth import same
-    from moorage.webhooks.trail import TokenFile
+    from moorage.webhooks.auditsender import TokenFile
 
     if settings.audit_token_file is not None:
         return TokenFile(settings.audit_token_file)

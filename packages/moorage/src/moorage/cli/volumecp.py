@@ -13,8 +13,8 @@ from typing import IO, Any, cast
 
 import click
 
+from moorage.actions.atomic import AtomicCreate
 from moorage.actions.objects import get_object
-from moorage.actions.together import Together
 from moorage.actions.volumes import VOLUME
 from moorage.api.volumes import Helper
 from moorage.cli import console
@@ -139,13 +139,13 @@ async def _helper(session: Session, volume: str, runtime: Runtime, *, read_only:
     spec["activeDeadlineSeconds"] = DAY_SECONDS
     name = f"volume-cp-{secrets.token_hex(4)}"
     meta = {"name": name, **owned_by(user)}
-    together = Together(session.api, session.namespace)
+    batch = AtomicCreate(session.api, session.namespace)
     try:
-        await together.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        await batch.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
         await _running(session, name)
         yield name
     finally:
-        await asyncio.shield(together.remove())
+        await asyncio.shield(batch.remove())
 
 
 async def _running(session: Session, name: str) -> None:

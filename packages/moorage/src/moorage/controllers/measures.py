@@ -12,11 +12,11 @@ from starlette.routing import Route
 
 from moorage import __version__
 from moorage.controllers.loop import Loop
-from moorage.metrics.copies import FAMILIES as COPIES
-from moorage.metrics.copies import measure_copies
+from moorage.metrics.caches import FAMILIES as CACHES
+from moorage.metrics.caches import measure_caches
+from moorage.metrics.counters import Histogram, Tally
 from moorage.metrics.families import Family, Measured, measured
 from moorage.metrics.page import BUILD, MEDIA_TYPE, PATH, exposition
-from moorage.metrics.tallies import Histogram, Tally
 from moorage_kube.informer import Informer
 
 LOOPS_MAX = 100  # a controller each; four outcomes
@@ -50,7 +50,7 @@ HEALS = Family(
 LEADS = Family(
     name="moorage_operator_leads", help="1 while this operator works, 0 while it stands by", series_max=1
 )
-FAMILIES = (PASSES, DEPTH, RETRIES, HEALS, LEADS, *COPIES, BUILD)
+FAMILIES = (PASSES, DEPTH, RETRIES, HEALS, LEADS, *CACHES, BUILD)
 
 
 class OperatorMeasures:
@@ -80,7 +80,7 @@ class OperatorMeasures:
             measured(RETRIES, (((loop.name,), loop.queue.failing) for loop in self._loops)),
             self._heals.read(),
             measured(LEADS, [((), bool(self._loops))]),
-            *measure_copies(self._informers),
+            *measure_caches(self._informers),
             measured(BUILD, [((__version__,), 1)]),
         ]
 

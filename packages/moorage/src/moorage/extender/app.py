@@ -45,8 +45,8 @@ from moorage.decide.packing.policies import Ask, gpus_asked
 from moorage.decide.packing.winner import OUTVOTES, winner
 from moorage.extender.cache import ExtenderCache, ask_of, host_head, version_of, why_never
 from moorage.extender.ledger import Hold
-from moorage.metrics.copies import FAMILIES as COPIES
-from moorage.metrics.copies import measure_copies
+from moorage.metrics.caches import FAMILIES as CACHES
+from moorage.metrics.caches import measure_caches
 from moorage.metrics.families import measured
 from moorage.metrics.page import BUILD, MEDIA_TYPE, exposition
 from moorage.model.schedulerconfig import VERBS_PATH, verbs_path
@@ -57,7 +57,7 @@ from moorage_kube.resources import Obj
 from moorage_kube.scheduling import Toleration, parse_node
 
 ASKED = ("moorage_extender_last_request_timestamp_seconds", "moorage_extender_requests_total")
-FAMILIES = (*COPIES, BUILD)  # beside those of `make_metrics`
+FAMILIES = (*CACHES, BUILD)  # beside those of `make_metrics`
 OUTCOMES = ("right", "wrong", "again", "refused", "gone", "expired")
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds; the timeout is 0.5
 # of one question. A scheduler may send whole nodes: a cluster has at most 5,000, of some 15 kB each
@@ -326,7 +326,7 @@ async def readyz(cache: ExtenderCache, _: Request) -> Response:
 
 
 async def metrics(registry: CollectorRegistry, cache: ExtenderCache, _: Request) -> Response:
-    rows = [*measure_copies(cache.informers), measured(BUILD, [((__version__,), 1)])]
+    rows = [*measure_caches(cache.informers), measured(BUILD, [((__version__,), 1)])]
     return Response(generate_latest(registry) + exposition(rows, process=True), media_type=MEDIA_TYPE)
 
 

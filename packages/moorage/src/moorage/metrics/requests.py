@@ -8,8 +8,8 @@ from typing import Any
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from moorage.metrics.counters import Histogram, Tally
 from moorage.metrics.families import OTHER, Family
-from moorage.metrics.tallies import Histogram, Tally
 from moorage_kube.clock import SYSTEM, Clock
 
 ROUTES_MAX = 1000  # label sets: some 250 routes and a few methods each

@@ -200,7 +200,7 @@ class AsyncMap(Generic[R]):
     @classmethod
     async def _cluster(cls, function: bytes, options: Options, name: str, opener: Opener | None) -> AsyncMap[R]:
         from moorage.actions import mapjobs
-        from moorage.actions.around import read_around, read_caller
+        from moorage.actions.runinputs import read_caller, read_cluster_nodes
         from moorage.client.cluster import user_of
 
         made: AsyncMap[R] = cls(MapClient(Connection(at_url(""))), options, name, "", opener)
@@ -210,8 +210,8 @@ class AsyncMap(Generic[R]):
             check_sendable(function)
             request = request_of(function, options, name, cluster.namespace)
             caller = read_caller(request.run.command, await user_of(cluster.api, server=cluster.server))
-            around = read_around(cluster.api, cluster.server, cluster.namespace)
-            plan = await mapjobs.plan_map(cluster.api, request, caller, around=around)
+            cluster_nodes = read_cluster_nodes(cluster.api, cluster.server, cluster.namespace)
+            plan = await mapjobs.plan_map(cluster.api, request, caller, cluster_nodes=cluster_nodes)
             mapjob = await mapjobs.create_map(cluster.api, plan, cluster.namespace, SYSTEM)
         except BaseException:
             await made.close()

@@ -21,7 +21,7 @@ from moorage_kube.resources import JOBS, Resource
 
 
 class KeptForUser:
-    """Implements `actions.kept.Kept` and `KeptOfSteps`. Raises ServerError while the store is away."""
+    """Implements `actions.storedrecords.Kept` and `KeptOfSteps`. Raises ServerError while the store is away."""
 
     def __init__(self, context: Context, user: User) -> None:
         self._context = context

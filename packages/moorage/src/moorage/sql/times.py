@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from moorage.metrics.counters import Histogram, Tally
 from moorage.metrics.families import STATEMENT_BOUNDS, Family, Measured
-from moorage.metrics.tallies import Histogram, Tally
 from moorage_kube.clock import SYSTEM
 from moorage_kube.errors import StorageError
 

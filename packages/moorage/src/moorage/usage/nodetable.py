@@ -7,7 +7,7 @@ from typing import Any, assert_never
 from moorage.decide.usage.devices import counts_text, read_counts
 from moorage.decide.usage.nodelives import Amend, Begin, End, NodeLife, NodeStep, Resume
 from moorage.sql.database import Database, Row
-from moorage.sql.moments import from_microseconds, to_microseconds
+from moorage.sql.timestamps import from_microseconds, to_microseconds
 
 COLUMNS = (
     "node_uid",

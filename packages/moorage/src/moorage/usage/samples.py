@@ -52,8 +52,8 @@ from moorage.decide.usage.samples import (
 from moorage.model.retention import SAMPLE_HOURS, SAMPLE_WINDOW_DAYS, USAGE_DAYS
 from moorage.sql.database import Database, Row, Table
 from moorage.sql.migrations import Schema
-from moorage.sql.moments import from_microseconds, to_microseconds
 from moorage.sql.opening import LateDatabase, is_postgres
+from moorage.sql.timestamps import from_microseconds, to_microseconds
 from moorage_kube.errors import StorageError
 
 SCHEMA = Schema("moorage.usage", "samples.", folder="migrations/samples")

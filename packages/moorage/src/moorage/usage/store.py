@@ -17,8 +17,8 @@ from moorage.decide.usage.intervals import Close, Interval, Open, Reopen, Step
 from moorage.decide.usage.nodelives import NodeLife, NodeStep
 from moorage.sql.database import Database, Row, Table
 from moorage.sql.migrations import Schema
-from moorage.sql.moments import from_microseconds, to_microseconds
 from moorage.sql.opening import LateDatabase, is_postgres
+from moorage.sql.timestamps import from_microseconds, to_microseconds
 from moorage.usage import nodetable
 
 SCHEMA = Schema("moorage.usage", "usage.")

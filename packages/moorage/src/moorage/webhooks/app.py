@@ -39,7 +39,7 @@ from moorage.decide.admission.shape import misshapen
 from moorage.decide.admission.templates import CONTAINERS_MAX, WORKLOADS, container_count
 from moorage.decide.admission.tenancy import own_selector
 from moorage.decide.audit.changes import Change
-from moorage.metrics.copies import measure_copies
+from moorage.metrics.caches import measure_caches
 from moorage.metrics.page import MEDIA_TYPE, exposition
 from moorage.metrics.page import PATH as METRICS_PATH
 from moorage.model.budget import BUDGETS, Budget, budgets_of, check_budget
@@ -55,10 +55,10 @@ from moorage.model.secondscheduler import scheduler_name
 from moorage.model.tenant import TENANTS, defaults_of, is_reserved, tenant_names, tenant_of
 from moorage.model.workspace import WORKSPACES, BadWorkspace, check_workspace, parse_platform
 from moorage.webhooks.answers import refusal, response, review, unreadable
+from moorage.webhooks.auditsender import AuditSender, Send, ServerPost
 from moorage.webhooks.kills import KillDesk
 from moorage.webhooks.machines import MachineDesk
 from moorage.webhooks.measures import Review, WebhookMeasures
-from moorage.webhooks.trail import Send, ServerPost, Trail
 from moorage_kube.api import Api
 from moorage_kube.bodies import BodyTooLong, ClientLeft, read_body
 from moorage_kube.clock import SYSTEM, Clock
@@ -161,7 +161,7 @@ class Webhook:
         self._post = ServerPost(api, lambda: self._server) if isinstance(api, KubeClient) else None
         self._server = ""  # its address
         sending = send or self._post
-        self._trail = Trail(sending, clock=clock) if sending is not None else None
+        self._audit_sender = AuditSender(sending, clock=clock) if sending is not None else None
         self._tenants = shared.of(api, TENANTS)
         self._nodes = shared.of(api, NODES)
         self._policies = shared.of(api, POLICIES)
@@ -237,8 +237,8 @@ class Webhook:
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
-            if self._trail is not None:
-                tasks.create_task(self._trail.run(), name="audit records")
+            if self._audit_sender is not None:
+                tasks.create_task(self._audit_sender.run(), name="audit records")
             tasks.create_task(self._follow(TENANTS, self._tenants), name="informer tenants")
             tasks.create_task(self._follow(BUDGETS, self._budgets), name="informer budgets")
             tasks.create_task(self._follow(POLICIES, self._policies), name="informer policies")
@@ -392,7 +392,7 @@ class Webhook:
             *(self._tenants, self._policies, self._budgets, self._machines, self._reservations, self._people),
             *self._kills.informers,
         ]
-        rows = [*self.measures.read(self._certificate), *measure_copies(informers)]
+        rows = [*self.measures.read(self._certificate), *measure_caches(informers)]
         return Response(exposition(rows, process=True), media_type=MEDIA_TYPE)
 
     async def _note(self, http: HttpRequest, review_seen: Review) -> Response:
@@ -406,7 +406,7 @@ class Webhook:
         return review({"uid": asked.uid, "allowed": True})
 
     def _record(self, http: HttpRequest, asked: _Asked, status: int = 200) -> None:
-        if self._trail is None or asked.dry_run or not self._is_token(http.path_params.get("token", "")):
+        if self._audit_sender is None or asked.dry_run or not self._is_token(http.path_params.get("token", "")):
             return
         where = asked.resource
         change = Change(
@@ -421,7 +421,7 @@ class Webhook:
             old=asked.old_object,
             options=asked.options or {},
         )
-        self._trail.note(change, account=asked.user_info.username, status=status)
+        self._audit_sender.note(change, account=asked.user_info.username, status=status)
 
     async def _healthz(self, _: HttpRequest) -> Response:
         return PlainTextResponse("ok")

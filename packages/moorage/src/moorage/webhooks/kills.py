@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from moorage.cluster.vanished import Vanished
+from moorage.cluster.deletedpods import DeletedPods
 from moorage.decide.runs.killanswer import Known
 from moorage.decide.runs.memorykills import Ledger, known_of, ledger_from, owner_of, slot_of, wanders
 from moorage.model.names import MEMORY_KILLS, MEMORY_LABEL
@@ -31,7 +31,7 @@ class KillDesk:
         self._ledgers = [
             Informer(api, owner, label_selector=MEMORY_KILLS, indexes=by_uid, keep=slim) for owner in OWNERS
         ]
-        self._gone = Vanished()
+        self._gone = DeletedPods()
         self._failed.on_change(self._gone.changed)
         self.informers = (self._failed, self._marked, *self._ledgers)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from moorage import __version__
-from moorage.metrics.copies import FAMILIES as COPIES
+from moorage.metrics.caches import FAMILIES as CACHES
+from moorage.metrics.counters import Histogram
 from moorage.metrics.families import Family, Measured, measured
 from moorage.metrics.page import BUILD
-from moorage.metrics.tallies import Histogram
 from moorage_kube.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ EXPIRES = Family(
     help="When the certificate that the service shows ends, in Unix time",
     series_max=1,
 )
-FAMILIES = (REVIEWS, EXPIRES, *COPIES, BUILD)
+FAMILIES = (REVIEWS, EXPIRES, *CACHES, BUILD)
 
 
 class Review(Struct):

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from moorage.metrics.counters import Histogram, Tally
 from moorage.metrics.families import OTHER, Family, Measured, measured
 from moorage.metrics.page import exposition
-from moorage.metrics.tallies import Histogram, Tally
 
 GAUGE = Family(name="moorage_things", help="Things by kind", labels=("kind",), series_max=3)
 COUNTER = Family(name="moorage_acts_total", help="Acts", kind="counter", labels=("kind",), series_max=3)

@@ -191,7 +191,7 @@ def rights_page() -> str:
     from moorage.model.manifests import ALL
     from moorage.model.manifests.parts import Rule
     from moorage.model.manifests.rights import KUBELETS_RULE, TENANT_RULES
-    from moorage.model.manifests.stolen import IN_PODS, STOLEN
+    from moorage.model.manifests.tokenrisks import IN_PODS, TOKEN_RISKS
     from moorage.model.names import KUBELETS_ACCOUNT, SYSTEM_NAMESPACE
     from moorage.model.people import PEOPLE_NAMESPACE
 
@@ -209,9 +209,9 @@ def rights_page() -> str:
 
     def stolen(account: str) -> Iterator[str]:
         yield "\nWith a stolen token of this account a thief can:\n"
-        yield from (f"- {text};" for text in STOLEN[account].can)
+        yield from (f"- {text};" for text in TOKEN_RISKS[account].can)
         yield "\nThe thief cannot:\n"
-        yield from (f"- {text};" for text in STOLEN[account].cannot)
+        yield from (f"- {text};" for text in TOKEN_RISKS[account].cannot)
 
     # the text that holds for all services
     out = [NOTE, "# Rights of the services\n"]

@@ -12,7 +12,7 @@ from datetime import datetime
 import msgspec
 
 from moorage.sql.database import Database, Table
-from moorage.sql.moments import to_microseconds
+from moorage.sql.timestamps import to_microseconds
 from moorage_workflows.decide.workflows.metrics import SERIES_MAX, MetricRefused, added
 from moorage_workflows.model.workflow import MetricPoint, MetricSeries
 

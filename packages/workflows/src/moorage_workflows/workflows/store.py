@@ -16,8 +16,8 @@ import msgspec
 from moorage.settings import WORKFLOW_BYTES_PER_NAMESPACE
 from moorage.sql.database import Database, Row, Table
 from moorage.sql.migrations import Schema
-from moorage.sql.moments import from_microseconds, to_microseconds
 from moorage.sql.opening import open_database
+from moorage.sql.timestamps import from_microseconds, to_microseconds
 from moorage_kube.errors import BadRequest, Conflict, NotFound, QuotaExceeded
 from moorage_kube.integers import integer_or
 from moorage_kube.moments import moment, rfc3339

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from moorage.cluster.vanished import Vanished
+from moorage.cluster.deletedpods import DeletedPods
 from moorage.controllers.base import Controller, Shared
 from moorage.controllers.memorykill.plan import (
     held_message,
@@ -56,7 +56,7 @@ class MemoryKillController(Controller):
             keeper: self._follow(keeper, label_selector=MEMORY_KILLS, indexes={"uid": _uid})
             for keeper in KEEPERS.values()
         }
-        self._gone = Vanished()
+        self._gone = DeletedPods()
         self._failed.on_change(self._gone.changed)
         self._policies = self._follow(POLICIES)
         self._namespaces = self._follow(NAMESPACES)

@@ -21,7 +21,7 @@ from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.people import People
 from moorage.server.identity.sessions import SessionDesk, SessionStore
 from moorage.server.identity.shared import Key, Kind, Value
-from moorage.sql.moments import from_microseconds, to_microseconds
+from moorage.sql.timestamps import from_microseconds, to_microseconds
 from moorage_kube.cache import BoundedCache
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import ApiError, StorageError

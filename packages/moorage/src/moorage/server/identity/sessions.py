@@ -23,9 +23,9 @@ from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.server.identity.shared import SharedValues
 from moorage.sql.database import Database, Row
 from moorage.sql.migrations import Schema
-from moorage.sql.moments import from_microseconds, to_microseconds
 from moorage.sql.opening import open_database
 from moorage.sql.thread import StoreThread
+from moorage.sql.timestamps import from_microseconds, to_microseconds
 from moorage_kube.api import Api
 from moorage_kube.changes import change_as_read
 from moorage_kube.clock import SYSTEM, Clock

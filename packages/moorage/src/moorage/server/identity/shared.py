@@ -14,7 +14,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from moorage.sql.database import Database, Table
-from moorage.sql.moments import to_microseconds
+from moorage.sql.timestamps import to_microseconds
 
 TRIM_EVERY = 100  # changes of a kind by one server; a kind is above its bound by at most these
 TABLE = Table("shared_values", ("kind", "name", "body", "expires_at"), ("text", "text", "bytea", "bigint"), keys=2)

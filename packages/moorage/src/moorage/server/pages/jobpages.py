@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from moorage.actions.kept import lines_of
 from moorage.actions.runlogs import Cut
 from moorage.actions.runs import cancel_run, select_runs
+from moorage.actions.storedrecords import lines_of
 from moorage.decide.runs.events import merge_events
 from moorage.decide.runs.state import PodView, RunView, State, attempt_of
 from moorage.decide.runs.storedruns import shown_container

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
-from moorage.actions.around import remote_caller
 from moorage.actions.explain import pod_to_be
+from moorage.actions.runinputs import remote_caller
 from moorage.actions.runs import jobs_of_run
 from moorage.actions.submit import Submitted, request_of, submit_run
 from moorage.api.explain import PodQuestion
@@ -30,7 +30,7 @@ from moorage.server.pages.forms import BadForm, Form, Verdict
 from moorage.server.pages.jobform import folder_note, given_of, job_fields, read_job
 from moorage.server.pages.site import Page, Site, done, read_form
 from moorage.server.problems import Problem
-from moorage.server.runfacts import around_of
+from moorage.server.runfacts import nodes_of
 from moorage_kube.api import Api
 from moorage_kube.errors import MoorageError
 from moorage_kube.meta import labels_of
@@ -105,7 +105,7 @@ async def _submit(context: Context, user: User, api: Api, body: NewJob, key: str
             api,
             request,
             remote_caller(user.name, body, salt=mark),
-            around=around_of(context, request),
+            cluster_nodes=nodes_of(context, request),
             url=server_url(context.api),
             note=notes.append,
             mark=mark,

@@ -36,7 +36,7 @@ from moorage.server.pages.jobform import (
 )
 from moorage.server.pages.site import Page, Site, done, read_form
 from moorage.server.problems import Problem
-from moorage.server.runfacts import around_of
+from moorage.server.runfacts import nodes_of
 from moorage_kube.api import Api
 from moorage_kube.errors import MoorageError
 from moorage_kube.quantity import counted
@@ -92,7 +92,7 @@ async def submit(site: Site, request: Request) -> Response:
                 api,
                 map_request,
                 caller,
-                around=lambda: around_of(context, map_request.run),
+                cluster_nodes=lambda: nodes_of(context, map_request.run),
                 clock=context.clock,
                 note=notes.append,
                 mark=mark,
@@ -113,7 +113,7 @@ PAGES = (
 
 async def _check(context: Context, api: Api, request: MapRequest, caller: Caller) -> MapJobPlan:
     """Let the API server judge the map; nothing is created."""
-    plan = await mapjobs.plan_map(api, request, caller, around=around_of(context, request.run))
+    plan = await mapjobs.plan_map(api, request, caller, cluster_nodes=nodes_of(context, request.run))
     await mapjobs.check_map(api, plan, request.run.namespace)
     return plan
 

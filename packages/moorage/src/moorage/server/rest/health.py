@@ -28,8 +28,8 @@ from moorage.decide.runs.storedruns import uid_of
 from moorage.decide.usage.gpus import GpuView
 from moorage.decide.usage.intervals import By
 from moorage.features import load_all
-from moorage.metrics.copies import FAMILIES as COPIES
-from moorage.metrics.copies import measure_copies
+from moorage.metrics.caches import FAMILIES as CACHES
+from moorage.metrics.caches import measure_caches
 from moorage.metrics.families import Family, Measured, measured
 from moorage.metrics.page import BUILD, MEDIA_TYPE, exposition
 from moorage.metrics.requests import ANSWERS, SECONDS
@@ -98,7 +98,7 @@ OWN = (
     ANSWERS,
     SQL_SECONDS,
     SQL_ERRORS,
-    *COPIES,
+    *CACHES,
     BUILD,
 )
 FAMILIES = (*GPU_FAMILIES, *USE_FAMILIES, *RECLAIM_FAMILIES, *WORK_FAMILIES, *OWN)
@@ -164,7 +164,7 @@ def _of_server(context: Context) -> list[Measured]:
         context.times.seconds.read(),
         context.times.answers.read(),
         *read_times(),
-        *measure_copies([cluster.nodes, cluster.pods, cluster.jobs, context.gateway.workspaces]),
+        *measure_caches([cluster.nodes, cluster.pods, cluster.jobs, context.gateway.workspaces]),
         measured(BUILD, [((__version__,), 1)]),
     ]
 

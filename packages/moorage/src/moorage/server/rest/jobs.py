@@ -13,7 +13,7 @@ from typing import Any, cast
 from starlette.responses import StreamingResponse
 
 from moorage.actions import runs
-from moorage.actions.around import remote_caller
+from moorage.actions.runinputs import remote_caller
 from moorage.actions.runlogs import Cut, Event, Line, RunLog, Unreadable
 from moorage.actions.submit import request_of, submit_run
 from moorage.actions.suspension import resume_run, suspend_run
@@ -21,7 +21,7 @@ from moorage.api.jobs import Job, JobChoice, JobEnd, JobList, JobLogs, JobSummar
 from moorage.api.overviews import JobOverview, OverviewQuery
 from moorage.cluster.serverurl import server_url
 from moorage.server.endpoint import Call, Endpoint
-from moorage.server.runfacts import around_of
+from moorage.server.runfacts import nodes_of
 from moorage.server.runs import RunReader
 from moorage.server.storedruns import KeptForUser
 from moorage_kube.api import PodApi
@@ -50,7 +50,7 @@ async def create_job(call: Call[NewJob, None]) -> tuple[int, Job]:
         call.api,
         request,
         caller,
-        around=around_of(context, request),
+        cluster_nodes=nodes_of(context, request),
         url=server_url(context.api),
         note=notes.append,
         mark="" if body.dry_run else call.mark,

@@ -42,7 +42,7 @@ from moorage.server.inputs import number
 from moorage.server.namespaces import records_since
 from moorage.server.problems import Problem
 from moorage.server.queue.access import allow, map_of, oldest_maps, while_allowed
-from moorage.server.runfacts import around_of
+from moorage.server.runfacts import nodes_of
 from moorage_kube.errors import UsageError
 
 ALL = "/api/v1/maps"
@@ -98,7 +98,7 @@ async def _create_workers(call: Call[NewMap, None], workers: MapWorkers) -> tupl
             call.api,
             request,
             caller,
-            around=lambda: around_of(context, request.run),
+            cluster_nodes=lambda: nodes_of(context, request.run),
             clock=context.clock,
             note=notes.append,
             mark=mark,

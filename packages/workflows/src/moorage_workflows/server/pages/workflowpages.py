@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from moorage.actions.kept import lines_of
 from moorage.actions.runlogs import Cut
+from moorage.actions.storedrecords import lines_of
 from moorage.api.kept import KeptPod
 from moorage.model.argo import WORKFLOWS
 from moorage.model.names import is_dns_label

@@ -23,7 +23,7 @@ from moorage_kube.tasks import end_task
 ANSWER_SECONDS = 5.0  # an interrupted caller waits so long for the answer to what is sent already
 
 
-class Together:
+class AtomicCreate:
     """The objects created so far, in one namespace."""
 
     def __init__(self, api: Api, namespace: str) -> None:
@@ -85,11 +85,11 @@ async def set_owner(api: Api, resource: Resource, obj: Obj, owner: Obj) -> None:
 
 
 @asynccontextmanager
-async def all_or_none(api: Api, namespace: str) -> AsyncGenerator[Together]:
+async def all_or_none(api: Api, namespace: str) -> AsyncGenerator[AtomicCreate]:
     """Create objects in the block: where it fails, or is interrupted, those that were created are deleted."""
-    together = Together(api, namespace)
+    batch = AtomicCreate(api, namespace)
     try:
-        yield together
+        yield batch
     except BaseException:
-        await asyncio.shield(together.remove())
+        await asyncio.shield(batch.remove())
         raise

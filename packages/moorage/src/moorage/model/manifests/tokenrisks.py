@@ -12,15 +12,15 @@ from msgspec import Struct
 from moorage.model.names import KUBELETS_ACCOUNT
 
 
-class Stolen(Struct, frozen=True, kw_only=True):
+class TokenRisk(Struct, frozen=True, kw_only=True):
     """Statements that complete "With it a thief can …" and "… cannot …"."""
 
     can: tuple[str, ...]
     cannot: tuple[str, ...]
 
 
-STOLEN: Mapping[str, Stolen] = {
-    "moorage-operator": Stolen(
+TOKEN_RISKS: Mapping[str, TokenRisk] = {
+    "moorage-operator": TokenRisk(
         can=(
             "run pods with any Secret and ServiceAccount of all namespaces but the platform's, and read logs",
             "create volumes of any kind, paths of nodes among them",
@@ -36,17 +36,17 @@ STOLEN: Mapping[str, Stolen] = {
             "give itself other roles, act as other users, or run commands in pods",
         ),
     ),
-    "moorage-webhook": Stolen(
+    "moorage-webhook": TokenRisk(
         can=(
             "read the definitions of all pods, Jobs, nodes and Ingresses, values of their environment among them",
         ),
         cannot=("read Secrets", "write anything in any namespace", "act as other users"),
     ),
-    "moorage-extender": Stolen(
+    "moorage-extender": TokenRisk(
         can=("read the definitions of all pods and nodes, values of their environment among them",),
         cannot=("read Secrets", "write anything in any namespace", "act as other users"),
     ),
-    "moorage-server": Stolen(
+    "moorage-server": TokenRisk(
         can=(
             "act as everybody who has an account in `moorage-users`, administrators among them",
             "read the logs of all pods",
@@ -58,7 +58,7 @@ STOLEN: Mapping[str, Stolen] = {
             "create pods, or bind roles, as itself",
         ),
     ),
-    KUBELETS_ACCOUNT: Stolen(
+    KUBELETS_ACCOUNT: TokenRisk(
         can=("read the statistics of kubelets",),
         cannot=("read or write anything at the API server", "run commands in pods by a kubelet"),
     ),

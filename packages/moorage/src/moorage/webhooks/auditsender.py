@@ -37,7 +37,7 @@ Send = Callable[[AuditRecords], Awaitable[None]]
 """Hands records over. Raises MoorageError where they are to be sent again, ValueError where they never fit."""
 
 
-class Trail:
+class AuditSender:
     """`note` never waits; `run` sends until it is cancelled, then a last time."""
 
     def __init__(self, send: Send, *, clock: Clock = SYSTEM) -> None:

@@ -14,14 +14,14 @@ from aiohttp import web
 from moorage.api.auditrecords import RECORDS_MAX, AuditRecords
 from moorage.decide.audit.changes import Change
 from moorage.webhooks.app import Webhook
-from moorage.webhooks.trail import (
+from moorage.webhooks.auditsender import (
     REREAD_SECONDS,
     RETRY_MAX_SECONDS,
     SEND_SECONDS,
     WAITING_MAX,
+    AuditSender,
     ServerPost,
     TokenFile,
-    Trail,
 )
 from moorage_kube.errors import ServerError
 from moorage_kube.resources import CONFIGMAPS
@@ -89,8 +89,8 @@ async def post(webhook: Webhook, body: bytes, path: str = f"/audit/{TOKEN}") -> 
 
 
 @contextlib.asynccontextmanager
-async def running(trail: Trail) -> AsyncIterator[None]:
-    task = asyncio.create_task(trail.run())
+async def running(sender: AuditSender) -> AsyncIterator[None]:
+    task = asyncio.create_task(sender.run())
     await asyncio.sleep(0)
     try:
         yield
@@ -127,8 +127,8 @@ async def test_what_is_recorded_of_reviews(fields, count):
     webhook = Webhook(FakeApi(), clock=FakeClock(), send=server, is_token=TOKEN.__eq__)
     status, body = await post(webhook, a_review(**fields))
     assert (status, json.loads(body)["response"]["allowed"]) == (200, True)
-    assert webhook._trail is not None
-    await webhook._trail.flush()
+    assert webhook._audit_sender is not None
+    await webhook._audit_sender.flush()
     assert server.actions == ["delete pod lab/p"] * count
 
 
@@ -139,14 +139,14 @@ async def test_a_review_that_cannot_be_read_is_left_to_the_failure_policy():
 
 async def test_a_record_tells_who_did_what_and_when_and_holds_no_field_of_the_object():
     server = Server()
-    trail = Trail(server, clock=FakeClock())
+    sender = AuditSender(server, clock=FakeClock())
     secret = {"metadata": {"name": "j", "namespace": "lab"}, "spec": {"key": "hunter2"}}
     change = Change(
         operation="CREATE", group="batch", plural="jobs", namespace="lab", name="j", obj=secret,
         options={"fieldManager": "kubectl-create"},
     )  # fmt: skip
-    trail.note(change, account=ADA, status=422)
-    await trail.flush()
+    sender.note(change, account=ADA, status=422)
+    await sender.flush()
     (record,) = server.batches[0].records
     assert (record.at, record.account, record.verb, record.path) == (
         NOON,
@@ -161,24 +161,24 @@ async def test_a_record_tells_who_did_what_and_when_and_holds_no_field_of_the_ob
 async def test_a_flood_is_bounded_counted_and_its_beginning_kept():
     server = Server()
     server.error = ServerError("away", status=0)
-    trail = Trail(server, clock=FakeClock())
+    sender = AuditSender(server, clock=FakeClock())
     for number in range(WAITING_MAX + 10_000):
-        trail.note(a_deletion(f"p{number}"), account=ADA)
-    assert (len(trail), trail.lost) == (WAITING_MAX, 10_000)
+        sender.note(a_deletion(f"p{number}"), account=ADA)
+    assert (len(sender), sender.lost) == (WAITING_MAX, 10_000)
     server.error = None
-    assert await trail.flush()
+    assert await sender.flush()
     assert server.actions == [f"delete pod lab/p{number}" for number in range(WAITING_MAX)]
     assert max(len(batch.records) for batch in server.batches) == RECORDS_MAX
     assert [batch.lost for batch in server.batches if batch.lost] == [10_000]
-    assert (len(trail), trail.lost) == (0, 0)
+    assert (len(sender), sender.lost) == (0, 0)
 
 
 async def test_records_wait_for_a_server_that_restarts_and_are_tried_less_and_less_often():
     server, clock = Server(), FakeClock()
     server.error = ServerError("away", status=0)
-    trail = Trail(server, clock=clock)
-    async with running(trail):
-        trail.note(a_deletion(), account=ADA)
+    sender = AuditSender(server, clock=clock)
+    async with running(sender):
+        sender.note(a_deletion(), account=ADA)
         for seconds, tries in ((SEND_SECONDS, 1), (SEND_SECONDS, 1), (0.5, 2), (1.0, 2), (1.0, 3)):
             clock.advance(seconds)
             await steps()
@@ -191,19 +191,19 @@ async def test_records_wait_for_a_server_that_restarts_and_are_tried_less_and_le
 
 async def test_what_waits_is_sent_when_the_process_ends():
     server = Server()
-    trail = Trail(server, clock=FakeClock())
-    async with running(trail):
-        trail.note(a_deletion(), account=ADA)
+    sender = AuditSender(server, clock=FakeClock())
+    async with running(sender):
+        sender.note(a_deletion(), account=ADA)
     assert server.actions == ["delete pod lab/p"]
 
 
 async def test_a_batch_that_no_server_can_read_is_not_sent_for_ever():
     server = Server()
     server.error = ValueError("HTTP 422")
-    trail = Trail(server, clock=FakeClock())
-    trail.note(a_deletion(), account=ADA)
-    assert await trail.flush()
-    assert (server.tries, len(trail)) == (1, 0)
+    sender = AuditSender(server, clock=FakeClock())
+    sender.note(a_deletion(), account=ADA)
+    assert await sender.flush()
+    assert (server.tries, len(sender)) == (1, 0)
 
 
 @pytest.mark.parametrize("path", ["/audit", "/audit/other", "/audit/"])
@@ -211,8 +211,8 @@ async def test_nothing_is_recorded_of_who_does_not_know_the_api_servers_token(pa
     server = Server()
     webhook = Webhook(FakeApi(), clock=FakeClock(), send=server, is_token=TOKEN.__eq__)
     await post(webhook, a_review(), path)
-    assert webhook._trail is not None
-    assert len(webhook._trail) == 0
+    assert webhook._audit_sender is not None
+    assert len(webhook._audit_sender) == 0
 
 
 def test_a_token_in_a_file_may_come_later_and_change(tmp_path):
@@ -257,8 +257,8 @@ async def test_what_a_guardrail_refuses_is_recorded_as_refused():
         job["spec"]["template"]["spec"]["containers"] = containers[:1]  # type: ignore[index]
         await post(webhook, a_review(**review, object=job), f"/mutate/{TOKEN}")
         await post(webhook, a_review(**review, object=job), f"/validate/{TOKEN}")
-        assert webhook._trail is not None
-        await webhook._trail.flush()
+        assert webhook._audit_sender is not None
+        await webhook._audit_sender.flush()
         records = [record for batch in server.batches for record in batch.records]
         assert [(record.action, record.status, record.client) for record in records] == [
             ("create job lab/j", 422, "moor"),

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
-from moorage.actions.runfacts import Around, or_none, runner_source
+from moorage.actions.runfacts import ClusterNodes, or_none, runner_source
 from moorage.api.gpus import Gpus
 from moorage.api.jobs import NewJob
 from moorage.decide.runs.request import Caller
@@ -60,20 +60,20 @@ def remote_caller(user: str, body: NewJob, *, salt: str = "") -> Caller:
     )
 
 
-async def read_around(api: Api, server: Server, namespace: str) -> Around:
+async def read_cluster_nodes(api: Api, server: Server, namespace: str) -> ClusterNodes:
     """Nodes and pods; for callers who may not list nodes, the view that Moorage's server gives to all users."""
     nodes, pods = await asyncio.gather(or_none(api.list(NODES)), or_none(api.list(PODS)))
     if nodes is None:
         return await _ask_server(server, namespace)
-    return Around(nodes=nodes.items, pods=pods.items if pods is not None else [])
+    return ClusterNodes(nodes=nodes.items, pods=pods.items if pods is not None else [])
 
 
-async def _ask_server(server: Server, namespace: str) -> Around:
+async def _ask_server(server: Server, namespace: str) -> ClusterNodes:
     """GPU nodes, the GPUs in use on them and the tenant's defaults, for callers who may not list nodes."""
     try:
         answer = await server.ask(Gpus, "GET", "/api/v1/gpus", params={"namespace": namespace})
     except MoorageError:
-        return Around(nodes=None)
+        return ClusterNodes(nodes=None)
     nodes, held = [], []
     for node in answer.nodes:
         totals: dict[str, int] = {}
@@ -93,7 +93,7 @@ async def _ask_server(server: Server, namespace: str) -> Around:
             )
         )
         held.append(PodInfo(namespace="", name="", node=node.name, requests=used))
-    return Around(
+    return ClusterNodes(
         nodes=None,
         gpu_nodes=tuple(nodes),
         held=tuple(held),

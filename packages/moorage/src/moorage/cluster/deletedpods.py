@@ -11,7 +11,7 @@ from moorage_kube.resources import Obj
 REMEMBERED = 512  # pods, in each process
 
 
-class Vanished:
+class DeletedPods:
     """Killed pods that were deleted: a StatefulSet deletes its failed pod before it makes the next.
 
     The last `REMEMBERED` of them, by owner.

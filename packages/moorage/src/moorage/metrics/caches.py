@@ -29,7 +29,7 @@ BREAKS = Family(
 FAMILIES = (OBJECTS, BEHIND, BREAKS)
 
 
-def measure_copies(informers: Iterable[Informer]) -> list[Measured]:
+def measure_caches(informers: Iterable[Informer]) -> list[Measured]:
     """The copies of one process. Of two copies of parts of one collection, the one further behind counts."""
     known = [(str(informer.resource), informer) for informer in set(informers)]
     behind: dict[tuple[str, ...], float] = {}
