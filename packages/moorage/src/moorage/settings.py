@@ -183,7 +183,7 @@ GPU_EXPORTER_NAMESPACES = Setting(
     name="MOORAGE_GPU_EXPORTER_NAMESPACES", kind=words(),
     usual="gpu-operator nvidia-gpu-operator kube-system monitoring dcgm-exporter",
     default=("gpu-operator", "nvidia-gpu-operator", "kube-system", "monitoring", "dcgm-exporter"),
-    readers=(SERVER, UP), meaning="Namespaces whose exporters of GPUs are believed.",
+    readers=(SERVER, UP), meaning="Namespaces of trusted GPU exporters.",
 )  # fmt: skip
 AUDIT_KEPT_DAYS = Setting(
     name="MOORAGE_AUDIT_DAYS", kind=whole(1, AUDIT_DAYS_MAX), default=AUDIT_DAYS, readers=(SERVER, UP),
@@ -191,15 +191,15 @@ AUDIT_KEPT_DAYS = Setting(
 )  # fmt: skip
 KEPT_LOG_DAYS = Setting(
     name="MOORAGE_LOG_DAYS", kind=whole(1, LOG_DAYS_MAX), default=LOG_DAYS, readers=(SERVER, UP),
-    meaning="Days to keep facts and logs of pods of runs and workflows that are gone.",
+    meaning="Days to keep facts and logs of deleted pods of runs and workflows.",
 )  # fmt: skip
 KEPT_LOG_BYTES = Setting(
     name="MOORAGE_LOG_BYTES", kind=size_between(LOG_BYTES_MIN, LOG_BYTES_MAX), default=LOG_BYTES, usual="1Mi",
-    readers=(SERVER, UP), meaning="Bytes to keep of the end of each pod's log.",
+    readers=(SERVER, UP), meaning="Bytes to store from the end of each pod's log.",
 )  # fmt: skip
 KEPT_LOGS_TOTAL = Setting(
     name="MOORAGE_LOG_TOTAL_BYTES", kind=size(), default=LOG_TOTAL_BYTES, usual="2Gi", readers=(SERVER, UP),
-    meaning="Bytes on the disk of all kept logs; the oldest goes first; 0: no limit.",
+    meaning="Bytes on the disk of all stored logs; the oldest are deleted first; 0: no limit.",
 )  # fmt: skip
 LOG_FOLLOWED = Setting(
     name="MOORAGE_LOG_STREAMS", kind=whole(1, LOG_STREAMS_MAX), default=LOG_STREAMS, readers=(SERVER, UP),
@@ -211,8 +211,8 @@ WORKFLOWS_KEPT_DAYS = Setting(
 )  # fmt: skip
 ARTIFACTS = Setting(
     name="MOORAGE_ARTIFACTS", kind=address("s3", "gs", "file"), default="", readers=(SERVER, UP),
-    usual="a folder beside the databases",
-    meaning="Where artifacts of workflows are kept: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or file:///FOLDER.",
+    usual="a folder next to the databases",
+    meaning="Store for artifacts of workflows: s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or file:///FOLDER.",
 )  # fmt: skip
 ARTIFACTS_KEPT_DAYS = Setting(
     name="MOORAGE_ARTIFACT_DAYS", kind=whole(1, ARTIFACT_DAYS_MAX), default=ARTIFACT_DAYS, readers=(SERVER, UP),
@@ -230,7 +230,7 @@ ARTIFACTS_PER_NAMESPACE = Setting(
 WORKFLOW_BYTES_PER_NAMESPACE = Setting(
     name="MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE", kind=size(), default=1 << 30, usual="1Gi", readers=(SERVER, UP),
     meaning="Bytes of the records of workflows of one namespace, memoized outputs and 200 for each row among them;"
-    " beyond it the oldest of deleted workflows go first, then memoized outputs; 0: no limit.",
+    " beyond it the oldest deleted workflows are removed first, then memoized outputs; 0: no limit.",
 )  # fmt: skip
 QUEUE_URL = Setting(
     name="MOORAGE_QUEUE_URL", kind=address("postgresql", "postgres"), default="", readers=(SERVER, UP),
@@ -251,7 +251,7 @@ BYTES_PER_NAMESPACE = Setting(
 )  # fmt: skip
 OUTPUT_PER_NAMESPACE = Setting(
     name="MOORAGE_MAP_OUTPUT_PER_NAMESPACE", kind=size(), default=512 << 20, usual="512Mi", readers=(SERVER, UP),
-    meaning="Bytes kept of what items of one namespace print; the oldest goes first.",
+    meaning="Bytes to store of the output of items of one namespace; the oldest is deleted first.",
 )  # fmt: skip
 LIMIT_HOLD_SECONDS = Setting(
     name="MOORAGE_LIMIT_HOLD_SECONDS", kind=whole(60, SIZE_MAX), default=6 * 3600, readers=(SERVER, UP),
@@ -323,14 +323,14 @@ SMTP_FROM = Setting(
 )  # fmt: skip
 NOTIFY_NETWORKS: Setting[tuple[str, ...]] = Setting(
     name="MOORAGE_NOTIFY_NETWORKS", kind=words(), default=(), readers=(SERVER, OPERATOR),
-    usual="none: public ones alone",
+    usual="none: only public ones",
     meaning="Private networks, such as 10.0.0.0/8, that notices of IdlePolicies, Budgets and workflows may reach,"
     " also by http.",
 )  # fmt: skip
 
 REGISTRIES: Setting[tuple[str, ...]] = Setting(
-    name="MOORAGE_REGISTRIES", kind=words(), default=(), readers=(OPERATOR,), usual="none: public ones alone",
-    meaning="Private registries, such as r.corp:5000, that are asked what an image runs; http://… without TLS.",
+    name="MOORAGE_REGISTRIES", kind=words(), default=(), readers=(OPERATOR,), usual="none: only public ones",
+    meaning="Private registries, such as r.corp:5000, to ask for the command of an image; http://… without TLS.",
 )  # fmt: skip
 
 # --- the other services
@@ -352,7 +352,7 @@ PACKING_POLICY = Setting(
 )  # fmt: skip
 CERTIFICATE = Setting(
     name="MOORAGE_WEBHOOK_CERTIFICATE", kind=choice("own", "given"), default="own", readers=(OPERATOR,),
-    meaning="Who makes the webhook's certificate: the operator, or another such as cert-manager.",
+    meaning="Issuer of the webhook's certificate: own is the operator, given is another such as cert-manager.",
 )  # fmt: skip
 IMAGE = Setting(
     name="MOORAGE_IMAGE", kind=text("the name of an image"), default="", readers=(OPERATOR, SERVER),
@@ -375,7 +375,7 @@ TOKEN = Setting(
 )  # fmt: skip
 ADVICE = Setting(
     name="MOORAGE_ADVICE", kind=flag(), default=True, readers=(COMMANDS,),
-    meaning="Whether `moor run` and `moor show` say what past runs of the same command used.",
+    meaning="Whether `moor run` and `moor show` report the use of past runs of the same command.",
 )  # fmt: skip
 KUBECONFIG = Setting(
     name="MOORAGE_KUBECONFIG", kind=text("paths of kubeconfig files"), default="", readers=(COMMANDS, "SDK"),
@@ -391,7 +391,7 @@ CONFIG = Setting(
 )  # fmt: skip
 PRICES = Setting(
     name="MOORAGE_PRICES", kind=path(), default=None, readers=(COMMANDS,),
-    meaning="Price file of `moor machines`: what each machine type costs for an hour.", usual="none: no prices",
+    meaning="Price file of `moor machines`: the price of each machine type per hour.", usual="none: no prices",
 )  # fmt: skip
 COMPLETION_SECONDS = Setting(
     name="MOORAGE_COMPLETION_SECONDS", kind=number(0.1, 60), default=1, readers=(COMMANDS,),
@@ -412,12 +412,12 @@ GIVEN = {
     "MOORAGE_ITEM": "Items of maps: the value, as JSON.",
     "MOORAGE_INDEX": "Items of maps: the number.",
     "MOORAGE_RESULT": "Items of maps: the file for the result.",
-    "MOORAGE_MAP": "Workers of maps: what to run, as JSON.",
+    "MOORAGE_MAP": "Workers of maps: the command or function to run, as JSON.",
     "MOORAGE_MAP_TOKEN": "Workers of maps: their token; items do not get it.",
     "MOORAGE_POD": "Workers of maps: the pod's name.",
     "MOORAGE_MEMORY": "Workers of maps: their memory limit in bytes.",
     "MOORAGE_GRACE": "Workers of maps: seconds between SIGTERM and SIGKILL.",
-    "MOORAGE_STEP_TOKEN": "Executors of workflow steps: what they report with; the step does not get it.",
+    "MOORAGE_STEP_TOKEN": "Executors of workflow steps: the token for their reports; the step does not get it.",
     "MOORAGE_SERVER_CA": "Executors of workflow steps: the authority of the server's certificate, as PEM.",
     "MOORAGE_PARENT": "Workers of a local map: the process to end with.",
     "MOORAGE_NOTICE": "Commands that get notices: the event.",
@@ -433,7 +433,7 @@ OTHERS = {
     "KUBERNETES_SERVICE_HOST": "Services in a pod: where the API is.",
     "KUBERNETES_SERVICE_PORT": "Services in a pod: its port.",
     "KUBERNETES_EXEC_INFO": "`moor token`, as kubectl's credential plugin.",
-    "HOSTNAME": "Operator and server: name of their own pod.",
+    "HOSTNAME": "Operator and server: name of the pod.",
     "HOME": "Commands: the user's folder.",
     "PATH": "Commands and the local cluster: where programs are.",
     "XDG_CONFIG_HOME": "Commands: see MOORAGE_CONFIG.",

@@ -1,6 +1,6 @@
-"""What goes over our own wire: requests and answers as Structs, and the codes of errors.
+"""The wire format of the API: requests and answers as Structs, and error codes.
 
-The server decodes requests and encodes answers with them; the SDK and the command line do the reverse; OpenAPI is
-made from them. Belongs here: shapes. Does not belong here: what is done with them (`actions`), HTTP (`server`,
-`client`).
+The server decodes requests and encodes answers with them. The SDK and the command line do the reverse. The OpenAPI
+document is made from them. Belongs here: shapes. Does not belong here: the work on them (`actions`), HTTP
+(`server`, `client`).
 """

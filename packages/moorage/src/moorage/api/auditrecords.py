@@ -1,4 +1,4 @@
-"""What the admission webhook tells the server of changes in the Kubernetes API: `/api/v1/audit/records`."""
+"""Records of changes in the Kubernetes API, from the admission webhook to the server: `/api/v1/audit/records`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class AuditRecord(Request):
     account: Annotated[Short, about("User as the API server names it.")]
     verb: Annotated[Short, about("create, update, delete or connect.")]
     path: Annotated[Annotated[str, msgspec.Meta(max_length=1000)], about("Path of the object.")]
-    action: Annotated[Short, about("What was done, such as delete pod team/a1.")]
-    target: Annotated[Short, about("What was changed, such as pod team/a1.")]
+    action: Annotated[Short, about("Action, such as delete pod team/a1.")]
+    target: Annotated[Short, about("Object that was changed, such as pod team/a1.")]
     client: Annotated[Short, about("Program that sent it, as it names itself; empty: not known.")] = ""
     status: Annotated[Count, about("200: admitted; 422 or 500: refused by a guardrail.")] = 200
 

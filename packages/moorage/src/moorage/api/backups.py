@@ -1,4 +1,4 @@
-"""What the server says of backups."""
+"""Backups on the wire: `/api/v1/backup`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ ARCHIVE = "application/gzip"
 class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How an archive is restored."""
 
-    force: Annotated[bool, Meta(description="Replace what is there.")] = False
-    dry_run: Annotated[bool, Meta(description="Check the archive and say what is in it; change nothing.")] = False
+    force: Annotated[bool, Meta(description="Replace existing data.")] = False
+    dry_run: Annotated[bool, Meta(description="Check the archive and list its contents; change nothing.")] = False
 
 
 class BackupSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is in a backup."""
+    """The contents of a backup."""
 
     version: Annotated[str, Meta(description="Version of Moorage that made it.")]
     taken: Annotated[str, Meta(description="When it was made.")]
-    database: Annotated[str, Meta(description="What it was made from: sqlite or postgres.")]
+    database: Annotated[str, Meta(description="Database that it was made from: sqlite or postgres.")]
     schemas: Annotated[dict[str, int], Meta(description="Version of the schema of each part.")]
     rows: Annotated[dict[str, int], Meta(description="Rows of the tables that matter most.")]
     bytes: Annotated[int, Meta(description="Size of its files, unpacked.")]

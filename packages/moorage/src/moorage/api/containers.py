@@ -18,7 +18,7 @@ NO_TIME = "0001-01-01T00:00:00Z"  # how Docker's answers write that there is non
 
 
 class HostConfig(msgspec.Struct, rename="pascal", kw_only=True):
-    """What the container gets of its node, in Docker's words."""
+    """Resources of the node for the container, in Docker's words."""
 
     memory: Annotated[Natural, about("Memory limit in bytes; 0: the namespace's default.")] = 0
     nano_cpus: Annotated[Natural, about("CPUs in units of 10^-9; 0: the namespace's default.")] = 0
@@ -81,12 +81,12 @@ class ContainerCreated(msgspec.Struct, frozen=True, rename="pascal", kw_only=Tru
     """A container that was created."""
 
     id: Annotated[str, about("Id of the container.")]
-    warnings: Annotated[Sequence[str], about("What the server left out or changed.")] = ()
+    warnings: Annotated[Sequence[str], about("Fields that the server left out or changed.")] = ()
     name: Annotated[str, about("Name of the container.")] = ""
 
 
 class ContainerExitError(msgspec.Struct, frozen=True, rename="pascal", kw_only=True):
-    """Why a container has no exit code of its own."""
+    """Why a container has no exit code."""
 
     message: Annotated[str, about("Why it never starts.")] = ""
 
@@ -94,7 +94,7 @@ class ContainerExitError(msgspec.Struct, frozen=True, rename="pascal", kw_only=T
 class ContainerExit(msgspec.Struct, frozen=True, rename="pascal", kw_only=True):
     """How a container ended."""
 
-    status_code: Annotated[int, about("Exit code; 0: the container is gone, its code is not known.")]
+    status_code: Annotated[int, about("Exit code; 0: the container was deleted and its code is not known.")]
     error: Annotated[
         ContainerExitError | None,
         about("Why the container never starts (exit code 125); null: it has ended by itself."),

@@ -10,7 +10,7 @@ from moorage.api.fields import Answer, Query, Request, Text, Time, about
 
 PRICES_MOST = 256 * 1024  # bytes of a price file
 Prices = Annotated[str, msgspec.Meta(max_length=PRICES_MOST)]
-_BY = about("What rows are summed up by: tenant, user, run, namespace, day, node or type.")
+_BY = about("Group of each row: tenant, user, run, namespace, day, node or type.")
 _SINCE = about("Start of the window: a span before now (24h, 7d), a day or RFC 3339.")
 _UNTIL = about("End of the window, written as `since`; left out: now.")
 _ZONE = about("Time zone in which days begin, such as Asia/Tokyo.")
@@ -18,7 +18,7 @@ _FILE = about("Text of a price file, instead of the one that is installed.")
 
 
 class CostQuery(Query):
-    """A window of time, and what its money is summed up by."""
+    """A window of time, and the groups for which money is summed up."""
 
     by: Annotated[Text, _BY] = "user"
     since: Annotated[Text, _SINCE] = "30d"
@@ -27,7 +27,7 @@ class CostQuery(Query):
 
 
 class CostRequest(Request):
-    """The same, with prices of one's own."""
+    """The same query with the caller's own prices."""
 
     by: Annotated[Text, _BY] = "user"
     since: Annotated[Text, _SINCE] = "30d"
@@ -47,20 +47,25 @@ class PriceSource(Answer, frozen=True):
 class CostRow(Answer, frozen=True):
     """Money of one tenant, user, run, namespace, day, node or machine type."""
 
-    name: Annotated[str, about("Whose money; (idle), (system), (reserved) and (others) are nobody's by name.")]
+    name: Annotated[
+        str,
+        about(
+            "Group that the money belongs to; (idle), (system), (reserved) and (others) belong to no single one."
+        ),
+    ]
     total: Annotated[str, about("Allocated and idle.")]
     allocated: Annotated[str, about("Used, unused, not measured and reserved.")]
     used: Annotated[str, about("Of pods with GPUs: as far as their GPUs were busy.")]
     unused: Annotated[str, about("Of pods with GPUs: as far as their GPUs were not.")]
     not_measured: Annotated[str, about("Of pods without GPUs, or without samples.")]
-    reserved: Annotated[str, about("Of places kept for machines.")]
-    idle: Annotated[str, about("Of what nobody asked for.")]
+    reserved: Annotated[str, about("Of places reserved for machines.")]
+    idle: Annotated[str, about("Of capacity that no pod requested.")]
     gpu_hours: Annotated[float, about("Whole GPUs × hours that pods held.")] = 0.0
     pods: Annotated[int, about("Pods within the window.")] = 0
 
 
 class UnpricedNodes(Answer, frozen=True):
-    """Nodes that the price file says nothing of; no row has anything of them."""
+    """Nodes without a price in the price file; rows do not include them."""
 
     name: Annotated[str, about("Their machine type, region and market.")]
     node_hours: Annotated[float, about("Nodes × hours.")]
@@ -73,10 +78,13 @@ class Costs(Answer, frozen=True):
     until: Annotated[Time, about("End of the window.")]
     by: Annotated[str, _BY] = "user"
     prices: Annotated[PriceSource, about("Where the prices are from.")] = PriceSource()
-    rows: Annotated[tuple[CostRow, ...], about("The largest first; nobody's last; days in their order.")] = ()
+    rows: Annotated[
+        tuple[CostRow, ...],
+        about("The largest first; (idle), (system), (reserved) and (others) last; days in their order."),
+    ] = ()
     total: Annotated[CostRow | None, about("The sum of all rows.")] = None
     unpriced: Annotated[tuple[UnpricedNodes, ...], about("Nodes without a price.")] = ()
-    notes: Annotated[tuple[str, ...], about("What to know when reading it.")] = ()
+    notes: Annotated[tuple[str, ...], about("Remarks for the reader.")] = ()
 
 
 class DailyCost(Answer, frozen=True):
@@ -96,7 +104,7 @@ class DailyCosts(Answer, frozen=True):
 
 
 class CompareJob(Request):
-    """Work of a sample: what a pod asks for, how long it takes, how often it runs in a month."""
+    """Work of a sample: requests of a pod, its duration, and its number of runs in a month."""
 
     name: Annotated[Text, about("Its name.")]
     seconds: Annotated[float, msgspec.Meta(ge=0, le=1e9), about("How long a pod of it takes.")]
@@ -129,7 +137,7 @@ class CompareRequest(Request):
 
 
 class ComparedJob(Answer, frozen=True):
-    """What work costs where pods are billed."""
+    """The cost of work under pod billing."""
 
     name: str
     times: Annotated[float, about("Pods, or how often a month.")]
@@ -145,12 +153,14 @@ class Compared(Answer, frozen=True):
     node_prices: PriceSource
     pod_prices: PriceSource
     nodes: Annotated[str, about("Money by nodes.")]
-    idle: Annotated[str, about("Of this, for what nobody asked for.")]
+    idle: Annotated[str, about("Part of it for capacity that no pod requested.")]
     pods: Annotated[str, about("Money by pods.")]
-    saved_percent: Annotated[float | None, about("What pods save; less than 0: they cost more.")] = None
+    saved_percent: Annotated[
+        float | None, about("Percent that pod billing saves; less than 0: it costs more.")
+    ] = None
     jobs: Annotated[tuple[ComparedJob, ...], about("Work by its money where pods are billed.")] = ()
     unpriced: Annotated[tuple[str, ...], about("Nodes without a price.")] = ()
-    notes: Annotated[tuple[str, ...], about("What to know when reading it.")] = ()
+    notes: Annotated[tuple[str, ...], about("Remarks for the reader.")] = ()
 
 
 class InstalledPrices(Answer, frozen=True):

@@ -19,7 +19,7 @@ class CronRun(Answer, frozen=True, omit_defaults=True):
     started: Annotated[Time | None, about("When it started; left out: not yet.")] = None
     finished: Annotated[Time | None, about("When it ended; left out: not yet.")] = None
     message: Annotated[str, about("Why it failed.")] = ""
-    gone: Annotated[bool, about("Its object was deleted; the record is kept.")] = False
+    gone: Annotated[bool, about("Whether its object was deleted; the record remains.")] = False
 
 
 class Cron(Answer, frozen=True, omit_defaults=True):
@@ -31,20 +31,20 @@ class Cron(Answer, frozen=True, omit_defaults=True):
     in_words: Annotated[tuple[str, ...], about("Each schedule as a phrase.")] = ()
     time_zone: Annotated[str, about("The zone of its schedules.")] = "UTC"
     concurrency_policy: Annotated[str, about("Allow, Forbid or Replace.")] = "Allow"
-    suspended: Annotated[bool, about("No slot is run.")] = False
-    stopped: Annotated[bool, about("Its stop strategy holds: no slot is run any more.")] = False
+    suspended: Annotated[bool, about("Whether the schedule is suspended; slots are not run.")] = False
+    stopped: Annotated[bool, about("Whether its stop strategy applies; slots are not run any more.")] = False
     created: Annotated[Time | None, about("When it was created.")] = None
     since: Annotated[
         Time | None, about("Slots after it are due, or were missed; left out: the operator has not looked yet.")
     ] = None
     next: Annotated[Time | None, about("The next slot; left out: there is none.")] = None
     last: Annotated[Time | None, about("The newest slot that was run.")] = None
-    last_run: Annotated[CronRun | None, about("The Workflow of the newest slot, while it is kept.")] = None
+    last_run: Annotated[CronRun | None, about("The Workflow of the newest slot, while it is stored.")] = None
     active: Annotated[tuple[str, ...], about("Workflows that go on.")] = ()
     succeeded: Annotated[int, about("Runs that succeeded so far.")] = 0
     failed: Annotated[int, about("Runs that failed, and Workflows that could not be created.")] = 0
-    backfill: Annotated[str, about("The id of the backfill that goes on.")] = ""
-    problem: Annotated[str, about("Why no slot can be run, or why the newest could not.")] = ""
+    backfill: Annotated[str, about("The id of the backfill that is running.")] = ""
+    problem: Annotated[str, about("Why slots cannot be run, or why the newest could not.")] = ""
 
 
 class CronList(Answer, frozen=True):
@@ -79,7 +79,7 @@ class BackfillRequest(Request):
 
 
 class BackfillAnswer(Answer, frozen=True):
-    """What a backfill runs."""
+    """The slots that a backfill runs."""
 
     slots: Annotated[tuple[Time, ...], about("Slots that are run, in order.")]
     skipped: Annotated[tuple[Time, ...], about("Slots that have a Workflow, or had one.")] = ()

@@ -11,7 +11,7 @@ from moorage.api.fields import about
 
 
 class ErrorCode(StrEnum):
-    """The `code` of an error. Its HTTP status is `status`, what it means `meaning`."""
+    """The `code` of an error. `status` is its HTTP status, `meaning` explains it."""
 
     status: int
     meaning: str
@@ -72,8 +72,8 @@ class ErrorAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body of every error."""
 
     code: Annotated[str, about("One word for programs; the reference lists all codes.")]
-    message: Annotated[str, about("What failed, for people; the wording may change.")]
-    hint: Annotated[str | None, about("What to do about it.")] = None
+    message: Annotated[str, about("The failure as a sentence; the wording may change.")]
+    hint: Annotated[str | None, about("How to fix it.")] = None
     field: Annotated[str | None, about("Parameter or field of the request that is at fault.")] = None
 
 

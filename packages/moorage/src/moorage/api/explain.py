@@ -44,14 +44,14 @@ class HolderName(Answer, frozen=True):
 
 
 class HeldBy(HolderName, frozen=True):
-    """Who holds what is missing."""
+    """A pod that holds a missing resource."""
 
     since: Annotated[Time | None, about("When the pod started; null: not yet.")] = None
     expected_until: Annotated[Time | None, about("When its time limit ends; null: no limit.")] = None
     node: Annotated[str, about("Node where it holds the resource.")] = ""
     resource: Annotated[str, about("Resource that it holds, such as nvidia.com/gpu.")] = ""
     amount: Annotated[str, about("How much it holds, a Kubernetes quantity.")] = ""
-    sure: Annotated[str, about("What its end rests on: limit (enforced), usual (past runs) or unknown.")] = ""
+    sure: Annotated[str, about("Basis of its end: limit (enforced), usual (past runs) or unknown.")] = ""
     usual_until: Annotated[
         Time | None, about("When past runs like it had ended, from its start; null: no forecast.")
     ] = None
@@ -70,7 +70,7 @@ class Waiter(HolderName, frozen=True):
 
 
 class Earliest(Answer, frozen=True):
-    """When and where it can start, and whose end makes room."""
+    """When and where it can start, and the pod that makes room by its end."""
 
     at: Annotated[Time, about("When it can start.")]
     node: Annotated[str, about("Node where it can start.")] = ""
@@ -92,18 +92,18 @@ class NodeVerdict(Answer, frozen=True):
 
 
 class MissingResource(Answer, frozen=True):
-    """A resource of which no node has enough free."""
+    """A resource of which every node has too little free."""
 
     resource: Annotated[str, about("Name of the resource, such as memory or nvidia.com/gpu.")]
     gpu_types: Annotated[tuple[str, ...], about("GPU types that it asks for; empty: any.")] = ()
     asks: Annotated[str, about("How much it asks for, a Kubernetes quantity.")] = ""
     most_free: Annotated[str, about("Most that is free on one node, a Kubernetes quantity.")] = ""
-    most_free_node: Annotated[str, about("Node with the most free; empty: no node can serve it.")] = ""
+    most_free_node: Annotated[str, about("Node with the most free; empty: the pod may not use any node.")] = ""
     free_in_total: Annotated[str, about("Free on all nodes together, a Kubernetes quantity.")] = ""
 
 
 class MachineLine(Answer, frozen=True):
-    """The machine type whose guest it is: places, and what a free one is kept for."""
+    """The machine type of the pod: its machines, and the reservation for which a free machine waits."""
 
     group: Annotated[str, about("Group of the Machine.")]
     type: Annotated[str, about("Machine type.")] = ""
@@ -111,7 +111,7 @@ class MachineLine(Answer, frozen=True):
     available: Annotated[int, about("Machines of the type that are held for guests.")] = 0
     used: Annotated[int, about("Machines that guests hold, or are about to get.")] = 0
     known: Annotated[bool, about("false: no such Machine exists.")] = True
-    waits_for: Annotated[str, about("Whose reservation a free machine is kept for, a sentence; empty: none.")] = ""
+    waits_for: Annotated[str, about("Reservation for which a free machine waits, a sentence; empty: none.")] = ""
     waits_until: Annotated[Time | None, about("When that reservation ends; null: none.")] = None
 
 
@@ -119,7 +119,7 @@ class VolumeTrouble(Answer, frozen=True):
     """A claim that keeps a pod from starting."""
 
     claim: Annotated[str, about("PersistentVolumeClaim that keeps the pod from starting.")]
-    message: Annotated[str, about("What is wrong with it, without a subject.")] = ""
+    message: Annotated[str, about("Problem of the claim, a sentence without a subject.")] = ""
 
 
 class SmallerRequest(Answer, frozen=True):
@@ -129,7 +129,7 @@ class SmallerRequest(Answer, frozen=True):
     gpu_types: Annotated[tuple[str, ...], about("GPU types to ask for; empty: any.")] = ()
     node: Annotated[str, about("Node where it would start.")] = ""
     node_type: Annotated[str, about("GPU type of that node.")] = ""
-    change: Annotated[str, about("What differs, for people, such as 1 GPU or 4 cpu.")] = ""
+    change: Annotated[str, about("The difference, for people, such as 1 GPU or 4 cpu.")] = ""
     options: Annotated[str, about("Options of `moor run` that ask for it.")] = ""
 
 
@@ -140,7 +140,7 @@ class Refusal(Answer, frozen=True):
         str, about("One word: no_gpus, unknown_gpu_type, unknown_resource, more_than_any_node or no_node_accepts.")
     ]
     message: Annotated[str, about("Why it cannot run, a sentence.")] = ""
-    hint: Annotated[str, about("What to do about it; empty: nothing to suggest.")] = ""
+    hint: Annotated[str, about("How to fix it; empty: no suggestion.")] = ""
 
 
 class Explanation(Answer, frozen=True):
@@ -169,17 +169,19 @@ class Explanation(Answer, frozen=True):
     starting: Annotated[str, about("Why its containers do not run yet, though it has a node.")] = ""
     starting_container: Annotated[str, about("Container that keeps it from running; empty: none.")] = ""
     starting_image: Annotated[str, about("Image of that container.")] = ""
-    starting_message: Annotated[str, about("What the kubelet says of that container, a sentence.")] = ""
+    starting_message: Annotated[str, about("Message of the kubelet on that container, a sentence.")] = ""
     run_state: Annotated[str, about("State of a run that ended or restarts, such as Failed; else empty.")] = ""
     ended: Annotated[Time | None, about("When the run ended; null: it has not, or it is not known.")] = None
     exit_code: Annotated[int | None, about("Exit code of a run that has ended; null: not known.")] = None
     reason: Annotated[str, about("Why a run ended or restarts, as in the list of runs.")] = ""
     nodes: Annotated[tuple[NodeVerdict, ...], about("Each node, and whether it fits there.")] = ()
-    missing: Annotated[tuple[MissingResource, ...], about("Resources of which no node has enough free.")] = ()
+    missing: Annotated[
+        tuple[MissingResource, ...], about("Resources of which every node has too little free.")
+    ] = ()
     obstacles: Annotated[
         tuple[str, ...], about("Why nodes that could serve it take no pods: cordoned, not Ready.")
     ] = ()
-    held_by: Annotated[tuple[HeldBy, ...], about("Who holds what is missing.")] = ()
+    held_by: Annotated[tuple[HeldBy, ...], about("Pods that hold the missing resources.")] = ()
     earliest: Annotated[Earliest | None, about("Forecast if pods end at their time limits; null: none.")] = None
     likely: Annotated[Earliest | None, about("Sooner forecast if pods take as long as usual; null: none.")] = None
     position: Annotated[int | None, about("Place in the queue, 1: next; null: not known.")] = None
@@ -198,7 +200,7 @@ class Explanation(Answer, frozen=True):
     )
     suspended: Annotated[bool, about("Whether its Job is suspended.")] = False
     queue: Annotated[str, about("Queue of Kueue that holds its Job; empty: none does.")] = ""
-    queue_message: Annotated[str, about("What Kueue says of it, a sentence; empty: not known.")] = ""
+    queue_message: Annotated[str, about("Message of Kueue, a sentence; empty: not known.")] = ""
     scheduler_says: Annotated[str, about("Last message of the scheduler; empty: none.")] = ""
     smaller: Annotated[
         tuple[SmallerRequest, ...],
@@ -230,21 +232,21 @@ class StepRunning(Answer, frozen=True):
 
 
 class WorkflowWait(Answer, frozen=True):
-    """What steps of a workflow wait for."""
+    """A reason for which steps of a workflow wait."""
 
     kind: Annotated[
         str,
         about("pod, refused, lock, backoff, person, suspended, parallelism, earlier or beginning."),
     ]
-    message: Annotated[str, about("What they wait for, a sentence.")] = ""
-    hint: Annotated[str, about("What to do about it; empty: nothing to suggest.")] = ""
+    message: Annotated[str, about("Reason for which they wait, a sentence.")] = ""
+    hint: Annotated[str, about("How to fix it; empty: no suggestion.")] = ""
     steps: Annotated[
         tuple[str, ...], about("The first steps that wait for it; empty: steps that have not begun.")
     ] = ()
     count: Annotated[int, about("All steps that wait for it; 0: not known.")] = 0
     until: Annotated[Time | None, about("When they go on by themselves; null: not known.")] = None
     pod: Annotated[str, about("Pod of the first of them; empty: none.")] = ""
-    holders: Annotated[tuple[LockHolder, ...], about("Who holds the locks that they wait for.")] = ()
+    holders: Annotated[tuple[LockHolder, ...], about("Holders of the locks that they wait for.")] = ()
     explanation: Annotated[
         Explanation | None, about("Why the pod of the first of them waits; null: it waits for something else.")
     ] = None
@@ -261,7 +263,7 @@ class WorkflowExplanation(Answer, frozen=True):
     message: Annotated[str, about("Message of the workflow, or of the step that ended.")] = ""
     now: Annotated[Time | None, about("Moment that the answer describes.")] = None
     running: Annotated[tuple[StepRunning, ...], about("Steps whose pods run.")] = ()
-    waits: Annotated[tuple[WorkflowWait, ...], about("What steps wait for; empty: none waits.")] = ()
+    waits: Annotated[tuple[WorkflowWait, ...], about("Reasons for which steps wait; empty: none waits.")] = ()
     short: Annotated[str, about("Why it waits, in one line; empty: nothing waits.")] = ""
     text: Annotated[str, about("All of it for people, as `moor explain` prints it.")] = ""
 

@@ -9,7 +9,7 @@ import msgspec
 
 
 def about(text: str) -> msgspec.Meta:
-    """What a field means, for OpenAPI and the reference: `Annotated[int, about("Size in bytes.")]`."""
+    """The description of a field, for OpenAPI and the reference: `Annotated[int, about("Size in bytes.")]`."""
     return msgspec.Meta(description=text)
 
 

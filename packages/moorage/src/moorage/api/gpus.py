@@ -11,7 +11,9 @@ from moorage.api.fields import Answer, Query, Text, Time, about
 class GpuQuery(Query):
     """For which namespace the answer is."""
 
-    namespace: Annotated[Text, about("Add what its Tenant fills in, for users who may create Jobs there.")] = ""
+    namespace: Annotated[
+        Text, about("Namespace for which to add the defaults of its Tenant, for users who may create Jobs there.")
+    ] = ""
 
 
 class GpuCounts(Answer, frozen=True):
@@ -20,7 +22,7 @@ class GpuCounts(Answer, frozen=True):
     total: Annotated[int, about("GPUs in all: used + reserved + free + unavailable.")] = 0
     used: Annotated[int, about("GPUs that pods hold.")] = 0
     free: Annotated[int, about("GPUs that a pod could get now.")] = 0
-    unavailable: Annotated[int, about("GPUs that nobody holds, and that no pod can get now.")] = 0
+    unavailable: Annotated[int, about("GPUs without a holder that pods cannot get now.")] = 0
     reserved: Annotated[int, about("GPUs that a Machine keeps for a guest.")] = 0
     fragmented: Annotated[int, about("Free GPUs of nodes where others are taken.")] = 0
     stranded: Annotated[int, about("Free GPUs of nodes with no CPU, memory or pod left.")] = 0
@@ -34,16 +36,18 @@ class GpuType(GpuCounts, frozen=True):
 
 
 class Gpu(Answer, frozen=True):
-    """A GPU, free or whose."""
+    """A GPU, and its holder if it has one."""
 
     index: Annotated[int, about("Number of the GPU on its node, from 0.")]
     type: Annotated[str, about("GPU type, such as a100.")] = ""
     resource: Annotated[str, about("Resource that counts it, such as nvidia.com/gpu.")] = ""
     device: Annotated[str, about("Device id, as the node reports it; empty: its holder is counted only.")] = ""
     state: Annotated[str, about("free, used, reserved or unavailable.")] = ""
-    why: Annotated[str, about("Why it is unavailable or reserved, or what a stranded one lacks.")] = ""
+    why: Annotated[str, about("Why it is unavailable or reserved, or the resource that a stranded one lacks.")] = (
+        ""
+    )
     fragmented: Annotated[bool, about("Whether it is free while other GPUs of the node are taken.")] = False
-    stranded: Annotated[bool, about("Whether it is free with no CPU, memory or pod left beside it.")] = False
+    stranded: Annotated[bool, about("Whether it is free while its node has no CPU, memory or pod left.")] = False
     owner: Annotated[str, about("User whose pod holds it; empty: no holder.")] = ""
     run: Annotated[str, about("Run that holds it; empty: no holder, or a pod of no run.")] = ""
     step: Annotated[str, about("Step of a workflow that holds it, as WORKFLOW/STEP; empty: none.")] = ""

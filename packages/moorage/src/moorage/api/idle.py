@@ -27,13 +27,13 @@ class IdleWork(Answer, frozen=True):
     gpus: Annotated[int, about("GPUs that it holds, or held when it was suspended.")] = 0
     since: Annotated[Time | None, about("Idle since then; null: it is not.")] = None
     why: Annotated[str, about("The measurements that say so, as a sentence.")] = ""
-    next: Annotated[str, about("What comes unless it is used: warn, remind, suspend, end (of its snooze).")] = ""
+    next: Annotated[str, about("Next step unless it is used: warn, remind, suspend, end (of its snooze).")] = ""
     next_at: Annotated[Time | None, about("When that comes; null: nothing comes.")] = None
     outlook: Annotated[str, about("The same as a sentence, or why it is not suspended.")] = ""
     policy: Annotated[str, about("Name of the IdlePolicy; built-in: the administrator wrote none.")] = ""
     snoozed_until: Annotated[Time | None, about("Its owner put it off until then; null: not snoozed.")] = None
     snoozes: Annotated[int, about("Snoozes in a row.")] = 0
-    went_to: Annotated[str, about("Who got its GPUs after it was suspended; empty: nobody yet.")] = ""
+    went_to: Annotated[str, about("Work that got its GPUs after it was suspended; empty: none yet.")] = ""
 
 
 class IdleList(Answer, frozen=True):
@@ -54,7 +54,7 @@ class Snooze(Request):
 
 
 class ReportRequest(Request):
-    """What an IdlePolicy would have done."""
+    """An IdlePolicy to try on recorded use."""
 
     since: Annotated[Text, about("A span such as 14d before now, a day, or a time.")] = "14d"
     spec: Annotated[
@@ -63,7 +63,7 @@ class ReportRequest(Request):
 
 
 class ReportRow(Answer, frozen=True):
-    """What would have come of one piece of work."""
+    """The effect of the policy on one piece of work."""
 
     kind: str
     namespace: str
@@ -74,11 +74,11 @@ class ReportRow(Answer, frozen=True):
     warned_at: Annotated[Time | None, about("When its owner would have been warned first; null: never.")] = None
     suspended_at: Annotated[Time | None, about("When it would have been suspended; null: never.")] = None
     reclaimed_hours: Annotated[float, about("GPU-hours from then until it was used again, or ended.")] = 0.0
-    why: Annotated[str, about("What was measured, or why it would not have been suspended.")] = ""
+    why: Annotated[str, about("The measurements, or why it would not have been suspended.")] = ""
 
 
 class Report(Answer, frozen=True):
-    """What would have been reclaimed, at most: kernels, browsers and checkpoints of the past are not known."""
+    """Most GPU-hours that the policy would have reclaimed: past kernels, browsers and checkpoints are unknown."""
 
     since: Time
     until: Time

@@ -79,7 +79,7 @@ class NewJob(Request):
 
 
 class JobChoice(Query):
-    """Which runs a listing has. What is left out chooses all."""
+    """Filters of a list of runs. A filter that is left out selects all runs."""
 
     namespace: Annotated[Text | None, about("Only runs of this namespace.")] = None
     owner: Annotated[Text | None, about("Only runs of this user.")] = None
@@ -146,7 +146,7 @@ class RunPod(Answer, frozen=True):
 
     @property
     def is_lost(self) -> bool:
-        """Whether it ran and is gone, and no kubelet reported its end: a lost node, or a removal by force."""
+        """Whether the pod ran and was deleted before a kubelet reported its end: node lost, or forced deletion."""
         return self.gone and self.started is not None and self.exit_code is None
 
 
@@ -165,7 +165,7 @@ class Attempt(Answer, frozen=True):
 
 
 class JobSummary(Answer, frozen=True):
-    """What everybody may know of a run."""
+    """The facts of a run that all users may read."""
 
     namespace: str
     name: str
@@ -174,14 +174,14 @@ class JobSummary(Answer, frozen=True):
         str,
         about(
             "Waiting, Running, Restarting, Suspended, Succeeded, Failed, OOMKilled, Cancelled or Deleted; the last"
-            " five have ended. Deleted: its Jobs are gone, and the server shows what it keeps."
+            " five have ended. Deleted: its Jobs no longer exist, and the server shows its record."
         ),
     ] = ""
     reason: Annotated[str, about("Why it waits or ended; empty: nothing to say.")] = ""
     gpus: Annotated[int, about("GPUs that it asks for.")] = 0
     gpu_type: Annotated[str, about("GPU type that it runs on, else asks for; empty: any, or none.")] = ""
     node: Annotated[
-        str, about("Node of its newest pod, also when that pod is gone; empty: not placed, or not kept.")
+        str, about("Node of its newest pod, also after that pod is deleted; empty: not placed, or not recorded.")
     ] = ""
     created: Annotated[Time | None, about("When the run was submitted.")] = None
     started: Annotated[Time | None, about("When it first started; null: not yet.")] = None
@@ -191,7 +191,7 @@ class JobSummary(Answer, frozen=True):
     restart_limit: Annotated[int | None, about("Restarts allowed after preemption, drain or node loss.")] = None
     retries: Annotated[int, about("Pods created after a pod of the same attempt failed by itself.")] = 0
     exit_code: Annotated[int | None, about("Exit code of the newest pod that ended; null: none has.")] = None
-    checkpoint: Annotated[str, about("PersistentVolumeClaim of its checkpoints; empty: none are kept.")] = ""
+    checkpoint: Annotated[str, about("PersistentVolumeClaim of its checkpoints; empty: none.")] = ""
     checkpoint_from: Annotated[
         str, about("Run whose checkpoint it continued when it was submitted; empty: none.")
     ] = ""
@@ -206,7 +206,7 @@ class JobSummary(Answer, frozen=True):
         Time | None, about("It holds GPUs and has not used them since then; null: it is in use, or has ended.")
     ] = None
     idle_next: Annotated[
-        str, about("What comes unless it is used: warn, remind, suspend, end (of its snooze); empty: nothing.")
+        str, about("Next step unless it is used: warn, remind, suspend, end (of its snooze); empty: none.")
     ] = ""
     idle_next_at: Annotated[Time | None, about("When that comes; null: nothing comes.")] = None
 
@@ -233,7 +233,7 @@ class Job(JobSummary, frozen=True):
     deadline: Annotated[
         Time | None, about("When its time limit ends it; null: no limit, it does not run, or hidden as `command`.")
     ] = None
-    notes: Annotated[tuple[str, ...], about("After a submit: what was filled in, and advice.")] = ()
+    notes: Annotated[tuple[str, ...], about("After a submit: defaults that were filled in, and advice.")] = ()
 
 
 class JobList(Answer, frozen=True):

@@ -1,4 +1,4 @@
-"""What the server keeps of runs and workflows whose pods are gone."""
+"""The server's records of runs and workflows, also after their pods are deleted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from moorage.api.fields import Answer, Query, Text, Time, about
 
 
 class KeptPod(Answer, frozen=True):
-    """What is known of a pod of a run or of a workflow's step, also after it is gone."""
+    """The record of a pod of a run or of a workflow step, also after the pod is deleted."""
 
     uid: str
     job_uid: Annotated[str, about("Uid of the Job of its attempt; of a step: of its Workflow.")]
@@ -30,13 +30,13 @@ class KeptPod(Answer, frozen=True):
     gpus: Annotated[int, about("GPUs that it held.")] = 0
     gpu_type: Annotated[str, about("Type of these GPUs; empty: none, or not known.")] = ""
     disrupted: Annotated[bool, about("Whether Kubernetes marked it as a target of disruption.")] = False
-    gone: Annotated[Time | None, about("When it was seen to be gone; null: it is there.")] = None
+    gone: Annotated[Time | None, about("When its deletion was noticed; null: it exists.")] = None
     workflow: Annotated[str, about("Workflow of its step; empty: it is of a run.")] = ""
     container: Annotated[str, about("Container whose log is the pod's; empty: not known.")] = ""
 
 
 class KeptAttempt(Answer, frozen=True):
-    """What is known of the Job of an attempt, also after it is gone."""
+    """The record of the Job of an attempt, also after the Job is deleted."""
 
     job_uid: str
     run_uid: Annotated[str, about("Uid of the Job of the run's first attempt.")]
@@ -45,11 +45,11 @@ class KeptAttempt(Answer, frozen=True):
     number: Annotated[int, about("Number of the attempt in its run.")]
     document: Annotated[Mapping[str, Any], about("The fields of the Job that a run is shown by.")] = {}
     created: Annotated[Time | None, about("When the Job was created.")] = None
-    gone: Annotated[Time | None, about("When it was seen to be gone; null: it is there.")] = None
+    gone: Annotated[Time | None, about("When its deletion was noticed; null: it exists.")] = None
 
 
 class KeptRun(Answer, frozen=True):
-    """What is kept of the newest run of a name, oldest first."""
+    """The records of the newest run of a name, oldest first."""
 
     attempts: tuple[KeptAttempt, ...] = ()
     pods: tuple[KeptPod, ...] = ()
@@ -74,20 +74,20 @@ class WhichPods(WhichWorkflow):
 
 
 class KeptSteps(Answer, frozen=True):
-    """What is kept of the pods of a workflow's steps, in the order of their start."""
+    """The records of the pods of a workflow's steps, in the order of their start."""
 
     pods: tuple[KeptPod, ...] = ()
 
 
 class KeptLog(Answer, frozen=True):
-    """The kept end of the log of a container."""
+    """The stored end of a container's log."""
 
     lines: Annotated[bytes, about("Lines, each after its time as the kubelet wrote it; in base64.")] = b""
-    cut: Annotated[bool, about("Whether lines before these are not kept.")] = False
-    most_bytes: Annotated[int, about("Bytes that are kept of a log at most.")] = 0
+    cut: Annotated[bool, about("Whether earlier lines were dropped.")] = False
+    most_bytes: Annotated[int, about("Bytes that are stored of a log at most.")] = 0
 
 
 class Erased(Answer, frozen=True):
-    """What was erased."""
+    """The result of an erase request."""
 
-    pods: Annotated[int, about("Number of pods whose facts and logs were kept.")] = 0
+    pods: Annotated[int, about("Number of pods of which facts and logs were erased.")] = 0

@@ -9,7 +9,7 @@ import msgspec
 from moorage.api.budgets import BudgetRow
 from moorage.api.fields import Answer, Request, Text, Time, about
 
-TOKEN_SECONDS = 900  # a token for the cluster, where nobody chooses
+TOKEN_SECONDS = 900  # lifetime of a token for the cluster by default
 
 
 class ByPassword(Request):
@@ -40,7 +40,7 @@ class ByProof(Request):
 
 
 class Proved(Answer, frozen=True):
-    """A token for whom the API server named."""
+    """A token for the user that the API server named."""
 
     name: Annotated[str, about("Name of the user, as the API server says it.")]
     token: Annotated[str, about("Bearer token; it is shown only here.")]
@@ -72,7 +72,7 @@ class LoginSession(Answer, frozen=True):
     created: Annotated[Time, about("When the person logged in.")]
     used: Annotated[Time, about("When the session was last used.")]
     expires: Annotated[Time, about("When the session ends, at the latest; unused, it ends after 7 days.")]
-    client: Annotated[str, about("What logged in: a browser, or the command line on which machine.")] = ""
+    client: Annotated[str, about("Program of the login: a browser, or the command line and its machine.")] = ""
     address: Annotated[str, about("IP address that the login came from.")] = ""
     current: Annotated[bool, about("Whether the request came with this session.")] = False
 
@@ -90,7 +90,7 @@ class LoggedIn(Answer, frozen=True):
     created: Annotated[Time, about("When the person logged in.")]
     used: Annotated[Time, about("When the session was last used.")]
     expires: Annotated[Time, about("When the session ends, at the latest; unused, it ends after 7 days.")]
-    client: Annotated[str, about("What logged in: a browser, or the command line on which machine.")] = ""
+    client: Annotated[str, about("Program of the login: a browser, or the command line and its machine.")] = ""
     address: Annotated[str, about("IP address that the login came from.")] = ""
 
 
@@ -104,14 +104,14 @@ class PersonTenant(Answer, frozen=True, omit_defaults=True):
 
 
 class Person(Answer, frozen=True, omit_defaults=True):
-    """Who asks. Without a session, `session` to `expires` are left out."""
+    """The caller. Without a session, the fields `session` to `expires` are left out."""
 
     name: Annotated[str, about("Name of the person.")]
     account: Annotated[str, about("ServiceAccount that the person acts as; empty: none.")] = ""
     groups: Annotated[tuple[str, ...], about("Groups of the person.")] = ()
     source: Annotated[str, about("Where the person logs in: oidc (the identity provider) or local.")] = ""
     session: Annotated[str, about("Id of the session; left out: the request came without a session.")] = ""
-    client: Annotated[str, about("What logged in: a browser, or the command line on which machine.")] = ""
+    client: Annotated[str, about("Program of the login: a browser, or the command line and its machine.")] = ""
     address: Annotated[str, about("IP address that the login came from.")] = ""
     created: Annotated[Time | None, about("When the person logged in.")] = None
     used: Annotated[Time | None, about("When the session was last used.")] = None
@@ -122,7 +122,7 @@ class Person(Answer, frozen=True, omit_defaults=True):
         tuple[PersonTenant, ...], about("Tenants that name the person, or a group of the person, by name.")
     ] = ()
     budgets: Annotated[
-        tuple[BudgetRow, ...], about("What is used of each budget that holds for the person or those tenants.")
+        tuple[BudgetRow, ...], about("Use of each budget that applies to the person or those tenants.")
     ] = ()
 
 
@@ -135,9 +135,7 @@ class ClusterAddress(Answer, frozen=True, omit_defaults=True):
         str, about("Certificate of its authority, PEM in base64; left out: the system's authorities.")
     ] = ""
     insecure: Annotated[bool, about("Whether clients skip the check of the certificate.")] = False
-    internal: Annotated[
-        bool, about("Whether only pods reach this URL: no administrator has set kubernetesUrl.")
-    ] = False
+    internal: Annotated[bool, about("Whether only pods reach this URL, because kubernetesUrl is not set.")] = False
 
 
 class ClusterToken(Answer, frozen=True):

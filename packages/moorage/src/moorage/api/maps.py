@@ -1,6 +1,6 @@
 """Maps on the wire: `/api/v1/maps`, their items, results and output; `/api/v1/limits`. docs/design/0005-map.md
 
-What workers exchange with the queue is not here: `moorage.decide.maps.leasing` has it.
+Messages between workers and the queue are in `moorage.decide.maps.leasing`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from moorage.api.fields import Answer, Natural, Query, Request, Seconds, Text, T
 
 PRIORITY_LIMIT = 1000
 BATCH_ITEMS = 10  # in one grant, where the policy names no other number
-FINISHED = "finished"  # a state that the queue works out: all items are done or dead, and no more will come
+FINISHED = "finished"  # computed by the queue: the list of items is complete, and all are done or dead
 
 LimitName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$")]
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
@@ -43,7 +43,7 @@ class MapLimit(Request):
 
 
 class MapPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """What a map asks of the queue."""
+    """The policy by which the queue hands out and retries the items of a map."""
 
     retries: Annotated[
         int, msgspec.Meta(ge=0, le=1000), about("Further tries of an item after an error or a time-out.")
@@ -79,7 +79,7 @@ class MapPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 
 
 class MapWorkers(Request):
-    """The workers of a map: what they run, in which pods, how many; texts as the options of `moor map create`.
+    """The workers of a map: command, pods and their number. Texts are written as the options of `moor map create`.
 
     In `command`, {item} is the item, {item.FIELD} is a field of it, and {index} is its number.
     """
@@ -127,19 +127,21 @@ class NewMap(Request):
     limits: Annotated[
         dict[LimitName, MapLimit], about("Name of each limit, and the tokens that a lease holds.")
     ] = {}
-    priority: Annotated[Priority, about("-1000 to 1000; higher goes first among maps that share a limit.")] = 0
+    priority: Annotated[
+        Priority, about("-1000 to 1000; the highest is served first among maps that share a limit.")
+    ] = 0
     workers: Annotated[MapWorkers | None, about("Workers to create; left out: the map is only in the queue.")] = (
         None
     )
 
 
 class MapChange(Request, omit_defaults=True):
-    """What is left out stays as it is; a rate of 0 removes the rate."""
+    """A change of a map. Fields that are left out stay unchanged; a rate of 0 removes the rate."""
 
     state: Annotated[MapState | None, about("running, paused or cancelled.")] = None
-    closed: Annotated[bool | None, about("true: no more items will be added; false: more may come.")] = None
+    closed: Annotated[bool | None, about("true: the list of items is complete; false: more may come.")] = None
     priority: Annotated[
-        Priority | None, about("-1000 to 1000; higher goes first among maps that share a limit.")
+        Priority | None, about("-1000 to 1000; the highest is served first among maps that share a limit.")
     ] = None
     rate: Annotated[Rate | None, about("Leases handed out per second, at most; 0 removes the rate.")] = None
     parallelism: Annotated[int | None, about("Workers at most, from 1 to 10000, of a map that has workers.")] = (
@@ -159,7 +161,7 @@ class NewItem(msgspec.Struct, frozen=True):
     value: Annotated[msgspec.Raw, about("Value of the item, any JSON up to 64 KiB.")]
     key: Annotated[str | None, about("Name of the item, repeated in its result.")] = None
     seconds: Annotated[Seconds | None, about("How long the item is expected to take, in seconds.")] = None
-    priority: Annotated[int, about("Higher goes first within the map.")] = 0
+    priority: Annotated[int, about("The highest is served first within the map.")] = 0
     memory: Annotated[Natural, about("Memory in bytes, when it needs more than the map's workers have.")] = 0
 
 
@@ -168,7 +170,7 @@ class AddItems(Query):
 
     first: Annotated[Natural | None, about("Number of the first line; the same items again add nothing.")] = None
     request: Annotated[str | None, about("Id of these lines; the same id again adds nothing.")] = None
-    close: Annotated[bool, about("No more items will be added afterwards.")] = False
+    close: Annotated[bool, about("The list of items is complete after these.")] = False
 
 
 class ItemPage(Query):
@@ -214,7 +216,7 @@ class MapCounts(Answer, frozen=True):
     workers: Annotated[int, about("Workers that are connected.")] = 0
     granted: Annotated[int, about("Leases ever given.")] = 0
     lost: Annotated[int, about("Leases that ended by preemption or silence.")] = 0
-    returned: Annotated[int, about("Leases given back unused.")] = 0
+    returned: Annotated[int, about("Leases returned unused.")] = 0
     failed: Annotated[int, about("Leases that ended by error, time-out or memory.")] = 0
     refused: Annotated[int, about("Answers that came too late to count.")] = 0
     twinned: Annotated[int, about("Leases given for items that another worker had too.")] = 0
@@ -240,8 +242,10 @@ class Map(Answer, frozen=True):
     uid: Annotated[str, about("Id of the map, never used again.")] = ""
     owner: Annotated[str, about("User who created it.")] = ""
     state: Annotated[str, about("running, paused, cancelled or finished.")] = MapState.RUNNING
-    closed: Annotated[bool, about("Whether no more items can be added.")] = False
-    priority: Annotated[int, about("-1000 to 1000; higher goes first among maps that share a limit.")] = 0
+    closed: Annotated[bool, about("Whether the list of items is complete.")] = False
+    priority: Annotated[
+        int, about("-1000 to 1000; the highest is served first among maps that share a limit.")
+    ] = 0
     policy: MapPolicy = MapPolicy()
     limits: Annotated[Mapping[str, int], about("Name of each limit, and the tokens that a lease holds.")] = {}
     counts: MapCounts = MapCounts()
@@ -265,7 +269,7 @@ class Map(Answer, frozen=True):
 
 
 class CreatedMap(Map, frozen=True):
-    """A map that was just created. `notes`, with workers: what was filled in, and what is to be known."""
+    """A map that was just created. `notes`, for a map with workers: defaults that were filled in, and advice."""
 
     notes: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
@@ -283,10 +287,10 @@ class ItemFailure(Answer, frozen=True, omit_defaults=True):
 
     at_ms: Annotated[int, about("When it failed, milliseconds since 1970-01-01 UTC.")]
     cause: Annotated[str, about("error, timeout, oom or lost.")]
-    message: Annotated[str, about("What the worker reported, a sentence.")]
+    message: Annotated[str, about("Message of the worker, a sentence.")]
     exit: Annotated[int | None, about("Exit code of the command; left out: none.")] = None
     tries: Annotated[int, about("Tries that had failed by then.")] = 0
-    output_bytes: Annotated[int, about("Size of the kept output in bytes.")] = 0
+    output_bytes: Annotated[int, about("Size of the stored output in bytes.")] = 0
 
 
 class MapItem(Answer, frozen=True, omit_defaults=True):
@@ -325,14 +329,14 @@ class ItemOutput(Answer, frozen=True):
 
 
 class ItemsAdded(Answer, frozen=True):
-    """What adding items came to."""
+    """The result of adding items."""
 
     added: Annotated[int, about("Items that this request added.")]
     total: Annotated[int, about("Items of the map now.")]
 
 
 class Retried(Answer, frozen=True):
-    """What a retry of a map came to."""
+    """The result of a retry of a map."""
 
     retried: Annotated[int, about("Dead items that are ready again.")]
 
@@ -358,14 +362,14 @@ class MapResult(Answer, frozen=True, omit_defaults=True):
 
 
 class OutputPart(Answer, frozen=True):
-    """A part of what items printed."""
+    """A part of the output of items."""
 
     id: Annotated[int, about("Number of the part; `after` takes it.")]
     at_ms: Annotated[int, about("When the worker sent it, milliseconds since 1970-01-01 UTC.")]
     pod: Annotated[str, about("Pod of the worker.")]
     item: Annotated[int, about("Number of the item; -1: a note of the worker itself.")]
     lease: Annotated[int, about("Number of the item's lease, from 1.")]
-    output: Annotated[bytes, about("What was printed, base64.")] = b""
+    output: Annotated[bytes, about("The output, base64.")] = b""
 
 
 class Limit(Answer, frozen=True):

@@ -8,15 +8,15 @@ from moorage.api.fields import Answer, Time, about
 
 
 class Node(Answer, frozen=True):
-    """A node: what it offers, and what is taken."""
+    """A node: its capacity, and how much of it is in use."""
 
     name: str
     state: Annotated[str, about("Ready, Cordoned or NotReady.")] = ""
-    reason: Annotated[str, about("Why it takes no pods, or what it lacks; empty: nothing is wrong.")] = ""
+    reason: Annotated[str, about("Why it takes no pods, or the resource that it lacks; empty: no problem.")] = ""
     cordoned: Annotated[bool, about("Whether the node takes no new pods.")] = False
     created: Annotated[Time | None, about("When the node joined the cluster.")] = None
-    instance_type: Annotated[str, about("Type of machine, by its label; empty: it bears none.")] = ""
-    region: Annotated[str, about("Region, by its label; empty: it bears none.")] = ""
+    instance_type: Annotated[str, about("Type of machine, by its label; empty: no such label.")] = ""
+    region: Annotated[str, about("Region, by its label; empty: no such label.")] = ""
     market: Annotated[str, about("spot (it may be taken away) or on-demand; empty: its labels do not say.")] = ""
     gpu_type: Annotated[str, about("GPU type, such as a100; empty: it has no GPUs.")] = ""
     gpus: Annotated[int, about("GPUs that pods can get in all.")] = 0

@@ -11,13 +11,13 @@ from moorage.api.use import Use
 
 
 class OverviewQuery(Query):
-    """What an overview has."""
+    """Optional parts of an overview."""
 
     advice: Annotated[bool, about("Advice by past runs of the same command, too.")] = False
 
 
 class JobEvent(Answer, frozen=True):
-    """What was reported about a Job or pod of a run."""
+    """An event of a Job or pod of a run."""
 
     at: Annotated[Time | None, about("When it was seen last; null: not known.")] = None
     reason: Annotated[str, about("One word, such as Evicted.")] = ""
@@ -30,18 +30,18 @@ class JobOverview(Answer, frozen=True):
     """A run with its use, events and advice, for users who may list Jobs of its namespace."""
 
     job: Job
-    use: Annotated[Use | None, about("What it used over its life; null: it cannot be read.")] = None
+    use: Annotated[Use | None, about("Its use over its life; null: it cannot be read.")] = None
     events: Annotated[
         tuple[JobEvent, ...],
         about("Newest events of its Jobs and pods, oldest first; empty: none, or hidden."),
     ] = ()
-    advice: Annotated[tuple[SizeAdvice, ...], about("What its work should ask for; empty: no advice.")] = ()
+    advice: Annotated[tuple[SizeAdvice, ...], about("Advice on its requests; empty: no advice.")] = ()
     idle: Annotated[
-        str, about("Since when it is idle, what comes, and why; empty: it is not, or is suspended.")
+        str, about("Since when it is idle, the next step, and why; empty: it is not, or is suspended.")
     ] = ""
-    checkpoint_warning: Annotated[str, about("What it risks by its checkpoints; empty: nothing.")] = ""
+    checkpoint_warning: Annotated[str, about("Warning about missing or old checkpoints; empty: none.")] = ""
     stopping: Annotated[tuple[str, ...], about("Names of the pods that are being deleted.")] = ()
     mount_problem: Annotated[
         str, about("Why volumes of its newest pod are not mounted; empty: nothing says so.")
     ] = ""
-    mount_hint: Annotated[str, about("What to do about `mountProblem`.")] = ""
+    mount_hint: Annotated[str, about("How to fix `mountProblem`.")] = ""

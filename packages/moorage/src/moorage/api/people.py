@@ -25,7 +25,7 @@ class NewAccount(Request):
 
 
 class AccountChange(Request):
-    """A change of an account. What is left out stays as it is."""
+    """A change of an account. Fields that are left out stay unchanged."""
 
     password: Annotated[Password | None, about("New password; sessions of the person end.")] = None
     groups: Annotated[Groups | None, about("All groups of the person, in place of the present ones.")] = None
@@ -43,7 +43,7 @@ class Account(Answer, frozen=True):
     source: Annotated[str, about("Where the person logs in: oidc (the identity provider) or local.")] = ""
     groups: Annotated[tuple[str, ...], about("Groups of the person.")] = ()
     disabled: Annotated[bool, about("Whether the person cannot log in.")] = False
-    reason: Annotated[str, about("Why the account is disabled; empty: no reason was given.")] = ""
+    reason: Annotated[str, about("Why the account is disabled; empty: not given.")] = ""
     created: Annotated[Time | None, about("When the account was created.")] = None
 
 
@@ -82,7 +82,7 @@ class AuditEntry(Answer, frozen=True):
         str, about("HTTP method of the request; for the Kubernetes API: create, update, delete or connect.")
     ]
     path: Annotated[str, about("Path of the request; for the Kubernetes API: path of the object.")]
-    what: Annotated[str, about("What was done, such as start run team/train; empty: see the path.")]
+    what: Annotated[str, about("Action, such as start run team/train; empty: see the path.")]
     address: Annotated[str, about("IP address that the request came from; empty: not known.")]
     status: Annotated[int, about("HTTP status of the answer; 0: no single request.")]
     client: Annotated[

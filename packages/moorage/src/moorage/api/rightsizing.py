@@ -1,4 +1,4 @@
-"""What runs should ask for, on the wire: `/api/v1/rightsize`."""
+"""Advice on the requests of runs, on the wire: `/api/v1/rightsize`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from moorage.api.fields import Answer, Natural, Query, Text, Time, about
 
 
 class RightsizeQuery(Query):
-    """Which work the advice is for, and what it asks for now. Left out: all work that you may read."""
+    """The work to advise on, and its present requests. Without filters: all work that you may read."""
 
     namespace: Annotated[Text, about("Only work of this namespace; left out: all that you may read.")] = ""
     run: Annotated[Text, about("Only the work of this run, also where there is no advice for it.")] = ""
@@ -21,7 +21,7 @@ class RightsizeQuery(Query):
 
 
 class AskedFor(Answer, frozen=True):
-    """What a run asks for."""
+    """The requests of a run."""
 
     cpu_milli: Annotated[int, about("Thousandths of a core; 0: nothing.")] = 0
     memory_bytes: Annotated[int, about("Memory limit in bytes; 0: none.")] = 0
@@ -29,24 +29,24 @@ class AskedFor(Answer, frozen=True):
 
 
 class SizeAdvice(Answer, frozen=True):
-    """One change of what work asks for."""
+    """One advised change of a request."""
 
-    kind: Annotated[str, about("What is advised, such as raise-memory-killed, lower-memory or no-gpus.")]
+    kind: Annotated[str, about("Kind of the advice, such as raise-memory-killed, lower-memory or no-gpus.")]
     resource: Annotated[str, about("memory, cpu or gpus.")]
-    asked: Annotated[int, about("What is asked for: bytes, thousandths of a core, or GPUs.")]
-    to: Annotated[int | None, about("What to ask for, in the same unit; null: no number can be told.")]
+    asked: Annotated[int, about("Present request: bytes, thousandths of a core, or GPUs.")]
+    to: Annotated[int | None, about("Advised request, in the same unit; null: the number is not known.")]
     used: Annotated[
         float,
-        about("What it stands on: the highest peak; the limit of a kill; of GPUs: percent, or GPUs at work."),
+        about("Its basis: the highest peak; the limit of a kill; of GPUs: percent, or GPUs in use."),
     ]
-    runs: Annotated[int, about("Number of past runs that it stands on.")]
+    runs: Annotated[int, about("Number of past runs behind it.")]
     hours: Annotated[float, about("Hours that these runs took; of GPUs: GPU-hours that were measured.")]
     option: Annotated[str, about("The change as an option of `moor run`; empty: none.")] = ""
     text: Annotated[str, about("The advice as a sentence.")] = ""
 
 
 class WorkAdvice(Answer, frozen=True):
-    """Runs of one user that do the same, and what they should ask for."""
+    """Runs of one user that do the same work, and the requests that they should use."""
 
     namespace: str
     owner: str

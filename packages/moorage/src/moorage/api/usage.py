@@ -10,9 +10,9 @@ from moorage.api.fields import Answer, Query, Text, Time, about
 
 
 class TopQuery(Query):
-    """A window of time, and what its use is summed up by."""
+    """A window of time, and the groups for which use is summed up."""
 
-    by: Annotated[Text, about("What rows are summed up by: user, namespace, run, workflow, type or gpu.")] = "user"
+    by: Annotated[Text, about("Group of each row: user, namespace, run, workflow, type or gpu.")] = "user"
     since: Annotated[Text, about("Start of the window: a span before now (24h, 7d), a day or RFC 3339.")] = "24h"
     until: Annotated[Text | None, about("End of the window, written as `since`; left out: now.")] = None
 
@@ -35,5 +35,5 @@ class Top(Answer, frozen=True):
 
     since: Annotated[Time, about("Start of the window.")]
     until: Annotated[Time, about("End of the window.")]
-    by: Annotated[str, about("What rows are summed up by: user, namespace, run, workflow, type or gpu.")] = "user"
+    by: Annotated[str, about("Group of each row: user, namespace, run, workflow, type or gpu.")] = "user"
     rows: Annotated[tuple[TopRow, ...], about("One row for each of `by`, the largest use first.")] = ()

@@ -1,4 +1,4 @@
-"""What pods use, measured: over their lives, and now."""
+"""Measured use of pods: over their lives, and now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from moorage.api.fields import Answer, Query, Time, about
 
 
 class UsePoint(Answer, frozen=True):
-    """What a pod used in a window: means, and peaks where they say so. null: not measured."""
+    """Use of a pod in a window: mean values, and peaks in fields named so. null: not measured."""
 
     start: Annotated[Time, about("Start of the window.")]
     seconds: Annotated[int, about("Length of the window.")]
@@ -25,7 +25,7 @@ class UsePoint(Answer, frozen=True):
 
 
 class PodSeries(Answer, frozen=True):
-    """What a pod used over its life. A window without a reading has no point."""
+    """Use of a pod over its life. A window without a reading has no point."""
 
     pod: str
     uid: str
@@ -37,7 +37,7 @@ class PodSeries(Answer, frozen=True):
 
 
 class Use(Answer, frozen=True):
-    """What the pods of a run or workspace used, those that are gone too."""
+    """Use of the pods of a run or workspace, including deleted pods."""
 
     step_seconds: Annotated[int, about("Length of a window; older points may be longer.")]
     pods: Annotated[tuple[PodSeries, ...], about("Pods with readings, in the order of their start.")] = ()
@@ -52,14 +52,14 @@ class UseQuery(Query):
 
 
 class PodNow(Answer, frozen=True):
-    """What a pod uses now. null: not measured."""
+    """Present use of a pod. null: not measured."""
 
     namespace: str
     pod: str
     uid: str
     owner: str
     node: str
-    title: Annotated[str, about("What it is of: its run, workspace, map or step; else its own name.")]
+    title: Annotated[str, about("Name of its run, workspace, map or step; else its own name.")]
     kind: Annotated[str, about("run, workspace, map, workflow or pod.")]
     at: Annotated[Time, about("When it was measured.")]
     gpus: Annotated[int, about("GPUs that it holds.")] = 0
@@ -72,7 +72,7 @@ class PodNow(Answer, frozen=True):
 
 
 class UseNow(Answer, frozen=True):
-    """What every measured pod uses now."""
+    """Present use of every measured pod."""
 
     now: Annotated[Time, about("When this was answered.")]
     pods: Annotated[tuple[PodNow, ...], about("By the time of GPUs in use, the largest first.")] = ()

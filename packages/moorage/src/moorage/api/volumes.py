@@ -59,7 +59,7 @@ class VolumeList(Answer, frozen=True):
 
 
 class StorageClass(Answer, frozen=True):
-    """A StorageClass, and what volumes of it can do."""
+    """A StorageClass, and the abilities of its volumes."""
 
     name: str
     default: Annotated[bool, about("Whether volumes without a StorageClass get this one.")] = False
@@ -69,7 +69,9 @@ class StorageClass(Answer, frozen=True):
     expands: Annotated[bool, about("Whether its volumes can be made larger.")] = False
     datasets: Annotated[str, about("How datasets are shared on it: shared, clone, no, or ? (not known).")] = ""
     provisioner: Annotated[str, about("Driver that creates the volumes.")] = ""
-    reclaim_policy: Annotated[str, about("What becomes of a deleted volume's data: Delete or Retain.")] = ""
+    reclaim_policy: Annotated[
+        str, about("Whether the data of a deleted volume are deleted or retained: Delete or Retain.")
+    ] = ""
 
 
 class StorageClassList(Answer, frozen=True):
@@ -77,7 +79,7 @@ class StorageClassList(Answer, frozen=True):
 
 
 class Helper(Answer, frozen=True):
-    """What a helper pod that copies files to and from a volume runs."""
+    """The image and Python of a helper pod that copies files to and from a volume."""
 
     image: Annotated[str, about("Image of Moorage on this cluster; empty: not known.")] = ""
     python: Annotated[str, about("Python of that image, or of the machine whose nodes run processes.")] = "python"

@@ -46,7 +46,7 @@ class ArgoObject(Answer, frozen=True):
 
 
 class Workflow(ArgoObject, frozen=True):
-    """A Workflow as Argo writes it; `status.nodes` holds what the server keeps of its nodes."""
+    """A Workflow as Argo writes it; `status.nodes` holds the nodes that the server stores."""
 
     kind: str = "Workflow"
 
@@ -156,12 +156,12 @@ class ListedByArgo(WorkflowChoice):
 
 
 class NewWorkflow(Request):
-    """A workflow to submit: a manifest in `workflow`, or a source in `from`, and what is added to it."""
+    """A workflow to submit: a manifest in `workflow`, or a source in `from`, and additions to it."""
 
     workflow: Annotated[dict[str, Any] | None, about("Manifest of the Workflow.")] = None
     source: Annotated[
         Text | None,
-        about("What it is made from: workflowtemplate/NAME, clusterworkflowtemplate/NAME or cronworkflow/NAME."),
+        about("Source: workflowtemplate/NAME, clusterworkflowtemplate/NAME or cronworkflow/NAME."),
     ] = msgspec.field(default=None, name="from")
     parameters: Annotated[tuple[str, ...], about("Arguments, each NAME=VALUE.")] = ()
     name: Annotated[Text, about("Name; left out: the manifest's.")] = ""
@@ -222,7 +222,7 @@ class ResumeWorkflow(Named):
 
 
 class SetNode(Named):
-    """Values for a suspended node, and whether it goes on."""
+    """Values for a suspended node, and whether the node continues."""
 
     node_field_selector: Annotated[Text, about("Which nodes, such as displayName=approve.")] = ""
     output_parameters: Annotated[
@@ -233,7 +233,7 @@ class SetNode(Named):
 
 
 class RetryWorkflow(Named):
-    """What runs again: what failed, and nodes that succeeded where chosen."""
+    """Nodes that run again: failed nodes, and selected nodes that succeeded."""
 
     restart_successful: Annotated[bool, about("Also run chosen nodes again that succeeded.")] = False
     node_field_selector: Annotated[Text, about("Which of them, such as displayName=train.")] = ""
@@ -244,7 +244,7 @@ class ResubmitWorkflow(Named):
     """A new workflow of the same spec."""
 
     parameters: Annotated[tuple[str, ...], about("Arguments that differ, each NAME=VALUE.")] = ()
-    memoized: Annotated[bool, about("Take over what succeeded: only the rest runs.")] = False
+    memoized: Annotated[bool, about("Reuse the results of nodes that succeeded; run only the rest.")] = False
 
 
 class LintWorkflow(Request):
@@ -292,7 +292,7 @@ class Done(Answer, frozen=True):
 
 
 class ArgoInfo(Answer, frozen=True):
-    """What Argo's clients ask a server; `controller`: who runs workflows here, moorage or argo."""
+    """The answer to the info request of Argo's clients; `controller` (moorage or argo) runs the workflows."""
 
     controller: str
     managed_namespace: str = ""
@@ -315,7 +315,7 @@ class ArgoVersion(Answer, frozen=True):
 
 
 class ArgoUser(Answer, frozen=True):
-    """Who asks, in the fields of Argo's."""
+    """The caller, in Argo's fields."""
 
     name: str
     subject: str = ""
@@ -338,7 +338,7 @@ class LogLine(Answer, frozen=True):
 
 
 def as_workflow(obj: Mapping[str, Any]) -> Workflow:
-    """A Workflow object as an answer; its phase is Pending until somebody has looked at it."""
+    """Return a Workflow object as an answer; its phase is Pending until a controller sets one."""
     status = dict(obj.get("status") or {})
     status["phase"] = status.get("phase") or "Pending"
     return Workflow(metadata=dict(obj.get("metadata") or {}), spec=dict(obj.get("spec") or {}), status=status)

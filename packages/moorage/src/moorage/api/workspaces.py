@@ -42,13 +42,13 @@ class Opening(Request):
 
 
 class Deletion(Query):
-    """What becomes of the home."""
+    """Whether the home volume is deleted too."""
 
     delete_home: Annotated[bool, about("Delete the volume of the home too, with all files on it.")] = False
 
 
 class WaitingFor(Answer, frozen=True):
-    """What keeps a workspace from running."""
+    """Why a workspace does not run."""
 
     reason: Annotated[str, about("One word, as in the condition Ready.")]
     message: Annotated[str, about("The same as a sentence.")] = ""
@@ -70,7 +70,7 @@ class Workspace(Answer, frozen=True):
     access: Annotated[
         str, about("login: the platform lets in whom RBAC allows; token: the application checks a token.")
     ] = ""
-    waiting_for: Annotated[WaitingFor | None, about("What keeps it from running; null: nothing does.")] = None
+    waiting_for: Annotated[WaitingFor | None, about("Why it does not run; null: it runs.")] = None
     image: Annotated[str, about("Container image; empty: the template's.")] = ""
     machine: Annotated[
         Mapping[str, str] | None, about("`group` and `type` of its machine; null: it uses `resources`.")
@@ -79,7 +79,9 @@ class Workspace(Answer, frozen=True):
         Mapping[str, Any], about("As `resources` in the spec: cpu, memory, gpus, gpuType, gpuResource.")
     ] = {}
     home: Annotated[str, about("PersistentVolumeClaim of the home.")] = ""
-    volumes: Annotated[tuple[str, ...], about("PersistentVolumeClaims that it mounts beside its home.")] = ()
+    volumes: Annotated[
+        tuple[str, ...], about("PersistentVolumeClaims that it mounts in addition to its home.")
+    ] = ()
     pod: Annotated[str, about("Name of the pod; empty: there is none.")] = ""
     node: Annotated[str, about("Node that the pod runs on; empty: not placed yet.")] = ""
     queue: Annotated[str, about("LocalQueue of Kueue that it names; empty: none.")] = ""
@@ -90,7 +92,7 @@ class Workspace(Answer, frozen=True):
     next_stop: Annotated[Time | None, about("Next stop by the schedule; null: none.")] = None
     ready_at: Annotated[Time | None, about("When it last became ready; null: not yet.")] = None
     created: Annotated[Time | None, about("When the workspace was created.")] = None
-    idle: Annotated[str, about("That it is idle, and what comes, in a few words; empty: it is in use.")] = ""
+    idle: Annotated[str, about("Its idle state and the next step, in a few words; empty: it is in use.")] = ""
     idle_why: Annotated[str, about("The measurements that say so.")] = ""
 
 
@@ -107,4 +109,4 @@ class Address(Answer, frozen=True):
     """An address that lets a browser in once, within a minute; by a token, as long as the workspace is there."""
 
     url: Annotated[str, about("Opens the workspace once, within a minute; treat it as a secret.")]
-    password: Annotated[str, about("What the application asks for; empty: nothing.")] = ""
+    password: Annotated[str, about("Password that the application asks for; empty: none.")] = ""

@@ -1,5 +1,5 @@
-"""The one client of our own server, for the SDK and the command line.
+"""The client of Moorage's server, for the SDK and the command line.
 
-Belongs here: where the server is, one request and its repetition, errors decoded. Does not belong here: what the
-answers mean (`api`).
+Belongs here: the server's address, requests and their retries, decoded errors. Does not belong here: the
+meaning of the answers (`api`).
 """

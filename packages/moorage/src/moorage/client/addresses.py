@@ -1,7 +1,7 @@
-"""Addresses at which servers were found, kept for the next commands.
+"""Cached addresses of servers, for later commands.
 
-To find a server, the Kubernetes API is asked for its ConfigMap, and addresses are tried. A command that asks the
-server once does without. Tokens are not kept here.
+To find a server, a command reads its ConfigMap from the Kubernetes API and tries addresses. A command that sends
+only one request skips this by the cache. Tokens are not stored here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ KEPT_MAX = 20
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server of a kubeconfig was found. `ca`: PEM; `by_login`: the login there says who asks."""
+    """The address of the server of a kubeconfig.
+
+    `ca`: PEM; `by_login`: requests use the login saved for this address.
+    """
 
     url: str
     ca: str = ""
@@ -34,13 +37,19 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def kept_address(connection: KubeConnection, now: datetime) -> Address | None:
-    """Where the server of a kubeconfig was found in the last hour; None: nothing is kept, or it cannot be read."""
+    """Return the server address of a kubeconfig that was stored in the last hour.
+
+    None if there is none, or on errors.
+    """
     address = _read().get(_key(connection))
     return address if address is not None and timedelta() <= now - address.found_at < HOLDS else None
 
 
 def keep_address(connection: KubeConnection, address: Address) -> None:
-    """Keep an address, in place of the one that was kept. The file is not written for the time alone."""
+    """Store an address in place of the previous one.
+
+    A newer time does not rewrite the file until half of `HOLDS`.
+    """
     known, key = _read(), _key(connection)
     before = known.pop(key, None)
     if (
@@ -58,7 +67,7 @@ def forget_address(connection: KubeConnection) -> None:
 
 
 def _key(connection: KubeConnection) -> str:
-    """Tells kubeconfigs apart: all that they say but their secrets."""
+    """A key that differs for each kubeconfig: a hash of all its fields except secrets."""
     return hashlib.sha256(repr(connection).encode()).hexdigest()
 
 

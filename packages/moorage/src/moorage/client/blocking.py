@@ -1,7 +1,7 @@
-"""Requests to a server whose address is known, without an event loop.
+"""Requests to a server at a known address, without an event loop.
 
-asyncio and aiohttp take longer to import than the server takes to answer. A command that asks once is done here:
-its coroutines never wait. What this cannot do raises `NeedsLoop`, before the server has changed anything.
+The import of asyncio and aiohttp takes longer than an answer of the server. A command that sends one request runs
+here: its coroutines never wait. Other cases raise `NeedsLoop`, before the server has changed anything.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 class NeedsLoop(Exception):
-    """The work has to be begun anew on an event loop."""
+    """The work must start again on an event loop."""
 
 
 def run_at_once(work: Coroutine[Any, Any, R]) -> R:
@@ -44,7 +44,10 @@ def run_at_once(work: Coroutine[Any, Any, R]) -> R:
 
 
 def known_server(connection: KubeConnection) -> Connection:
-    """The server of a kubeconfig, where it was found before. Raises NeedsLoop where nothing is kept of it."""
+    """Return a connection to the cached server of a kubeconfig.
+
+    Raises NeedsLoop without a usable cached address.
+    """
     now = SYSTEM.now()
     address = kept_address(connection, now)
     authorization = "" if address is None else _authorization(connection, address, now)
@@ -62,7 +65,7 @@ def known_server(connection: KubeConnection) -> Connection:
 
 
 def _authorization(connection: KubeConnection, address: Address, now: datetime) -> str:
-    """The header that says who asks, where this machine has it; else empty."""
+    """Return the Authorization header from the files of this machine; empty if they have no token."""
     token, issuer = "", issuer_of(connection)
     if address.by_login or issuer:
         login = Known.read().logins.get(address.url if address.by_login else issuer)
@@ -87,7 +90,7 @@ def _has_proxy(url: str) -> bool:
 
 
 def _begin_anew() -> bool:
-    """The server refused who asks: a server that was installed anew may have another address or other tokens."""
+    """Handle a refused token: a server that was installed again may have another address or other tokens."""
     raise NeedsLoop
 
 

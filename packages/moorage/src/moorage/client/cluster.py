@@ -1,4 +1,4 @@
-"""Which cluster a command or program talks to, as whom, and the connections to it and to its Moorage server."""
+"""The cluster and the user of a command or program, and its connections to the cluster and the Moorage server."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Cluster(Struct, frozen=True, kw_only=True):
 
 
 class Asked(Protocol):
-    """Moorage's server, as far as it says who asks."""
+    """A Moorage server that names the caller."""
 
     async def ask(self, kind: type[R], method: str, path: str) -> R: ...
 
 
 async def user_of(api: Api, as_user: str | None = None, *, server: Asked | None = None) -> str:
-    """Who the API server takes us for; where it cannot say, `as_user` or this machine's user.
+    """Return the user that the API server sees; where it does not report one, `as_user` or this machine's user.
 
-    An account of a person is that person, as admission says it too: known from a login on this machine, or by the
-    server.
+    The ServiceAccount of a person becomes the name of the person, as in admission. The name comes from a
+    login on this machine, or from the server.
     """
     username = await _username(api)
     if is_account(username):
@@ -62,7 +62,7 @@ async def user_of(api: Api, as_user: str | None = None, *, server: Asked | None 
 
 
 async def _username(api: Api) -> str:
-    """Who the API server takes us for; empty: it does not say."""
+    """Return the user that the API server sees; empty if it does not report one."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     try:
         answer = await api.create(SELF_SUBJECT_REVIEWS, review)
@@ -92,7 +92,7 @@ def _login() -> str:
         return f"uid-{os.getuid()}"
 
 
-FIELD_MANAGER = "moor"  # as which the command line marks what it creates and changes
+FIELD_MANAGER = "moor"  # field manager of the command line's writes
 
 
 def _log_warning(text: str) -> None:
@@ -120,7 +120,7 @@ async def open_cluster(target: Target, *, warned: Callable[[str], None] = _log_w
 
 
 def server_of(api: Api, connection: KubeConnection) -> Connection:
-    """The Moorage server of a cluster, asked as who the kubeconfig says."""
+    """Return the Moorage server of a cluster, for requests as the user of the kubeconfig."""
     return Connection(find_in_cluster(api, connection), patience=QUICK)
 
 
@@ -129,7 +129,7 @@ def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
     from moorage.client.proof import Prover
 
     prover = Prover(api, connection)
-    failure: NotReady | None = None  # what is out of reach is not looked for again and again
+    failure: NotReady | None = None  # an unreachable server is searched for only once
 
     async def find(stack: AsyncExitStack) -> Site:
         nonlocal failure

@@ -35,10 +35,10 @@ Address = Callable[[], Awaitable[tuple[str, Mapping[str, str]]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """`address` gives the server's URL and the headers that say who asks; tokens may change between requests.
+    """A server. `address` returns its URL and the headers with credentials; tokens may change between requests.
 
     `chosen`: the namespace that the user chose; empty: none. `forget`: drops credentials that the server refused
-    (401), and returns whether `address` gets others then.
+    (401), and returns whether `address` then returns other ones.
     """
 
     address: Address
@@ -65,14 +65,15 @@ class Patience(Struct, frozen=True, kw_only=True):
 
 REPLICA_SECONDS = 5.0  # a replica that died gets no new connections after a second or two; another answers
 USUAL = Patience()
-QUICK = Patience(answer_seconds=10.0, seconds=0.0)  # for what a command can do without
+QUICK = Patience(answer_seconds=10.0, seconds=0.0)  # for optional parts of a command
 
 
 class Sent(TypedDict, total=False):
-    """What goes with a request.
+    """Optional parts of a request.
 
-    `data`: a body that is encoded already, of `content_type`; `key`: asking again with it is as asking once.
-    `repeat`: it may be repeated (not given: a GET, or one with a key); `patience`: the `seconds` of `Patience`.
+    `data`: a body that is already encoded, of `content_type`; `key`: repeats with the same key have no
+    further effect. `repeat`: whether it may be repeated (default: a GET, or a request with a key);
+    `patience`: the `seconds` of `Patience`.
     """
 
     params: Mapping[str, object] | None
@@ -93,13 +94,13 @@ class Backoff:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew: there was an answer."""
+        """Reset the pauses after an answer."""
         self._began, self._failures = self._clock.monotonic(), 0
 
     async def wait(self, error: ApiError, *, least: float | None = None) -> None:
-        """Pause before the request is repeated; raise the error where that would not help.
+        """Pause before the request is repeated; raise the error if a repeat is of no use or patience is used up.
 
-        `least`: what the server asked for, in seconds.
+        `least`: the wait that the server asked for, in seconds.
         """
         self._failures += 1
         wait = PAUSES.after(self._failures) * random.uniform(0.7, 1.0) if least is None else least
@@ -136,7 +137,7 @@ class Connection:
         return (await self._open())[0]
 
     async def address(self) -> tuple[str, dict[str, str]]:
-        """The server's URL, and the headers that say who asks. Raises NotReady where there is no server."""
+        """Return the server's URL and the headers with credentials. Raises NotReady where there is no server."""
         url, headers = await (await self.site()).address()
         return url, dict(headers)
 
@@ -264,7 +265,7 @@ class Connection:
             await backoff.wait(error, least=_seconds(asked))
 
     async def _open(self) -> tuple[Site, Transport]:
-        if isinstance(self._find, tuple):  # what is known needs no lock, which would need an event loop
+        if isinstance(self._find, tuple):  # a known server needs no lock, which would need an event loop
             return self._find
         import asyncio
 
@@ -288,7 +289,7 @@ def at(address: Address, *, chosen: str = "", ca: str = "") -> Finder:
 
 
 def at_url(url: str, token: str = "", *, chosen: str = "", ca: str = "") -> Finder:
-    """Finds a server by its URL and a token (empty: nobody asks)."""
+    """Return a finder for a server with a known URL and token (empty: requests without credentials)."""
     known = (url.rstrip("/"), {"Authorization": f"Bearer {token}"} if token else {})
 
     async def address() -> tuple[str, Mapping[str, str]]:

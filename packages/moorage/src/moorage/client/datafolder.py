@@ -1,6 +1,6 @@
-"""The local cluster's data folder, for those who look for a cluster: where it is, and whether it runs.
+"""The data folder of the local cluster: its path, and whether its cluster runs.
 
-What `moor up` keeps in it is the command line's.
+The command line owns the files that `moor up` stores in it.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _served_folders(proc: Path) -> Iterator[Path]:
 
 
 def way_to(folders: list[Path]) -> str:
-    """How commands reach local clusters that run in folders of their own; empty: none runs."""
+    """Return how commands reach local clusters that run in other data folders; empty if none runs."""
     if not folders:
         return ""
     first = shlex.quote(str(folders[0]))

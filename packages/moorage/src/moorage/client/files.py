@@ -1,7 +1,7 @@
-"""Files that commands write for people: kubeconfigs, logins, results, backups. Standard library only.
+"""Files that commands write for users: kubeconfigs, logins, results, backups. Standard library only.
 
-A regular file is there whole, or as it was before. A symbolic link stays: the file that it leads to is written.
-A device, a pipe or a socket stays what it is: the content is written into it.
+A regular file is replaced as a whole or not at all. A symbolic link remains, and its target is written. A device,
+pipe or socket remains, and the content is written into it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _meant(path: Path) -> Path:
 def _is_stream(path: Path) -> bool:
     """Whether a path is a device, pipe or socket, or a name of an open file, such as /dev/stdout.
 
-    One that another user made counts as a file: they would read what is written.
+    One that another user made counts as a file, because that user would read the content.
     """
     if path.absolute().is_relative_to("/dev") or path.absolute().is_relative_to("/proc"):
         return path.exists()
@@ -80,7 +80,7 @@ def _is_stream(path: Path) -> bool:
 
 
 def _mode(path: Path) -> int:
-    """Permissions for what replaces a file; those of a new one are cut by the umask."""
+    """Return the permissions for the replacement of a file; the umask reduces those of a new file."""
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except OSError:

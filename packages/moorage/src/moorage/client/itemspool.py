@@ -19,7 +19,7 @@ from moorage_kube.errors import UsageError
 
 
 class Spool(Struct):
-    """The items as lines for the server, in a file that goes when it is closed."""
+    """The items as lines for the server, in a file that is deleted when it is closed."""
 
     file: BinaryIO
     count: int

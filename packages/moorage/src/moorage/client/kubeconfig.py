@@ -47,7 +47,7 @@ def make_kubeconfig(
 
 
 def merge_kubeconfig(existing: Mapping[str, Any], made: Mapping[str, Any]) -> Obj:
-    """The existing kubeconfig with what was made: entries of the same name are replaced, others stay."""
+    """Merge new entries into a kubeconfig: entries of the same name are replaced, others remain."""
     merged = {"apiVersion": "v1", "kind": "Config"} | dict(existing)
     for table in TABLES:
         names = {entry["name"] for entry in made[table]}

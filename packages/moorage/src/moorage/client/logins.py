@@ -69,7 +69,7 @@ class Known(msgspec.Struct):
             raise NotReady(f"{path} cannot be read: {error}", hint="remove it and log in again") from error
 
     def find(self, url: str | None) -> Saved:
-        """Raises NotReady where nobody is logged in."""
+        """Return the login of an address, or the current one. Raises NotReady if there is none."""
         wanted = (url or self.current).rstrip("/")
         if (login := self.logins.get(wanted)) is None:
             where = f" to {wanted}" if wanted else ""
@@ -86,7 +86,7 @@ class Known(msgspec.Struct):
             self.current = next(iter(self.logins), "")
 
     def person_of(self, username: str) -> str:
-        """Who logged in here and is known to the API server by that name; empty: nobody."""
+        """Return the person with a login here that the API server knows by that name; empty if there is none."""
         from moorage.model.people import account_user
 
         names = {login.name for login in self.logins.values() if login.name}

@@ -34,11 +34,11 @@ from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import ApiError
 
 SILENT_SECONDS = 120.0  # patience between two parts of a stream
-PATIENCE_SECONDS = 600.0  # a server that is away longer ends what is patient
+PATIENCE_SECONDS = 600.0  # then patient requests fail
 UPLOAD_LINES = 10_000  # items in one request
 UPLOAD_BYTES = 8 * 1024 * 1024
 NDJSON = "application/x-ndjson"
-AT_ONCE = Patience(seconds=0.0)  # what is not patient fails at the first answer that does not come
+AT_ONCE = Patience(seconds=0.0)  # other requests fail at the first missing answer
 
 
 def map_client(address: Address, *, ca: str = "", clock: Clock = SYSTEM) -> MapClient:
@@ -99,7 +99,7 @@ class MapClient:
         await self._connection.ask(Deleted, "DELETE", _path(namespace, name))
 
     async def token(self, namespace: str, name: str) -> str:
-        """What the map's workers present."""
+        """Return the token of the map's workers."""
         return (
             await self._connection.ask(WorkerToken, "POST", _path(namespace, name, "token"), repeat=True)
         ).token
@@ -144,10 +144,10 @@ class MapClient:
         close: bool = True,
         seen: Callable[[int], None] = lambda _: None,
     ) -> int:
-        """Add all lines of a file; the first has number `first`. What is there already is passed over.
+        """Add all lines of a file; the first has number `first`. Items that exist already are skipped.
 
-        A connection that breaks is taken up again where it broke. `seen` is told how many were sent. Returns the
-        number of lines. Memory: one request's lines.
+        After a broken connection it continues at the same place. It calls `seen` with the number of lines
+        sent so far. Returns the number of lines. Memory: one request's lines.
         """
         at = first
         while part := await asyncio.to_thread(_take, lines):
@@ -189,7 +189,7 @@ class MapClient:
     async def output(
         self, namespace: str, name: str, *, item: int | None = None, follow: bool = False
     ) -> AsyncIterator[OutputPart]:
-        """What items have printed."""
+        """Yield the output of items."""
         path = _path(namespace, name, "output")
         params: dict[str, object] = {"follow": follow or None, "item": item}
         async for line in self._resumed(path, params, lambda line: int(json.loads(line)["id"]), silence=None):

@@ -1,8 +1,8 @@
-"""Show the Moorage server who we are where our kubeconfig has a client certificate and no token.
+"""Tokens of the Moorage server for kubeconfigs that have a client certificate and no token.
 
-A certificate ends at the API server; ours never sees it. So we make a CertificateSigningRequest that nobody is to
-sign: the API server writes into it who made it. Then we show our server that its key is ours. See
-docs/design/0014-server-from-outside.md.
+The API server checks the certificate; the Moorage server never sees it. The client creates a
+CertificateSigningRequest that no controller signs: the API server writes its creator into it. Then the client
+proves to the Moorage server that it has the key of the request. See docs/design/0014-server-from-outside.md.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ KEPT = 20  # tokens of clusters
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token of the server that stands for who the API server says we are."""
+    """A token of the server for the user that the API server named."""
 
     text: str = field(repr=False)
     expires: datetime
@@ -72,9 +72,9 @@ class Prover:
         return self._token.text
 
     def forget(self, url: str) -> bool:
-        """Drop the token that the server at an address refused; whether there was one.
+        """Drop the token that the server at an address refused. Returns whether there was one.
 
-        A server that was installed anew does not know the tokens of the old one.
+        A server that was installed again does not know the tokens of the old one.
         """
         key = _key(self._connection, url)
         was_kept = self._token is not None or key in kept_tokens()
@@ -93,7 +93,7 @@ class Prover:
             except Forbidden as error:
                 from moorage.present.forbidden import refusal_of
 
-                refusal = refusal_of(error.message)  # in words of its own, that our hint stays with it
+                refusal = refusal_of(error.message)  # a new error, so that our hint is shown
                 raise Forbidden(
                     "the Moorage server cannot see your client certificate, and you may not prove who you are: "
                     f"{refusal.sentence('') if refusal else error.message}",
@@ -106,12 +106,14 @@ class Prover:
                 answer = await connection.ask(Proved, "POST", "/api/v1/login/proof", body=body)
             finally:
                 await connection.close()
-                with contextlib.suppress(ApiError):  # who may not delete it leaves that to Kubernetes
+                with contextlib.suppress(
+                    ApiError
+                ):  # without the right to delete it: Kubernetes deletes it later
                     await api.delete(SIGNING_REQUESTS, name)
         return Token(answer.token, answer.expires)
 
     async def _own_api(self, stack: contextlib.AsyncExitStack) -> Api:
-        """The API as ourselves, where the kubeconfig acts as somebody else: the server checks that anew."""
+        """Return the API without impersonation: the server itself checks the right to impersonate."""
         if not self._connection.impersonate_user:
             return self._api
         from moorage_kube.remote.client import KubeClient
@@ -150,7 +152,7 @@ def sign(key: ec.EllipticCurvePrivateKey, name: str, audience: str) -> str:
     return base64.b64encode(key.sign(proof_text(name, audience), ec.ECDSA(hashes.SHA256()))).decode()
 
 
-# --- tokens that are kept
+# --- stored tokens
 
 
 def _file() -> Path:
@@ -158,7 +160,10 @@ def _file() -> Path:
 
 
 def _key(connection: KubeConnection, url: str) -> str:
-    """Tells kubeconfigs apart: cluster and credentials; and servers, but for the ports of port-forwards."""
+    """A key that differs by cluster and credentials, and by server.
+
+    Port-forwards of all ports count as one server.
+    """
     plugin = connection.exec_plugin
     who = (
         connection.server,
@@ -171,7 +176,7 @@ def _key(connection: KubeConnection, url: str) -> str:
 
 
 def kept_tokens() -> dict[str, Token]:
-    """What earlier commands got; nothing where the file is missing or damaged."""
+    """Return the tokens of earlier commands; empty where the file is missing or damaged."""
     try:
         rows: Mapping[str, Mapping[str, str]] = json.loads(_file().read_text())
         return {key: Token(row["token"], parse_rfc3339(row["expires"])) for key, row in rows.items()}

@@ -1,8 +1,8 @@
-"""The way from a kubeconfig to the cluster's Moorage server, from wherever the kubeconfig is used.
+"""Routes from a kubeconfig to the cluster's Moorage server, from the machine of the command.
 
-In this order: the server that the kubeconfig's tokens come from, or that this person is logged in to; the
-addresses of the ConfigMap, `publicUrl` first; a port-forward through the API server. What does not answer is
-passed over.
+In this order: the server that issued the kubeconfig's token, or that has a login of this user; the addresses
+of the ConfigMap, `publicUrl` first; a port-forward through the API server. Addresses that do not answer are
+skipped.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class By(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """An address of the server, and what to trust and to show there."""
+    """An address of the server, with its certificate authority and the token to send."""
 
     by: By
     url: str
@@ -62,10 +62,11 @@ class Way:
 
 
 def ways(info: Info, connection: KubeConnection, logins: Mapping[str, Saved], *, account: str = "") -> list[Way]:
-    """The addresses to try, the best first.
+    """Return the addresses to try, the best first.
 
-    A kubeconfig's token goes to the server that gave it, and to those that the cluster itself names: a server that
-    claims to belong to a cluster is not believed. `account`: whom the API server takes us for; empty: not known.
+    A kubeconfig's token is sent only to the server that issued it, and to servers that the cluster itself
+    names. The claim of a server that it belongs to a cluster is not enough. `account`: the user that the API
+    server sees; empty: not known.
     """
     candidates: list[Way] = []
     if issuer := issuer_of(connection):
@@ -98,7 +99,7 @@ def is_named(saved: Saved, info: Info) -> bool:
 
 
 def needs_account(info: Info, connection: KubeConnection, logins: Mapping[str, Saved]) -> bool:
-    """Whether `ways` has to know whom the API server takes us for."""
+    """Whether `ways` needs the user that the API server sees."""
     return not issuer_of(connection) and any(not is_named(s, info) for s in logins_of(connection, logins))
 
 
@@ -124,7 +125,10 @@ def needs_probe(way: Way, connection: KubeConnection) -> bool:
 
 
 async def reach(api: Api, connection: KubeConnection, candidates: Sequence[Way], stack: AsyncExitStack) -> Way:
-    """The first way that works. What it opens is closed with the stack. Raises NotReady, saying what was tried."""
+    """Return the first address that works. A port-forward is closed with the stack.
+
+    Raises NotReady with the addresses tried and their faults.
+    """
     tried: list[str] = []
     for way in candidates:
         if not needs_probe(way, connection):
@@ -153,7 +157,7 @@ async def _fault_of(way: Way) -> str:
     """Why an address is of no use; empty: a server answers there."""
     transport = HttpTransport(way.ca)
     path, headers = "/healthz", {}
-    if way.token:  # whoever is no longer logged in there goes another way
+    if way.token:  # a session that has ended uses the next address
         path, headers = "/api/v1/login", {"Authorization": f"Bearer {way.token}"}
     try:
         async with asyncio.timeout(PROBE_SECONDS):
@@ -184,9 +188,9 @@ def _fault_of_forward(error: MoorageError) -> str:
 
 @asynccontextmanager
 async def forwarded(api: Api) -> AsyncIterator[Way]:
-    """The server at a free port of this machine, for as long as the block lasts. Raises MoorageError.
+    """Forward a free port of this machine to the server, until the block ends. Raises MoorageError.
 
-    Whoever shares this machine can connect to the port too; they meet the server's login there, as anywhere.
+    Other users of this machine can connect to the port too; the server asks them to log in, as everywhere.
     """
     forward = _Forward(api)
     await forward.begin()
@@ -200,7 +204,7 @@ async def forwarded(api: Api) -> AsyncIterator[Way]:
 
 
 class _Forward:
-    """Connections to a ready pod of the server; to another one where that has gone."""
+    """Connections to a ready pod of the server; when that pod is deleted, to another one."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -231,7 +235,7 @@ class _Forward:
             async with self._room, self._connection() as port:
                 await join_streams(port, reader, writer)
         except asyncio.CancelledError:
-            pass  # by `close`, and nobody else; asyncio would log a traceback
+            pass  # only by `close`; asyncio would log a traceback
         except (MoorageError, ConnectionError, TimeoutError) as error:
             log.debug("a forwarded connection failed", extra={"error": str(error)})
         finally:
@@ -244,7 +248,7 @@ class _Forward:
         if first is None:
             try:
                 first = await self._open()
-            except (NotFound, BadRequest):  # the pod is gone, or has ended
+            except (NotFound, BadRequest):  # the pod was deleted, or has ended
                 await self._choose()
                 first = await self._open()
         async with first as port:

@@ -16,7 +16,7 @@ from moorage_kube.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a program said. See `find_site` for what counts where it said nothing."""
+    """The arguments of a program. `find_site` describes the defaults."""
 
     url: str | None = None
     token: str | None = field(default=None, repr=False)
@@ -39,7 +39,7 @@ async def find_site(given: Given, stack: AsyncExitStack, env: Mapping[str, str])
     $MOORAGE_TOKEN, or that login); the cluster of `kubeconfig`, `context` or $MOORAGE_KUBECONFIG; the last login;
     the running local cluster, or kubectl's.
 
-    Raises UsageError for a token without a URL, NotReady where there is nothing, or nobody is logged in.
+    Raises UsageError for a token without a URL, NotReady if there is no server or no login.
     """
     by_cluster = given.context is not None or given.kubeconfig is not None
     if given.url is None and given.token is not None:

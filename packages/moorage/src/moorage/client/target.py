@@ -27,7 +27,7 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:
-    """The kubeconfig file to use; None means what kubectl would use.
+    """Return the kubeconfig file to use; None for kubectl's default.
 
     `--kubeconfig`, then `--data`, then $MOORAGE_KUBECONFIG; then, when neither a context nor $KUBECONFIG is
     set, the local cluster of the default data folder while it runs. Raises NotReady for a `--data` folder
@@ -39,7 +39,9 @@ def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:
         folder = target.data.absolute()
         kubeconfig = running_kubeconfig(folder)
         if kubeconfig is None:
-            raise NotReady(f"no cluster is running in {folder}", hint=f"start it: moor up --data {target.data}")
+            raise NotReady(
+                f"there is no running cluster in {folder}", hint=f"start it: moor up --data {target.data}"
+            )
         return kubeconfig
     if KUBECONFIG.read(env) or env.get("KUBECONFIG") or target.context is not None:
         return None
@@ -47,7 +49,7 @@ def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:
 
 
 def chosen_connection(target: Target) -> Connection:
-    """How the Kubernetes API is reached, and as whom. Raises NotReady where no cluster is configured."""
+    """Return the address and credentials of the Kubernetes API. Raises NotReady if a cluster is not configured."""
     try:
         connection = load_connection(choose_kubeconfig(target, os.environ), context=target.context)
     except NotReady as error:
@@ -59,13 +61,16 @@ def chosen_connection(target: Target) -> Connection:
 
 
 def _with_clusters_here(error: NotReady, target: Target) -> NotReady:
-    """The error, with how to reach the local clusters that run in folders of their own."""
+    """Add to an error's hint how to reach local clusters that run in other data folders."""
     way = "" if target.data else way_to(running_folders())
     return NotReady(error.message, hint="\n".join(filter(None, (error.hint, way)))) if way else error
 
 
 def last_login() -> Connection | None:
-    """The cluster of the last login on this machine; None: nobody is logged in, or its server names no cluster."""
+    """Return the cluster of the last login on this machine.
+
+    None without a login, or if its server names no cluster.
+    """
     known = Known.read()
     saved = known.logins.get(known.current)
     if saved is None or not saved.cluster.get("server"):

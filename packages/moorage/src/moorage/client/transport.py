@@ -140,9 +140,9 @@ class HttpTransport:
 
 
 async def _session_of(ca: str) -> AsyncGenerator[aiohttp.ClientSession, None]:
-    """A session that closes itself when nobody closed it.
+    """Yield a session that closes itself if its user does not close it.
 
-    The event loop closes a generator that is forgotten, and all that are left when it ends.
+    The event loop closes a generator that is no longer referenced, and all remaining ones when it ends.
     """
     import ssl
 
