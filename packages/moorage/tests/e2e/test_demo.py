@@ -86,7 +86,7 @@ def test_a_demo_starts_after_an_interrupted_one_and_each_command_to_try_works(tm
                 break
         assert done.returncode == 0, done.stdout + done.stderr
         noted = [line for line in done.stderr.splitlines() if "still starting" not in line]  # on a busy machine
-        assert noted == ["removing what the demo before left"]
+        assert noted == ["removing the files of the previous demo"]
         assert "resumed from the checkpoint after epoch 15" in done.stdout
         assert re.search(r"items +200: 200 done, 0 failed", done.stdout)
         assert "50 pictures in /exam, a network trained for 30 epochs" in done.stdout

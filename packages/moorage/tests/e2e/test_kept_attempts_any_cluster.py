@@ -115,7 +115,7 @@ async def test_a_cancelled_run_keeps_its_log_and_facts(scene):
     assert (shown["state"], shown["node"]) == ("Cancelled", pod["spec"]["nodeName"])
     text = (await scene.moor("show", "stopped")).stdout
     assert "Failed, gone" in text or "Succeeded, gone" in text
-    assert "its pod is gone" not in text
+    assert "its pod is deleted" not in text
 
 
 @pytest.mark.cluster("scheduler", "controllers", "kubelet")

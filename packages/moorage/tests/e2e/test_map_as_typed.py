@@ -111,7 +111,7 @@ def test_an_open_map_takes_more_items_and_ends_when_it_is_closed(cluster, name, 
     until(lambda: status(cluster, name), lambda one: one["counts"]["done"] == 3)
     assert status(cluster, name)["state"] == "running"
     more = cluster.moor("map", "add", name, "--range", "3:5", "--close")
-    assert f"{name} has 5 items, no more will come" in more.stderr
+    assert f"{name} has 5 items; the list is complete" in more.stderr
     until(lambda: status(cluster, name), lambda one: one["state"] == "finished")
     found = [json.loads(line)["value"] for line in cluster.moor("map", "results", name).stdout.splitlines()]
     assert found == [{"n": n, "square": n * n} for n in range(5)]

@@ -146,7 +146,7 @@ def test_the_whole_life_of_an_installation_whose_services_are_down(cluster: Clus
     assert info is not None
     assert info["data"]["publicUrl"] == "https://a.example.org"
     held = cluster.moor("uninstall", "--delete-data", "--yes", "--timeout", "3s", check=False)
-    assert "is still going" in held.stderr  # somebody else's finalizer is on the dataset
+    assert "is still being deleted" in held.stderr  # somebody else's finalizer is on the dataset
     release(cluster)
     wait_until("nothing of ours is left", lambda: left_of_ours(cluster) == set())
     for resource, name in ((NAMESPACES, "moorage-system"), (CRDS, "datasets.moorage.dev")):

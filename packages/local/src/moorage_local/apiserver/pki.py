@@ -90,7 +90,7 @@ def find_pki_problems(folder: Path) -> dict[str, str]:
     Raises PermissionError for a file that may not be read.
     """
     kept = ("ca.crt", "ca.key", "tokens.key")
-    problems = {name: "is gone" for name in kept if not (folder / name).is_file()}
+    problems = {name: "is missing" for name in kept if not (folder / name).is_file()}
     if "tokens.key" not in problems and (size := (folder / "tokens.key").stat().st_size) != SIGNING_KEY_BYTES:
         problems["tokens.key"] = f"holds {size} bytes instead of {SIGNING_KEY_BYTES}"
     if "tokens.key" not in problems and _noted(folder).get("tokens.key", digest := _digest(folder)) != digest:

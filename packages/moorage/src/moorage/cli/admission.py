@@ -1,7 +1,7 @@
-"""The webhook of admission beside a local cluster, as a process: nothing that users' texts drive runs in it.
+"""The admission webhook of a local cluster as a separate process: it runs no code of users.
 
-A change that it cannot judge is refused: what keeps it busy would stop everybody. The supervisor of `moor up`
-starts `python -m moorage.cli.admission`; on a real cluster `moor webhook` is a process of its own in any case.
+It refuses changes that it cannot judge, so load on its process would block every user. The supervisor of `moor up`
+starts `python -m moorage.cli.admission`; on a real cluster `moor webhook` is a separate process anyway.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The advice of `moor run`: what past runs of the same command used."""
+"""The advice of `moor run`, from the measured use of past runs of the same command."""
 
 from __future__ import annotations
 

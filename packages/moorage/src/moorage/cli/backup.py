@@ -1,7 +1,7 @@
-"""`moor backup`: all that Moorage keeps outside the Kubernetes API, as one file.
+"""`moor backup`: all data of Moorage outside the Kubernetes API, as one file.
 
-On a real cluster the server makes it. Of a local cluster it is made from the data folder, whether the cluster runs
-or not, and holds the objects too: there is no etcd that somebody else backs up.
+On a real cluster the server creates it. For a local cluster the command creates it from the data folder, also
+while the cluster is stopped. It then includes the objects, because there is no etcd with its own backup.
 """
 
 from __future__ import annotations
@@ -40,16 +40,19 @@ if TYPE_CHECKING:
     examples={
         "moor backup moorage.backup": "back up the cluster that commands use",
         "moor backup --data ./cluster moorage.backup": "back up a local cluster, also a stopped one",
-        "moor restore --dry-run moorage.backup": "check it, and print what is in it",
+        "moor restore --dry-run moorage.backup": "check it, and print its contents",
     }
 )
 @target_options
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 def backup(target: Target, file: Path) -> None:
-    """Back up what Moorage keeps outside the Kubernetes API: maps, logins, the audit log, GPU use, kept logs.
+    """Back up the data of Moorage outside the Kubernetes API.
 
-    FILE is written whole, or not at all; a file that is there is replaced. On a cluster back up etcd too: objects,
-    accounts and Secrets are there. A local cluster's backup holds its objects. Volumes: `moor volume backup`.
+    Maps, logins, the audit log, GPU use, stored logs.
+
+    FILE is written completely, or not at all; an existing file is replaced. On a cluster back up etcd too:
+    objects, accounts and Secrets are there. A local cluster's backup includes its objects. Volumes: `moor
+    volume backup`.
     """
     if not file.absolute().parent.is_dir():
         raise UsageError(f"folder {file.absolute().parent} not found")
@@ -87,7 +90,7 @@ def _existing(folder: DataFolder) -> DataFolder:
 
 
 def described(rows: dict[str, int]) -> str:
-    """What a backup holds, for people."""
+    """Describe the contents of a backup for people."""
     names = (
         ("maps", "map"),
         ("results", "result"),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from moorage.cli.embedded import Copy
 
 QUEUE = "queue.db"
-DAMAGED = "damaged"  # the folder in which what was replaced is kept
+DAMAGED = "damaged"  # the folder of replaced files
 _SCRATCH = ".restoring-"
 
 
@@ -52,24 +52,27 @@ def bring_back(
     logs: Path | None = None,
     dry_run: bool,
 ) -> list[str]:
-    """Make all new files beside the old ones, then set the old ones aside and put the new ones in their place.
+    """Create all new files next to the old ones, then move the old ones to `damaged` and rename the new ones.
 
-    `logs`: a folder that replaces that of kept logs, or is not there; None: they stay. Logs come before databases.
+    `logs`: a folder that replaces the stored logs, or a missing folder; None: they remain. Logs come before
+    databases.
 
-    Cut short at any moment, what is missing is found by the next start, and this can be done again: the manifest
-    knows a database until the new file is in its place, so that one that is gone is missed.
+    It may stop at any moment: the next start finds missing files, and the command can run again. The manifest
+    lists a database until the new file is in place, so that a start notices a missing one.
     """
     from moorage.cli.embedded import embedded
     from moorage_kube.databasefile import disk_errors, forget, log_files, read_mark, sync_folder
 
     aside = folder.path / DAMAGED / SYSTEM.now().astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    # make the new files first: a failure up to here leaves the folder as it was
     with disk_errors(folder.path), contextlib.ExitStack() as unless_prepared:
         unless_prepared.callback(_remove_scratch, folder.path)
         prepared, steps = _prepare(folder, copy, wanted, logs, dry_run=dry_run)
         unless_prepared.pop_all()
     steps += [f"set {name} aside: {embedded().NOT_COPIED[name]}" for name in dropped]
     if dry_run:
-        return [*steps, f"keep what is replaced in {aside}"]
+        return [*steps, f"move replaced files to {aside}"]
+    # move the old files away, databases with their logs; a mark makes a start notice a missing one
     for name in (*wanted, *dropped, *((LOGS_FOLDER,) if logs is not None else ())):
         path = folder.path / name
         beside: tuple[Path, ...] = ()
@@ -84,21 +87,23 @@ def bring_back(
                 target = aside / old.relative_to(folder.path)
                 target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 old.rename(target)
+    # put each new file in place, and make the rename durable before the next one
     for name, scratch in prepared:
         final = folder.path / name
         final.parent.mkdir(exist_ok=True, mode=0o700)
         scratch.rename(final)
         sync_folder(final.parent)
+    # only now mark databases as whole: a start accepts the restored, older data
     for name in wanted:
         if name.endswith(".db"):
             _mark(folder.path / name)
-    return [*steps, f"what was replaced is in {aside}"]
+    return [*steps, f"replaced files are in {aside}"]
 
 
 def _prepare(
     folder: DataFolder, copy: Copy | None, wanted: Sequence[str], logs: Path | None, *, dry_run: bool
 ) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Make the new files beside the old ones: their names and where they are, and what was done in words."""
+    """Create the new files next to the old ones. Returns their names and paths, and the steps as sentences."""
     steps: list[str] = []
     prepared: list[tuple[str, Path]] = []
     for name in wanted:
@@ -107,7 +112,7 @@ def _prepare(
         if name == CLUSTER:
             steps += _prepare_cluster(folder, copy, scratch, dry_run=dry_run)
         else:
-            steps.append(f"bring back {name} of {rfc3339(copy.taken)}")
+            steps.append(f"restore {name} of {rfc3339(copy.taken)}")
             if not dry_run:
                 _copy_file(copy.path / name, scratch)
                 if name == QUEUE:
@@ -118,7 +123,7 @@ def _prepare(
         shutil.rmtree(scratch, ignore_errors=True)
         if logs.is_dir():
             shutil.copytree(logs, scratch)
-            prepared.insert(0, (LOGS_FOLDER, scratch))  # while a database is gone, nobody starts on half of both
+            prepared.insert(0, (LOGS_FOLDER, scratch))  # while a database is missing, a start is refused
     return prepared, steps
 
 
@@ -147,7 +152,7 @@ def _prepare_cluster(folder: DataFolder, copy: Copy, scratch: Path, *, dry_run: 
         )
         with scratch.open("rb") as file:
             os.fsync(file.fileno())
-    steps = [f"bring back {CLUSTER} of {rfc3339(copy.taken)}: {counted(copy.objects, 'object')}"]
+    steps = [f"restore {CLUSTER} of {rfc3339(copy.taken)}: {counted(copy.objects, 'object')}"]
     if restored.adopted:
         count = counted(len(restored.adopted), "pod")
         steps.append(f"put back {count} younger than it: {', '.join(restored.adopted)}")
@@ -171,7 +176,10 @@ def _mark_as_replaced(database: Path) -> None:
 
 
 def _mark(database: Path) -> None:
-    """A mark that fits the restored file: what it lacks was given up knowingly. None where it counts nothing."""
+    """Write a mark that fits the restored file, which accepts its loss of data.
+
+    Remove the mark if it has no count.
+    """
     from moorage_kube.databasefile import Mark, forget, reading, write_mark
 
     with reading(database) as db:

@@ -1,4 +1,4 @@
-"""`moor budget`: what may be used in a period, and what is used of it."""
+"""`moor budget`: limits of use in a period, and the use so far."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADERS = ("BUDGET", "FOR", "USED", "LIMIT", "UNIT", "PERCENT", "PERIOD", "UNTIL
 
 @console.group(
     examples={
-        "moor budget list": "your budgets, and what is used of them",
+        "moor budget list": "your budgets, and their use",
         "moor budget show vision-month": "one budget",
     }
 )
@@ -36,7 +36,7 @@ def budget() -> None:
 @console.output_option
 @target_options
 def list_budgets(target: Target, output: str) -> int:
-    """List what is used of every budget that holds for you. Administrators see everybody's."""
+    """List the use of every budget that applies to you. Administrators see all budgets."""
 
     async def work(session: Session) -> int:
         answer = await _ask(session)
@@ -48,7 +48,7 @@ def list_budgets(target: Target, output: str) -> int:
 
 @budget.command(
     examples={
-        "moor budget show vision-month": "what is used of it, and until when it holds",
+        "moor budget show vision-month": "its use, and the end of its period",
         "moor budget show vision-month -o json": "the same for programs",
     }
 )
@@ -56,7 +56,7 @@ def list_budgets(target: Target, output: str) -> int:
 @console.document_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
-    """Show one budget: who has used how much of it, and what follows."""
+    """Show one budget: the use by each user or tenant, and its effect when it is used up."""
 
     async def work(session: Session) -> int:
         answer = await _ask(session)

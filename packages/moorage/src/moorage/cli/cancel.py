@@ -16,7 +16,7 @@ from moorage_kube.errors import ApiError, NotFound
 
 @console.command(
     examples={
-        "moor cancel train-7f3a": "stop a run; its checkpoint is kept",
+        "moor cancel train-7f3a": "stop a run; its checkpoint remains",
         "moor cancel sweep-1 sweep-2 sweep-3": "stop several runs",
         "moor cancel --delete train-7f3a": "delete it too, so that its name is free again",
     }
@@ -25,12 +25,12 @@ from moorage_kube.errors import ApiError, NotFound
 @click.option(
     "--delete",
     is_flag=True,
-    help="Also delete the runs with their pods; their names are free again. Kept logs stay on the server.",
+    help="Also delete the runs with their pods; their names are free again. Stored logs remain on the server.",
 )
-@click.option("--forget", is_flag=True, help="Also delete the runs, and erase what the server keeps of them.")
+@click.option("--forget", is_flag=True, help="Also delete the runs, and erase the server's records of them.")
 @target_options
 def cancel(target: Target, names: tuple[str, ...], delete: bool, forget: bool) -> int:
-    """Stop runs: their pods get their grace period, and no new attempt starts. Checkpoints are kept."""
+    """Stop runs: their pods get their grace period, and no new attempt starts. Checkpoints remain."""
 
     async def work(session: Session) -> int:
         done = await asyncio.gather(
@@ -55,7 +55,7 @@ def cancel(target: Target, names: tuple[str, ...], delete: bool, forget: bool) -
 
 
 async def _cancel(session: Session, name: str, *, delete: bool, forget: bool) -> str:
-    """Stop one run, and say what was done."""
+    """Stop one run. Returns the result as a sentence."""
     missing: NotFound | None = None
     outcome = ""
     try:
@@ -76,5 +76,5 @@ async def _cancel(session: Session, name: str, *, delete: bool, forget: bool) ->
     pods = await erase_kept(session, name)
     if missing is not None and not pods:
         raise missing
-    erased = f"what was kept of {pods} {'pod' if pods == 1 else 'pods'} is erased"
+    erased = f"records of {pods} {'pod' if pods == 1 else 'pods'} erased"
     return f"{outcome}; {erased}" if outcome else f"{name} was deleted before; {erased}"

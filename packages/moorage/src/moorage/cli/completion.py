@@ -58,7 +58,7 @@ class _Moor(click.Group):
 
 
 def _names_only() -> bool:
-    """Whether the shell still asks for the command's name itself: then no module is imported.
+    """Whether the shell completes the command's own name, which needs no import of its module.
 
     COMP_CWORD is the number of the word to complete; fish puts the word itself there.
     """

@@ -1,7 +1,8 @@
-"""What people and programs get to read: tables, JSON, YAML or names on stdout; all else on stderr.
+"""Output for people and programs: tables, JSON, YAML or names on stdout; all else on stderr.
 
-Nothing else in `cli` writes to a terminal. What others have written (names, messages, reasons) moves no cursor and
-forges no line: its control characters are shown as escapes. `raw` alone passes bytes on as they are: logs.
+Only this module of `cli` writes to a terminal. Texts of others (names, messages, reasons) cannot move the
+cursor or fake a line: their control characters are shown as escapes. Only `raw` passes bytes on unchanged:
+logs.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ document_option = click.option(
 
 
 class Command(click.Command):
-    """A command whose help ends with examples: what to type, and what it is for."""
+    """A command with examples at the end of its help: a line to type, and its purpose."""
 
     def __init__(self, *args: Any, examples: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -88,9 +89,11 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does. `get` with a name shows one object; alone it lists all, as with kubectl.
+        """Resolve as click does, and `get` as kubectl.
 
-        A group with a command `get` of its own calls that, but for the word alone.
+        With a name it shows one object, without arguments it lists all.
+
+        In a group that has its own command `get`, only the single word `get` lists.
         """
         is_alone = not args[1:] or (args[1].startswith("-") and "get" not in self.commands)
         if args[:1] == ["get"] and "list" in self.commands and is_alone:
@@ -119,7 +122,7 @@ Group.group_class = Group
 def command(
     name: str | None = None, *, examples: Mapping[str, str] | None = None, **attributes: Any
 ) -> Callable[[Callable[..., Any]], Command]:
-    """`click.command` with examples: each line to type, with a comment on what it is for.
+    """`click.command` with examples: each line to type, with a comment on its purpose.
 
     The line may end with a redirection or a pipe. A test parses every example.
     """
@@ -148,17 +151,17 @@ def show(*lines: str) -> None:
 
 
 def show_text(text: str, *, nl: bool = True) -> None:
-    """A text of several lines on stdout: a document, or what `as_lines` and tables made.
+    """Print a text of several lines on stdout: a document, or the result of `as_lines` or a table.
 
-    Its line ends and tabs stay, no other control character does.
+    Line ends and tabs remain; other control characters are shown as escapes.
     """
     click.echo(visible_lines(text), nl=nl)
 
 
 def say(*lines: str) -> None:
-    """Lines to the person, on stderr; commands in them bear the cluster's options that were typed.
+    """Print lines for the user on stderr. Commands in them get the cluster options that the user typed.
 
-    Each stays one line, as with `show`. On a terminal, what is wrong stands out.
+    Each remains one line, as with `show`. On a terminal, the head of an error has a colour.
     """
     text = as_lines(as_typed(line) for line in lines)
     head, colon, rest = text.partition(":")
@@ -168,7 +171,7 @@ def say(*lines: str) -> None:
 
 
 def ask_hidden(text: str) -> str:
-    """What is typed without being shown. Raises UsageError when the input ends first, as with Ctrl-D."""
+    """Read a line without showing it. Raises UsageError when the input ends first, as with Ctrl-D."""
     import getpass
 
     from moorage_kube.errors import UsageError
@@ -177,7 +180,7 @@ def ask_hidden(text: str) -> str:
         return getpass.getpass(text)
     except EOFError:
         raise UsageError(
-            "no password was given: the input has ended", hint="in a script, send it to --password-stdin"
+            "password missing: the input has ended", hint="in a script, send it to --password-stdin"
         ) from None
 
 
@@ -200,7 +203,7 @@ def confirm(question: str) -> None:
 
 
 def raw(data: bytes | str, *, nl: bool = True) -> None:
-    """On stdout as it is: what a program printed, and our own ways to move the cursor or to colour."""
+    """Print unchanged on stdout: the output of a program, or our own codes for cursor and colour."""
     click.echo(data, nl=nl, color=True if has_colour(sys.stdout) else None)
 
 
@@ -313,7 +316,7 @@ def print_document(document: Any, output: str) -> None:
 
 
 def as_yaml(document: Any) -> str:
-    """YAML in the order given, without aliases. What is no plain text in it is escaped, as YAML escapes it."""
+    """Return YAML in the given order, without aliases. Characters that are not plain text are escaped."""
     import yaml
 
     class Plain(yaml.SafeDumper):

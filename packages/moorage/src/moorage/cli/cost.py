@@ -1,4 +1,4 @@
-"""`moor cost`: what nodes cost and who bears how much of it, two ways of billing, and the installed prices."""
+"""`moor cost`: the cost of nodes and each user's share of it, two ways of billing, and the installed prices."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _until_option = click.option("--until", default=None, help="End of the period, w
     examples={
         "moor cost prices prices.yaml": "install the prices of this cluster",
         "moor cost report --by tenant": "the money of the last 30 days",
-        "moor cost compare --pod-billing autopilot.yaml": "what another way of billing would cost",
+        "moor cost compare --pod-billing autopilot.yaml": "the cost of another way of billing",
     }
 )
 def cost() -> None:
-    """Show what nodes cost, and who bears how much of it."""
+    """Show the cost of nodes, and the share of each user and team."""
 
 
 @cost.command(
@@ -71,9 +71,10 @@ def cost() -> None:
 def report(target: Target, output: str, prices: Path | None, **asked: str | None) -> int:
     """Show the money of a period: used, allocated and idle.
 
-    A node's price is shared by what pods ask for; the rest is IDLE. Of pods with GPUs, money is USED as far as
-    their GPUs were busy, and UNUSED as far as they were not. NOT-MEASURED are pods without GPUs or samples. Rows
-    add up to the total. Members see themselves and their team by name, and all others as (others).
+    Pods share a node's price in proportion to their requests; the rest is IDLE. Of pods with GPUs, money is
+    USED as far as their GPUs were busy, and UNUSED as far as they were not. NOT-MEASURED are pods without
+    GPUs or samples. Rows add up to the total. Members see themselves and their team by name, and all others
+    as (others).
     """
     query = {"by": asked["by"], "since": asked["since"], "until": asked["until"], "timeZone": asked["time_zone"]}
     query = {name: value for name, value in query.items() if value is not None}
@@ -220,7 +221,7 @@ def read_prices(path: Path) -> str:
 
 
 def show_costs(answer: Costs, output: str) -> None:
-    """Print a report; where prices are from, and what to know, beside it."""
+    """Print a report on stdout, with the source of prices and remarks on stderr."""
     rows = [*answer.rows, *([answer.total] if answer.total else [])]
     cells = [
         [row.name, *(getattr(row, column) for column in COLUMNS), f"{row.gpu_hours:.2f}", str(row.pods)]
@@ -245,7 +246,7 @@ def show_costs(answer: Costs, output: str) -> None:
 
 
 def show_compared(answer: Compared) -> None:
-    """Print both sums, and what costs most."""
+    """Print both sums, and the most expensive work."""
     what = "a month of 30 days" if answer.is_month else f"{rfc3339(answer.since)} to {rfc3339(answer.until)}"
     saved = "" if answer.saved_percent is None else f"{answer.saved_percent:+.1f} %"
     console.say(f"nodes: {_source(answer.node_prices)}")

@@ -1,6 +1,6 @@
-"""The local cluster's data folder: where it is, what stands in it, whether it can be used.
+"""The local cluster's data folder: its path and its files, and whether it can be used.
 
-Standard library only, so that the first second of `moor up` is not spent on imports.
+Standard library only, so that `moor up` does not spend its first second on imports.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ DEFAULT_PORTS = {"api": 6443, "server": 8080, "ingress": 8081, "extender": 0, "w
 OPTIONS = {"server": "--port", "api": "--api-port", "ingress": "--ingress-port"}
 
 
-_DAMAGED_HINT = "`moor restore` shows the copies that are kept of it and brings one back"
+_DAMAGED_HINT = "`moor restore` lists the copies of it, and restores one"
 
 
 class Config(Struct):
-    """What config.json holds. `nodes` are dicts with the fields of the local cluster's NodeSpec."""
+    """The contents of config.json. `nodes` are dicts with the fields of the local cluster's NodeSpec."""
 
     nodes: list[dict[str, Any]] = field(default_factory=list)
     ports: dict[str, int] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Config(Struct):
 
 
 def _config_fault(config: Config) -> str | None:
-    """What is missing in a configuration that was written by a start of the cluster."""
+    """Return the fault of a configuration that a start of the cluster has written; None if it is complete."""
     if not (
         isinstance(config.nodes, list) and config.nodes and all(isinstance(node, dict) for node in config.nodes)
     ):
@@ -74,7 +74,7 @@ def _config_fault(config: Config) -> str | None:
 
 
 def unusable(error: OSError) -> DataFolderError:
-    """What is said of a part of the folder that cannot be read or written."""
+    """Return the error for a part of the folder that cannot be read or written."""
     if isinstance(error, FileExistsError | IsADirectoryError | NotADirectoryError):
         kind = "folder" if isinstance(error, IsADirectoryError) else "file"
         return DataFolderError(
@@ -99,7 +99,7 @@ class DataFolder:
         return (self.path / "VERSION").exists()
 
     def check_version(self) -> None:
-        """Raise DataFolderError when the folder belongs to another layout, or to nobody we know."""
+        """Raise DataFolderError when the folder has another layout, or is not a data folder of Moorage."""
         if not self.path.exists():
             return
         if not self.path.is_dir():
@@ -133,7 +133,7 @@ class DataFolder:
             )
 
     def _looks_ours(self) -> bool:
-        """Whether a folder whose VERSION is damaged or gone was made by us: `moor up` then names the file."""
+        """Whether a folder with a damaged or missing VERSION is ours: `moor up` then names the file."""
         return any((self.path / name).exists() for name in ("cluster.db", MANIFEST, "copies", "run/lock"))
 
     def prepare(self) -> None:
@@ -159,7 +159,7 @@ class DataFolder:
             ) from error
 
     def _shut(self) -> None:
-        """Let nobody else read tokens, keys, databases and logs."""
+        """Remove other users' access to tokens, keys, databases and logs."""
         folders = [self.path, *(self.path / part for part in PARTS), *self.path.glob("nodes/*")]
         for folder in folders:
             if folder.is_dir() and not folder.is_symlink():
@@ -189,9 +189,9 @@ class DataFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[int]:
-        """Hold the lock of a folder that is there; what inherits the descriptor goes on holding it.
+        """Hold the lock of an existing folder. Processes that inherit the descriptor continue to hold it.
 
-        Raises AlreadyRunning, and DataFolderError where nothing can be written.
+        Raises AlreadyRunning, and DataFolderError where the folder is not writable.
         """
         try:
             self.run.mkdir(mode=0o700, exist_ok=True)
@@ -296,7 +296,10 @@ class DataFolder:
         return table
 
     def tokens(self, user: str) -> dict[str, str]:
-        """Bearer tokens by role (admin, page and one per service), made at the first call and then kept."""
+        """Return bearer tokens by role (admin, page and one per service).
+
+        The first call creates and stores them.
+        """
         table = self.load_tokens() or {}
         by_role = {entry["role"]: token for token, entry in table.items()}
         wanted: dict[str, dict[str, Any]] = {"admin": {"user": user, "groups": ["system:masters"]}}
@@ -304,7 +307,7 @@ class DataFolder:
             groups = ["system:serviceaccounts", f"system:serviceaccounts:{name.split(':')[2]}"]
             wanted[role] = {"user": name, "groups": groups}
         wanted["page"] = {"user": "", "groups": []}  # not a login of the API: the web page's own
-        wanted["metrics"] = {"user": "", "groups": []}  # nor this: the server reads with it what GPUs do
+        wanted["metrics"] = {"user": "", "groups": []}  # nor this: the server reads GPU metrics with it
         changed = False
         for role, entry in wanted.items():
             token = by_role.get(role)

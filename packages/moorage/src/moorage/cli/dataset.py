@@ -91,6 +91,7 @@ def create(
     url = f"volume:{upload_name(name)}" if is_here else source_url(source)
 
     async def work(session: Session) -> int:
+        # leave unset fields out, so that the defaults of the kind apply
         source_of = {"url": url, "secret": secret, "anonymous": anonymous, "unpack": unpack}
         wanted = {
             "source": {key: value for key, value in source_of.items() if value},
@@ -106,6 +107,7 @@ def create(
             dry_run=dry_run,
         )
         obj = datasets.plan_dataset(request, await session.user())
+        # a dry run first, so that an invalid dataset is refused before files are copied
         if is_here and not dry_run:
             await datasets.create_dataset(session.api, obj, dry_run=True)  # refused before a file is copied
             await _upload(session, Path(source), name, size, storage_class)
@@ -113,6 +115,7 @@ def create(
         console.show_text(console.as_yaml(obj).rstrip("\n") if dry_run else name)
         if dry_run:
             return 0
+        # a local folder is followed to its end, because the command must delete the uploaded volume
         if is_here:
             return await _follow_upload(session, name)
         if not wait:
@@ -124,7 +127,7 @@ def create(
 
 
 def source_url(source: str) -> str:
-    """What was typed, as the kind takes it. Raises UsageError for what is neither."""
+    """Return the URL of a typed source, as the kind accepts it. Raises UsageError for a text of neither form."""
     if source.partition(":")[0] in ("s3", "gs", "https", "http", "volume"):
         return source
     raise UsageError(
@@ -139,14 +142,14 @@ def is_folder_here(source: str) -> bool:
 
 
 def upload_name(dataset: str) -> str:
-    """The volume by which a folder of this machine comes; it goes once the dataset is ready."""
+    """Return the name of the volume for the upload of a local folder; it is deleted once the dataset is ready."""
     return f"dataset-{dataset}-upload"
 
 
 async def _upload(session: Session, folder: Path, name: str, size: str, storage_class: str) -> None:
-    """Copy a folder onto a volume of its own; the same command after a break continues it.
+    """Copy a folder onto a separate volume; the same command after an interruption continues the copy.
 
-    Where no file can be copied, the volume is removed again, unless an earlier command made it.
+    If the copy cannot start, the volume is deleted again, unless an earlier command created it.
     """
     from moorage.cli.shipping import Credentials
     from moorage.cli.volumecp import copy_in, helper_runtime, note_credentials
@@ -164,15 +167,17 @@ async def _upload(session: Session, folder: Path, name: str, size: str, storage_
         nonlocal has_started
         has_started = True
 
+    # an existing volume is from an earlier, interrupted command: continue with it
     with contextlib.suppress(AlreadyExists):
         await session.api.create(PVCS, claim, session.namespace)
         is_new = True
     try:
         result = await copy_in(session, str(folder), volume, runtime, on_start=start)
+    # a copy that has begun can continue; a new, empty volume is of no use
     except BaseException:
         if has_started:
             console.note(
-                f"volume {volume} keeps what was copied: the same command continues; to give up:"
+                f"volume {volume} has the files copied so far. Run the same command to continue; to cancel:"
                 f" moor volume delete {volume}"
             )
         elif is_new:
@@ -212,7 +217,7 @@ async def _follow_upload(session: Session, name: str) -> int:
 
 
 def _way_out(dataset: Dataset, secret: str) -> str:
-    """What to do about a fill that failed."""
+    """Return how to fix a failed fill."""
     refill = f"moor dataset refill {dataset.name}"
     if dataset.reason != "SourceDenied":
         return f"fix the cause, then run: {refill}"
@@ -320,7 +325,7 @@ def list_(target: Target, output: str) -> int:
 )  # fmt: skip
 @target_options
 def show(target: Target, name: str, output: str) -> int:
-    """Show a dataset: its progress, its contents, who may read it and who used it."""
+    """Show a dataset: its progress, its contents, the users who may read it and those who used it."""
 
     async def work(session: Session) -> int:
         item = await datasets.get_dataset(session.api, session.namespace, name)
@@ -359,7 +364,7 @@ def show(target: Target, name: str, output: str) -> int:
     }
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("datasets"))
-@click.option("--force", is_flag=True, help="Also delete datasets in use: print what breaks, and stop their pods.")
+@click.option("--force", is_flag=True, help="Also delete datasets in use: print the affected pods, and stop them.")
 @click.option("--yes", is_flag=True, help="Do not ask. All their files are lost.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> int:
@@ -420,7 +425,7 @@ def refill(target: Target, name: str) -> int:
 def share(target: Target, name: str, more: tuple[str, ...], fewer: tuple[str, ...]) -> int:
     """Set which other tenants may read a dataset."""
     if not more and not fewer:
-        raise UsageError("no tenant is named: use --with TENANT or --without TENANT")
+        raise UsageError("tenant missing: use --with TENANT or --without TENANT")
 
     async def work(session: Session) -> int:
         readers = await datasets.change_readers(session.api, session.namespace, name, add=more, remove=fewer)

@@ -48,7 +48,7 @@ def docker(target: Target, words: tuple[str, ...], only_env: bool, host_env: boo
     """Run a Docker command on this cluster: `moor docker -- run --gpus 1 IMAGE python train.py`.
 
     It needs the `docker` command, but no Docker daemon. `--env` is for other clients, such as the Python package;
-    what it prints is valid as long as your token.
+    its output is valid as long as your token.
     """
 
     async def work(session: Session) -> int:

@@ -1,10 +1,10 @@
-"""A port of this machine that leads Docker's command line to a server behind a proxy.
+"""A local port that connects Docker's command line to a server behind a proxy.
 
 Docker's command line ends its side of an attached connection as soon as it has nothing to type. nginx then closes
-both sides, and the output is lost (`ngx_http_upstream_process_upgraded`). Here that end is kept back: the server
-closes the connection once all is said.
+both sides, and the output is lost (`ngx_http_upstream_process_upgraded`). The relay does not pass this end on: the
+server closes the connection after all output.
 
-Each connection carries one request, so that no more than its head is read here.
+Each connection carries one request, so the relay reads only its head.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TYPES = re.compile(r"-[a-zA-Z]*i[a-zA-Z]*|--interactive(=true)?")
 
 
 def types_into(words: Sequence[str]) -> bool:
-    """Whether a Docker command passes on what is typed: the end of that must reach the server."""
+    """Whether a Docker command passes stdin on: its end must then reach the server."""
     return "exec" in words and any(_TYPES.fullmatch(word) for word in words)
 
 
@@ -64,7 +64,7 @@ async def relayed(url: str, ca: str = "") -> AsyncIterator[str]:
                     await end.wait_closed()
 
     def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # kept: the streams of asyncio refer to each other weakly, and a connection would be collected
+        # asyncio's streams have only weak references to each other: without this, a connection is collected
         task = asyncio.get_running_loop().create_task(serve(reader, writer))
         open_connections.add(task)
         task.add_done_callback(open_connections.discard)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     }
 )
 def doctor() -> None:
-    """Find problems of a cluster, and print what to do."""
+    """Find problems of a cluster, and print how to fix them."""
 
 
 @doctor.command(
@@ -50,8 +50,9 @@ def doctor() -> None:
 def nodes(target: Target, node: str | None, threshold: float, gpu_threshold: float, output: str) -> int:
     """Explain why the cluster autoscaler keeps a node.
 
-    Names the pods that hold it and the rule each breaks, as the cluster autoscaler judges. What only it knows
-    (minimum sizes of node groups, its waiting times) is not judged. Needs the right to list nodes and pods.
+    Names the pods that hold it and the rule each breaks, as the cluster autoscaler judges. Facts that only
+    the autoscaler knows (minimum sizes of node groups, its waiting times) are not judged. Needs the right to
+    list nodes and pods.
     """
 
     async def work(session: Session) -> int:
@@ -110,7 +111,7 @@ def install(
 ) -> int:
     """Check a cluster before Moorage is installed, or an installation after it.
 
-    Each check says what was found, what is missing or wrong, why it matters and how to fix it. The exit code is 1
+    Each check reports its result, the missing or wrong part, why it matters and how to fix it. The exit code is 1
     when something required is missing or wrong. Nothing is changed: the pod of --probe is deleted again.
     """
     if probe and not image:
@@ -119,18 +120,21 @@ def install(
         raise click.UsageError("--image and --image-pull-secret go with --probe")
 
     async def work(session: Session) -> int:
+        # imported here, because `moor doctor nodes` does not need them
         from moorage.actions.imageprobe import probe_image
         from moorage.actions.installfacts import read_facts
         from moorage.cli.doctortext import verdicts_json, verdicts_text
         from moorage.client.logins import Known
         from moorage.decide.installcheck.checks import judge
 
+        # the probe is optional: it creates a pod
         api = cast("InstallApi", session.api)
         pulled = (
             await probe_image(api, image, session.namespace, clock=session.clock, pull_secrets=image_pull_secrets)
             if image
             else None
         )
+        # certificate authorities of logins, to check the public address as users do
         facts = await read_facts(
             api,
             clock=session.clock,
@@ -138,6 +142,7 @@ def install(
             probe=pulled,
             authorities={login.url: login.ca for login in Known.read().logins.values()},
         )
+        # the exit code is for scripts
         verdicts = judge(facts)
         if output == "text":
             for line in verdicts_text(facts, verdicts):

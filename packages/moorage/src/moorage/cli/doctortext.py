@@ -12,7 +12,7 @@ from moorage_kube.resources import Obj
 
 
 def report_text(reports: Sequence[NodeReport]) -> Iterator[str]:
-    """A paragraph per node: the verdict, then each hold with what to do."""
+    """Yield a paragraph per node: the verdict, then each hold and how to remove it."""
     for report in reports:
         pods = f"{report.moving} pod{'' if report.moving == 1 else 's'} to move"
         verdict = "could go" if report.may_go else "stays"

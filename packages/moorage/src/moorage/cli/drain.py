@@ -19,7 +19,7 @@ from moorage_kube.moments import format_duration
 
 @console.command(
     examples={
-        "moor drain node-1": "evict all pods, and wait until they are gone",
+        "moor drain node-1": "evict all pods, and wait until they are deleted",
         "moor drain node-1 --timeout 10m": "wait 10 minutes at most",
         "moor uncordon node-1": "use it again afterwards",
     }
@@ -47,7 +47,7 @@ def drain(
     ignore_daemonsets: bool,
     force: bool,
 ) -> int:
-    """Cordon a node, evict its pods, and wait until they are gone.
+    """Cordon a node, evict its pods, and wait until they are deleted.
 
     Runs get their grace period to write a checkpoint, and start again on another node.
     """

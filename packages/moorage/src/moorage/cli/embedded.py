@@ -1,7 +1,7 @@
 """The embedded control plane of `moor up`, found by its entry point.
 
-All other modules meet it through the Kubernetes API. Here is what `up`, `down`, `backup` and `restore` use of it;
-`moorage_local.embedding` says where each part is.
+All other modules use it through the Kubernetes API. These are the parts that `up`, `down`, `backup` and `restore`
+need; `moorage_local.embedding` names the module of each part.
 """
 
 from __future__ import annotations

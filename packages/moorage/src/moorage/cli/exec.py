@@ -1,4 +1,4 @@
-"""`moor exec`: a command or a shell beside the command of a run."""
+"""`moor exec`: a command or a shell in the container of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SHELL_MISSING = 127  # exit code of a shell for a command that does not exist
 
 
 class ExecApi(Protocol):
-    """What starts commands in containers: `KubeClient` does."""
+    """Starts commands in containers; `KubeClient` implements it."""
 
     async def exec(
         self,
@@ -62,10 +62,11 @@ def exec_(
     pod: str | None,
     container: str | None,
 ) -> int:
-    """Run a command beside a run's own, in its container. Without a command: a shell.
+    """Run another command in the container of a run. Without a command: a shell.
 
     It exits with the exit code of the command.
     """
+    # without a command, a shell with a terminal
     if not command:
         if not terminal.is_terminal():
             raise UsageError(
@@ -73,11 +74,13 @@ def exec_(
                 hint=f"give a command: moor exec {name} -- nvidia-smi",
             )
         command, stdin, tty = SHELL, True, True
+    # in a pipe a terminal would add control characters to the output
     if tty and not terminal.is_terminal():
         console.note("-t is left out: standard input and output are not a terminal")
         tty = False
 
     async def work(session: Session) -> int:
+        # the newest pod that runs, unless the options name another
         place = await running_pod_of_run(session.api, session.namespace, name, attempt=attempt, pod=pod)
         process = await cast(ExecApi, session.api).exec(
             place.pod,
@@ -89,8 +92,9 @@ def exec_(
         )
         async with process, terminal.ending_with_reader():
             code = await (_with_terminal(process) if tty else _pass(process, stdin=stdin))
+        # the shell's own exit code says that it is missing; other commands report it themselves
         if code == SHELL_MISSING and command is SHELL:
-            console.say("no shell was found in the container")
+            console.say("the container has no shell")
         return code
 
     return in_session(target, work)
@@ -134,8 +138,8 @@ async def _pass(process: ExecProcess, *, stdin: bool) -> int:
 
 
 async def _send(process: ExecProcess) -> None:
-    """Send what comes on stdin, and its end."""
-    with contextlib.suppress(ServerError):  # the command has ended, or the server cannot be told of the end
+    """Send stdin, and its end."""
+    with contextlib.suppress(ServerError):  # the command has ended, or the server cannot receive the end
         async with contextlib.aclosing(terminal.read_stdin()) as pieces:
             async for data in pieces:
                 await process.write(data)

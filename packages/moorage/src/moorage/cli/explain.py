@@ -1,4 +1,4 @@
-"""`moor explain`: why a run waits, who holds what it needs, and how it ended."""
+"""`moor explain`: why a run waits, which pods hold the missing resources, and how it ended."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from moorage_kube.errors import Forbidden, NotFound, NotReady
 
 @console.command(
     examples={
-        "moor explain train-7f3a": "why a run waits or failed, and what to do",
+        "moor explain train-7f3a": "why a run waits or failed, and how to fix it",
         "moor explain train-7f3a -o json": "the same for a program",
-        "moor explain nightly-x7k2p": "which steps of a workflow run, and what the others wait for",
+        "moor explain nightly-x7k2p": "which steps of a workflow run, and why the others wait",
         "moor explain nightly-x7k2p/fit": "why one step of a workflow waits",
     }
 )
@@ -28,11 +28,13 @@ from moorage_kube.errors import Forbidden, NotFound, NotReady
 @console.document_option
 @target_options
 def explain(target: Target, name: str, output: str) -> int:
-    """Explain why a run or a pod waits: what is missing, who holds it and until when, its place in the queue, and
-    what would start now. Of a run that has ended: how it ended, what that means, and what to do.
+    """Explain why a run or a pod waits.
 
-    NAME may be a workflow (`@latest`: the newest one), or WORKFLOW/STEP: which steps run, and what the others
-    wait for. For other users' runs, it prints only what every user may read.
+    The missing resources, the pods that hold them and until when, its place in the queue, and requests that
+    would start now. Of a run that has ended: how it ended, the cause, and how to fix it.
+
+    NAME may be a workflow (`@latest`: the newest one), or WORKFLOW/STEP: which steps run, and why the others
+    wait. For other users' runs, it prints only the facts that every user may read.
     """
 
     async def work(session: Session) -> int:

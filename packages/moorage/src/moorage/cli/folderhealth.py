@@ -1,6 +1,6 @@
-"""Which files a data folder has, and which of them are damaged, or less than they were. Looks only.
+"""Check the files of a data folder: missing, damaged, or with less data than before. Changes nothing.
 
-What was there is known by the manifest of databases, and by the newest copy.
+The manifest of databases and the newest copy show which files existed before.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ WITHOUT_COPY = {
 
 
 class Damage(Struct, frozen=True, kw_only=True):
-    """A file, by its name in the folder, and what is wrong with it as the end of a sentence."""
+    """A file, by its name in the folder, and its problem as the end of a sentence."""
 
     file: str
     problem: str
 
 
 def find_damage(folder: DataFolder) -> list[Damage]:
-    """Every file of a stopped cluster's folder that is damaged, gone, or holds less than was acknowledged.
+    """Return every file of a stopped cluster's folder that is damaged, missing, or lacks acknowledged data.
 
-    None for a folder in which no cluster ever ran. Raises StorageError for what cannot be looked at.
+    Empty for a folder without a previous cluster. Raises StorageError for files that cannot be checked.
     """
     path = folder.path
     if not path.is_dir():
@@ -52,7 +52,7 @@ def find_damage(folder: DataFolder) -> list[Damage]:
     if CLUSTER not in problems and (is_gone or not (path / CLUSTER).stat().st_size):
         if not (copied or manifest.names() or _has_pods(path)):
             return _listed(problems)  # the first start was cut short, or has not been
-        problems = {CLUSTER: "is gone" if is_gone else "is empty"} | problems
+        problems = {CLUSTER: "is missing" if is_gone else "is empty"} | problems
     # a cluster has run here, so all of these were once whole
     checks = {"VERSION": _version_problem, "config.json": _config_problem, "tokens.json": _tokens_problem}
     for name, check in checks.items():
@@ -89,7 +89,7 @@ def _readable_copies(path: Path) -> Iterator[Copy]:
 
 
 def _databases(path: Path, manifest: Manifest, copied: Copy | None) -> Iterator[tuple[str, str]]:
-    """What is wrong with databases: by the manifest, and by the newest copy for those that it does not know."""
+    """Yield problems of databases: by the manifest, and by the newest copy for databases that it does not list."""
     known = manifest.marks.keys()
     copies = {name for name in copied.files if name.endswith(".db")} - known if copied is not None else set()
     names = {database.name for database in path.glob("[!.]*.db")} | manifest.names() | copies
@@ -98,7 +98,7 @@ def _databases(path: Path, manifest: Manifest, copied: Copy | None) -> Iterator[
     for name in sorted(names):
         problem = find_problem(path / name, deep=True)
         if problem is None and not (path / name).exists() and name not in known:
-            problem = "is gone"
+            problem = "is missing"
         if problem is None and name == CLUSTER and (path / name).exists() and (path / name).stat().st_size:
             problem = _record_problem(path / name)
         if problem is None and copied is not None and name in copies:
@@ -125,7 +125,7 @@ def refuse_damage(folder: DataFolder, *, clock: Clock = SYSTEM) -> None:
 
 
 def way_back(folder: DataFolder, damage: list[Damage], clock: Clock = SYSTEM) -> str:
-    """What to do about damaged files. Names the newest copy that is whole in them."""
+    """Return how to fix damaged files. Names the newest copy in which they are whole."""
     from moorage.cli.embedded import embedded
 
     option = "" if folder.path == default_folder() else f" --data {folder.path}"
@@ -137,13 +137,13 @@ def way_back(folder: DataFolder, damage: list[Damage], clock: Clock = SYSTEM) ->
         return f"`moor restore latest{option}` sets aside {' and '.join(named)} ({aside}); {kept}"
     if copy := embedded().newest_whole(_readable_copies(folder.path), names):
         age = format_duration(clock.now().astimezone(UTC) - copy.taken)
-        back = f"`moor restore latest{option}` brings back the copy of {age} ago, `moor restore{option}` lists all"
+        back = f"`moor restore latest{option}` restores the copy of {age} ago, `moor restore{option}` lists all"
         return f"{back}; {kept}"
     advice = [f"{name}: {WITHOUT_COPY[name]}" for name in names if name in WITHOUT_COPY]
     if advice and len(advice) == len(names):
-        return f"no copy is kept of {' and '.join(names)}. {'; '.join(advice)}; {kept}"
+        return f"there is no copy of {' and '.join(names)}. {'; '.join(advice)}; {kept}"
     return (
-        f"no copy is kept of {' and '.join(names)}: bring it back from a backup of yours"
+        f"there is no copy of {' and '.join(names)}: restore it from your own backup"
         f" (`moor restore FILE{option}`); `moor down{option}` stops the pods,"
         f" and another folder (--data) starts a new cluster; {kept}"
     )
@@ -167,26 +167,26 @@ def _version_problem(folder: DataFolder) -> str | None:
     try:
         text = (folder.path / "VERSION").read_bytes().strip()
     except FileNotFoundError:
-        return "is gone"
+        return "is missing"
     return None if text.isdigit() else "is empty" if not text else "does not contain a number"
 
 
 def _config_problem(folder: DataFolder) -> str | None:
     try:
-        return None if folder.load_config() is not None else "is gone"
+        return None if folder.load_config() is not None else "is missing"
     except DataFolderError as error:
         return _problem(error, folder.path / "config.json")
 
 
 def _tokens_problem(folder: DataFolder) -> str | None:
     try:
-        return None if folder.load_tokens() is not None else "is gone"
+        return None if folder.load_tokens() is not None else "is missing"
     except DataFolderError as error:
         return _problem(error, folder.path / "tokens.json")
 
 
 def _problem(error: DataFolderError, file: Path) -> str:
-    """What is wrong with a file; raises the error where a copy would not help: the file may not be read."""
+    """Return the problem of a file. Raises the error where a copy does not help: the file may not be read."""
     if isinstance(error.__cause__, PermissionError):
         raise error
     return error.message.removeprefix(f"{file} ")

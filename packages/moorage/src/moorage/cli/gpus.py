@@ -1,4 +1,4 @@
-"""`moor gpus` and `moor top`: who uses the GPUs, now and over time."""
+"""`moor gpus` and `moor top`: the users of GPUs, now and over time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BY = {
 
 @console.command(
     examples={
-        "moor gpus": "every GPU, and who holds it",
+        "moor gpus": "every GPU, and its user",
         "moor gpus --free": "those that are free",
         "moor gpus --by node": "one row for each node",
         "moor gpus --watch": "keep the list up to date",
@@ -49,7 +49,7 @@ BY = {
 @console.output_option
 @target_options
 def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
-    """Show every GPU of every node: free, reserved, or who holds it, since when and until when.
+    """Show every GPU of every node: free, reserved, or its user, since when and until when.
 
     A free GPU is FRAGMENTED if other GPUs of its node are in use, and STRANDED if its node has no CPU or memory
     left. TOGETHER is the largest number of free GPUs on one node.
@@ -69,7 +69,7 @@ def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
             rows=lambda: [_gpu_row(node, gpu, now()) for node, gpu in shown],
             items=[msgspec.to_builtins(gpu) | {"node": node} for node, gpu in shown],
             names=[f"{node}/{gpu.index}" for node, gpu in shown],
-            nothing="no GPU is free" if gpus_of_nodes else "no node of this cluster has GPUs",
+            nothing="all GPUs are in use" if gpus_of_nodes else "no node of this cluster has GPUs",
         )
 
     async def work(session: Session) -> int:
@@ -91,7 +91,7 @@ def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
 
 @console.command(
     examples={
-        "moor top": "what every pod uses now, on a terminal; in a pipe as --once",
+        "moor top": "present use of every pod, on a terminal; in a pipe as --once",
         "moor top --once": "GPU-hours of each user in the last day",
         "moor top --since 7d --by run": "GPU-hours of each run in a week",
         "moor top --by workflow": "of each workflow, all of its steps together",
@@ -112,16 +112,18 @@ def gpus(target: Target, free: bool, by: str, watch: bool, output: str) -> int:
 @target_options
 @click.pass_context
 def top(context: click.Context, target: Target, since: str, by: str, once: bool, watch: bool, output: str) -> int:
-    """Show what every pod uses now, or GPU-hours by user, namespace, run, workflow, GPU type, or single GPU.
+    """Show the present use of every pod, or GPU-hours by user, namespace, run, workflow, GPU type, or single GPU.
 
     On a terminal without options: GPUs, their utilisation, CPU and memory of each pod, refreshed until q. Sort
     with g, u, c, m and o. With an option, or in a pipe: the sums of a period.
     """
+    # options of the sums turn off the live view
     chosen = watch or any(
         context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT for name in ("since", "by")
     )
     live = is_live(once=once, chosen=chosen, output=output)
 
+    # the sums of a period
     async def read(session: Session) -> Listing:
         params = {"since": since, "by": by}
         rows = (await session.server.ask(Top, "GET", "/api/v1/top", params=params)).rows
@@ -144,6 +146,7 @@ def top(context: click.Context, target: Target, since: str, by: str, once: bool,
         )
 
     async def work(session: Session) -> int:
+        # imported late: the live view needs termios and asyncio
         if live:
             from moorage.cli.toplive import follow_use
 
@@ -196,7 +199,7 @@ def _summed(answer: Gpus, by: str) -> Listing:
         rows=lambda: rows,
         items=items,
         names=[row[0] for row in rows],
-        nothing="nobody holds a GPU" if by == "user" else "no node of this cluster has GPUs",
+        nothing="all GPUs are free" if by == "user" else "no node of this cluster has GPUs",
     )
 
 
@@ -215,7 +218,7 @@ def _without_gpus(node: GpuNode) -> dict[str, Any]:
 
 
 def _hours(value: float) -> str:
-    """Two decimals, and four for what would otherwise read as nothing."""
+    """Two decimals, or four for a small value that would otherwise be shown as 0.00."""
     return f"{value:.4f}" if 0 < value < 0.1 else f"{value:.2f}"
 
 

@@ -33,7 +33,7 @@ def remember(options: Mapping[str, object]) -> None:
 
 
 def as_typed(text: str) -> str:
-    """A message whose commands bear the options that were typed; those that bear them already stay as they are."""
+    """Add the typed options to the commands of a message; commands that have them already remain unchanged."""
     return with_options(text, _typed) if _typed and "moor " in text else text
 
 

@@ -1,4 +1,4 @@
-"""`moor idle`: work that holds GPUs and does not use them; `moor snooze`; what a policy would have reclaimed."""
+"""`moor idle`: work that holds GPUs and does not use them; `moor snooze`; the effect of a policy on past work."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _NEXT = {"warn": "warning", "remind": "reminder", "suspend": "suspension", "end"
 @console.group(
     invoke_without_command=True,
     examples={
-        "moor idle": "what is idle, since when, why, and what comes next",
-        "moor idle report --since 14d": "what the policy in force would have reclaimed",
+        "moor idle": "idle work, since when, why, and the next step",
+        "moor idle report --since 14d": "the effect of the present policy on past work",
         "moor idle report --policy idle.yaml": "the same of a policy before it is applied",
     },
 )
@@ -73,9 +73,9 @@ def idle(context: click.Context, target: Target, all_namespaces: bool, output: s
 @console.output_option
 @target_options
 def report(target: Target, since: str, file: Path | None, output: str) -> int:
-    """Show what an IdlePolicy would have reclaimed, from stored readings, before it is turned on.
+    """Show the GPU-hours that an IdlePolicy would have reclaimed, from stored readings, before you turn it on.
 
-    Only readings of GPU and CPU are kept. Kernels, browsers and checkpoints would have kept some of it.
+    Only readings of GPU and CPU are stored. Kernels, browsers and checkpoints would have prevented some of it.
     """
     body: dict[str, Any] = {"since": since}
     if file is not None:
@@ -102,7 +102,7 @@ def report(target: Target, since: str, file: Path | None, output: str) -> int:
             ],
             items=[msgspec.to_builtins(row) for row in answer.rows],
             names=[f"{row.kind}/{row.name}" for row in answer.rows],
-            nothing="no work was idle",
+            nothing="there was no idle work",
         ).show(output)
         if output == "table":
             console.say(summary_of(answer))
@@ -159,7 +159,7 @@ def row_of(item: IdleWork, now: datetime, *, named: bool) -> list[str]:
         left = max(timedelta(), item.next_at - now)
         upcoming = f"{_NEXT.get(item.next, item.next)} in {format_duration(left)}"
     elif item.went_to:
-        upcoming = f"GPUs went to {item.went_to}"
+        upcoming = f"GPUs now used by {item.went_to}"
     since = format_duration(now - item.since) if item.since is not None else ""
     return [name_of(item, named=named), item.owner, str(item.gpus), item.state, since, upcoming, item.why]
 
@@ -173,7 +173,7 @@ def spec_of(file: Path) -> Any:
 
 
 def summary_of(answer: Report) -> str:
-    """What it comes to, in words."""
+    """Return the totals of a report as a sentence."""
     share = answer.measured_hours / answer.held_hours if answer.held_hours else 0.0
     return (
         f"policy {answer.policy} would have reclaimed at most {answer.reclaimed_hours:.1f} of"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     examples={
         "moor install --image registry.example.org/moorage:0.1.0": "install on the cluster of the current context",
         "moor install --public-url https://moorage.example.org --ingress-class nginx": "make it reachable; run it again any time",  # noqa: E501
-        "moor install --values values.yaml --dry-run": "print what would change",
+        "moor install --values values.yaml --dry-run": "print the changes",
     }
 )
 @install_options
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def install(target: Target, chosen: Chosen, admin: str, no_admin: bool, output: str) -> int:
     """Install Moorage on a cluster, or change the values of an installation.
 
-    Values are kept on the cluster: run it again with one option, and the others stay. It is safe to interrupt
+    The cluster stores the values: run it again with one option, and the others remain. It is safe to interrupt
     and to run again. Needs the rights of a cluster administrator.
     """
     return _install(target, chosen, output, admin="" if no_admin else admin)
@@ -42,7 +42,7 @@ def install(target: Target, chosen: Chosen, admin: str, no_admin: bool, output: 
 @console.command(
     examples={
         "moor upgrade --image registry.example.org/moorage:0.2.0": "upgrade to the version of this moor",
-        "moor upgrade --dry-run": "print what would change",
+        "moor upgrade --dry-run": "print the changes",
     }
 )
 @install_options
@@ -83,7 +83,7 @@ async def _work(
     from moorage.cli.installobjects import VERSION, wanted_objects
     from moorage.decide.install.record import InstallRecord
 
-    # what is installed, and what is wanted
+    # read the installed state, and compute the wanted one
     api = cast("InstallApi", session.api)
     timeout = seconds_of(chosen.timeout)
     standing = await actions.look(api)
@@ -95,7 +95,7 @@ async def _work(
     values = parse_values(document)
     wanted = wanted_objects(values, standing.kubernetes)
 
-    # what would change
+    # compute the changes
     if chosen.dry_run and output != "text":
         console.print_document({"apiVersion": "v1", "kind": "List", "items": wanted}, output)
         return 0
@@ -132,12 +132,12 @@ async def _work(
 
 
 def check_versions(installed: str, version: str, *, downgrade: bool) -> None:
-    """Raises UsageError for a downgrade that nobody asked for. `installed` is empty where nothing is."""
+    """Raise UsageError for a downgrade without --force. `installed` is empty if Moorage is not installed."""
     if installed and not downgrade and parse_version(installed) > parse_version(version):
         raise UsageError(
             f"Moorage {installed} is installed, and this moor is older: {version}",
-            hint=f"use moor {installed}: pip install moorage=={installed}. An older version may not read what a"
-            " newer one has stored; `moor upgrade --force` tries it",
+            hint=f"use moor {installed}: pip install moorage=={installed}. An older version may not read data"
+            " of a newer one; `moor upgrade --force` tries it",
         )
 
 
@@ -156,7 +156,7 @@ def plan_lines(plan: InstallPlan) -> Iterator[str]:
 
 
 def change_lines(plan: InstallPlan) -> Iterator[str]:
-    """What an upgrade changes, in short."""
+    """Yield the changes of an upgrade, in short."""
     if plan.is_empty:
         yield "nothing changes"
     for ref, fields in plan.changed.items():
@@ -167,7 +167,7 @@ def change_lines(plan: InstallPlan) -> Iterator[str]:
 
 
 async def _first_user(api: InstallApi, name: str) -> None:
-    """Create one where nobody has an account. The password is data: it goes to stdout, once."""
+    """Create the first user if there are no accounts. The password is data: it is printed on stdout, once."""
     from moorage.actions.install.install import ensure_first_admin
 
     account = await ensure_first_admin(api, name) if name else None
@@ -179,7 +179,7 @@ async def _first_user(api: InstallApi, name: str) -> None:
 
 
 def next_lines(values: InstallValues, *, admin: str, is_new: bool) -> Iterator[str]:
-    """What an admin types next."""
+    """Yield the next steps for the administrator."""
     url = values.public_url.partition(",")[0]
     if url:
         yield f"log in: moor login {url}" + (f" --username {admin}" if admin and is_new else "")

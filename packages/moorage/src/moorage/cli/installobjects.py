@@ -1,4 +1,4 @@
-"""All objects of an installation with its values: what `moor install` applies, and `moor uninstall` looks for."""
+"""All objects of an installation with its values: `moor install` applies them, `moor uninstall` deletes them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ VERSION = __version__
 
 
 def wanted_objects(values: InstallValues, kubernetes: str = "") -> list[Obj]:
-    """What an installation with these values consists of.
+    """Return the objects of an installation with these values.
 
-    With an Ingress where both an address and a class are chosen: without a class something else leads to us. With
-    Argo's kinds, which an installation leaves out where they are another's.
-    `kubernetes`: the version of the cluster, for a second scheduler.
+    An Ingress is included if both an address and a class are set: without a class, another proxy leads to the
+    server. Argo's kinds are included; an installation skips them if another product owns them. `kubernetes`:
+    the version of the cluster, for a second scheduler.
     """
     shipped = [obj for objs in (objects() | feature_definitions()).values() for obj in objs]
     if values.public_url and values.ingress_class:

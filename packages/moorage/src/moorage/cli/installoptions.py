@@ -37,7 +37,7 @@ _VALUES = (  # each the option of a value
     click.option(
         "--scheduler",
         type=click.Choice(SCHEDULERS),
-        help="Who asks the extender: a second kube-scheduler, the cluster's own (configure), or nobody.",
+        help="Scheduler that uses the extender: a second one, the cluster's own (configure), or none.",
     ),
 )
 _OTHERS = (
@@ -49,7 +49,7 @@ _OTHERS = (
         help="YAML file with values; - reads standard input. Options win over it.",
     ),
     click.option("--reset-values", is_flag=True, help="Forget the values of the last installation."),
-    click.option("--dry-run", is_flag=True, help="Print what would change, or with -o yaml the manifests."),
+    click.option("--dry-run", is_flag=True, help="Print the changes, or with -o yaml the manifests."),
     click.option("--force-conflicts", is_flag=True, help="Take over fields that others have set."),
     click.option(
         "--no-wait", "wait", flag_value=False, default=True, help="Do not wait until the services are up."
@@ -59,7 +59,7 @@ _OTHERS = (
 
 
 class Chosen(Struct, frozen=True, kw_only=True):
-    """What was typed. `options`: values by their name in YAML; an empty text takes one back to its default."""
+    """The typed options. `options`: values by their name in YAML; an empty text resets a value to its default."""
 
     options: Mapping[str, Any]
     file: Path | None
@@ -70,9 +70,9 @@ class Chosen(Struct, frozen=True, kw_only=True):
     timeout: str
 
     def document(self, kept: Mapping[str, Any], *, installed: str, version: str) -> dict[str, Any]:
-        """The values of this installation, checked: kept ones, then the file, then options.
+        """Return the checked values of this installation: stored values, then the file, then options.
 
-        The kept image is taken to this version. Raises Problems, and UsageError where no image can be told.
+        The stored image is moved to this version. Raises Problems, and UsageError where the image is not known.
         """
         given = merged(read_values(self.file) if self.file is not None else {}, self.options)
         kept = {} if self.reset_values else dict(kept)
@@ -84,7 +84,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
             )
         document = merged(kept, given, {name: "" for name, value in self.options.items() if value == ""})
         if not document.get("image"):
-            _no_image("no image is given: --image REGISTRY/moorage:TAG", version)
+            _no_image("image missing: use --image REGISTRY/moorage:TAG", version)
         parse_values(document, source="the values")
         return document
 
@@ -122,7 +122,7 @@ def _no_image(message: str, version: str) -> NoReturn:
 
 
 def read_values(file: Path) -> dict[str, Any]:
-    """Raises UsageError for a file that cannot be read, Problems for what cannot be values."""
+    """Read a file of values. Raises UsageError for a file that cannot be read, Problems for invalid values."""
     from moorage_kube.yamldocuments import parse_yaml
 
     try:

@@ -35,9 +35,9 @@ CHOICES = ("mine", "owner", "since", "active", "state", "selector")  # options t
 
 @console.command(
     examples={
-        "moor jobs --mine --active --watch": "your runs that have not ended, kept up to date",
-        "moor jobs --all-namespaces --state running --sort gpus": "who uses the cluster most",
-        "moor jobs --since 24h --state failed": "what failed in the last day",
+        "moor jobs --mine --active --watch": "your runs that have not ended, refreshed",
+        "moor jobs --all-namespaces --state running --sort gpus": "the largest users of the cluster",
+        "moor jobs --since 24h --state failed": "failed runs of the last day",
         "moor jobs -l 'project=vision,stage!=test'": "the runs with, and without, a label",
     }
 )

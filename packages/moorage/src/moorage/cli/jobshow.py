@@ -37,7 +37,7 @@ OVERVIEW = "/api/v1/jobs/{namespace}/{name}/overview"
 @console.document_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
-    """Show a run: its attempts, how each ended, what it used over its life, checkpoint, events."""
+    """Show a run: its attempts, how each ended, its use over its life, checkpoint, events."""
 
     async def work(session: Session) -> int:
         is_text = output == "text"
@@ -57,6 +57,7 @@ def show(target: Target, name: str, output: str) -> int:
 
 def show_text(overview: JobOverview, now: datetime) -> str:
     """All there is to know of a run, for people."""
+    # facts first; empty ones are left out
     run = overview.job
     state = run.state + (f": {run.reason}" if run.reason and run.reason != run.state else "")
     fields = [
@@ -77,12 +78,13 @@ def show_text(overview: JobOverview, now: datetime) -> str:
     lines = [f"{name:<{width}}  {text}" for name, text in fields if text]
     if overview.checkpoint_warning:
         lines += ["", f"warning: {overview.checkpoint_warning}"]
+    # one row per pod; an attempt without recorded pods has one row too
     lines += ["", "Attempts"]
     rows = []
     for attempt in run.history:
         if not attempt.pods:
             why = attempt.cause or attempt.reason
-            rows.append([str(attempt.number), "(its pod is gone)", "", attempt.state, why, "", ""])
+            rows.append([str(attempt.number), "(its pod is deleted)", "", attempt.state, why, "", ""])
         for pod in attempt.pods:
             rows.append(
                 [
@@ -95,9 +97,11 @@ def show_text(overview: JobOverview, now: datetime) -> str:
                     _memory(pod),
                 ]
             )
+    # on a narrow terminal, phase and reason are the last to be dropped
     headers = ("ATTEMPT", "POD", "NODE", "PHASE", "REASON", "RAN", "MEMORY")
     kept = frozenset({"PHASE", "REASON"})
     lines += console.plain_table_for_terminal(headers, rows, indent="  ", kept=kept).split("\n")
+    # then causes, use and events, each with a hint where one helps
     if any(pod.is_lost for attempt in run.history for pod in attempt.pods):
         lines.append(f"  {LOST}")
     lines += _messages(run)
@@ -143,7 +147,7 @@ def _time_text(run: Job, now: datetime) -> str:
 
 def _checkpoint_text(run: Job, now: datetime) -> str:
     if not run.checkpoint:
-        return "none kept; a restart begins from the start (--checkpoint NAME keeps one)"
+        return "none; a restart begins from the start (--checkpoint NAME adds one)"
     of = f"; continues that of run {run.checkpoint_from}" if run.checkpoint_from else ""
     if run.checkpoint_at is None:
         return f"volume {run.checkpoint}; none written yet{of}"
@@ -179,7 +183,7 @@ def _memory(pod: RunPod) -> str:
 
 
 def _messages(run: Job) -> list[str]:
-    """What the newest attempt's pod and Job have to say, once."""
+    """Return the messages of the newest attempt's pod and Job, without duplicates."""
     last = run.history[-1]
     messages = [pod.message for pod in last.pods[-1:] if pod.message]
     if last.message and last.state == "Failed":

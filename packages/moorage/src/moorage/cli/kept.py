@@ -1,4 +1,4 @@
-"""What Moorage's server keeps of runs and workflows, for commands that read the cluster themselves."""
+"""The server's records of runs and workflows, for commands that read the cluster themselves."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class AskedKept:
         try:
             return await self._session.server.ask(KeptRun, "GET", f"/api/v1/jobs/{namespace}/{quote(name)}/kept")
         except NotReady:
-            return KeptRun()  # without a server nothing is kept
+            return KeptRun()  # without a server there are no records
         except MoorageError as error:
-            self._note(f"what is kept of pods that are gone is missing here: {error.message}")
+            self._note(f"records of deleted pods are missing here: {error.message}")
             return KeptRun()
 
     async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
@@ -40,7 +40,7 @@ class AskedKept:
         except (NotFound, NotReady):
             return ()
         except MoorageError as error:
-            self._note(f"what is kept of pods that are gone is missing here: {error.message}")
+            self._note(f"records of deleted pods are missing here: {error.message}")
             return ()
 
     async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
@@ -55,7 +55,7 @@ class AskedKept:
         except Forbidden:
             raise
         except MoorageError as error:
-            self._note(f"logs of pods that are gone are missing here: {error.message}")
+            self._note(f"logs of deleted pods are missing here: {error.message}")
             return KeptLog()
 
     def _note(self, text: str) -> None:
@@ -65,12 +65,15 @@ class AskedKept:
 
 
 async def erase_kept_steps(session: Session, workflow: str) -> int:
-    """Erase what is kept of the pods of all workflows of a name; of how many. Raises ApiError, NotReady."""
+    """Erase the records of the pods of all workflows of a name. Returns the number of pods.
+
+    Raises ApiError, NotReady.
+    """
     path = f"/api/v1/workflows/{session.namespace}/{quote(workflow)}/kept"
     return (await session.server.ask(Erased, "DELETE", path)).pods
 
 
 async def erase_kept(session: Session, name: str) -> int:
-    """Erase what is kept of all runs of a name; of how many pods that was. Raises ApiError, NotReady."""
+    """Erase the records of all runs of a name. Returns the number of pods. Raises ApiError, NotReady."""
     path = f"/api/v1/jobs/{session.namespace}/{quote(name)}/kept"
     return (await session.server.ask(Erased, "DELETE", path)).pods

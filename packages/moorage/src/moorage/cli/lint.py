@@ -1,4 +1,4 @@
-"""`moor lint`: the guardrails over manifests, before anybody applies them."""
+"""`moor lint`: the guardrails over manifests, before they are applied."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ READY_MADE = "gpu-cluster"
     examples={
         "moor lint job.yaml": "check a manifest",
         "moor lint deploy/ --policy gpu-cluster": "check a folder against a policy",
-        "kubectl get job train -o yaml | moor lint -": "check what stdin brings",
+        "kubectl get job train -o yaml | moor lint -": "check a manifest from stdin",
         "moor lint --target gke-autopilot --write jobs/": "make manifests ready for another kind of cluster",
     }
 )
@@ -42,7 +42,9 @@ READY_MADE = "gpu-cluster"
 )  # fmt: skip
 @click.option("--history", is_flag=True, help="With --target: ask the cluster how much memory earlier runs used.")
 @click.option(
-    "--write", is_flag=True, help="With --target: write what it would set into the files, and print the changes."
+    "--write",
+    is_flag=True,
+    help="With --target: write the fields that it would set into the files, and print the changes.",
 )
 @click.option("--cluster", "ask", is_flag=True, help="Ask the cluster for its GPUs and its policies.")
 @click.option(
@@ -68,16 +70,18 @@ def lint(
     FILE is a YAML or JSON file with any number of documents, a folder (all such files in it), or - for stdin.
     Pods with more rights than a tenant's namespace allows, such as privileged ones or host paths, are denied.
     With --target, they are checked against the rules of another kind of cluster; --policy and --cluster add the
-    guardrails. --write changes only what that cluster would set or refuse by itself, and keeps comments.
+    guardrails. --write changes only fields that the target would set itself or refuse, and preserves comments.
     The exit code is 1 if something is denied or a file cannot be read.
     """
     from moorage.cli.linttext import report_json, report_text
     from moorage.decide.tools.lint import lint as judged
     from moorage.decide.tools.targets import parse_target
 
+    # check the options before anything is read
     places = [parse_target(text) for text in targets]
     _check_options(files, places=bool(places), history=history, write=write)
     policy = None if policy_name is None else _policy(policy_name)
+    # facts of the cluster only on request: linting works offline
     facts: Facts | None = None
     away: tuple[Obj, ...] = ()
     if ask:
@@ -87,6 +91,7 @@ def lint(
 
         facts, away, held = in_session(target, work)
         policy = held if policy is None else policy
+    # stdin can be read only once
     texts = list(texts_in(files))
     peaks = None
     if history:
@@ -94,6 +99,7 @@ def lint(
 
         peaks = peaks_for(target, texts)
 
+    # with --target only, the guardrails do not apply
     def judge(texts: list[tuple[str, str]]) -> Report:
         return judged(
             texts,
@@ -106,6 +112,7 @@ def lint(
             has_guardrails=not places or policy_name is not None or ask,
         )
 
+    # judge again after the edits, so that the report shows the files as they are now
     report = judge(texts)
     if write:
         texts = _written(texts, report)
@@ -138,7 +145,7 @@ def _check_options(files: Sequence[Path], *, places: bool, history: bool, write:
 
 
 def _written(texts: list[tuple[str, str]], report: Report) -> list[tuple[str, str]]:
-    """Write the edits of the findings into the files, print what changed, and return the texts as they are now."""
+    """Write the edits of the findings into the files, print the changes, and return the new texts."""
     import difflib
 
     from moorage.decide.tools.fixes import fixed_text
@@ -204,7 +211,10 @@ def _decoded(name: str, data: bytes) -> str:
 
 
 def _policy(name: str) -> Policy:
-    """The policy in a file, or the ready-made one. Raises UsageError for what the API server would refuse."""
+    """Return the policy of a file, or a built-in one.
+
+    Raises UsageError for a policy that the API server would refuse.
+    """
     from moorage.model.policy import Policy, gpu_cluster_policy
     from moorage_kube.yamldocuments import parse_yaml_documents
 
@@ -232,7 +242,7 @@ def _checked(name: str, document: dict[str, Any]) -> Policy:
     if isinstance(rules, dict):
         for settings in rules.values():
             if isinstance(settings, dict) and settings.get("level") is False:
-                settings["level"] = "off"  # what YAML makes of a bare off
+                settings["level"] = "off"  # YAML reads a bare off as false
         unknown = sorted(str(rule) for rule in set(rules) - {rule.name for rule in RULES})
         if unknown:
             known = ", ".join(rule.name for rule in RULES)
@@ -248,7 +258,7 @@ def _checked(name: str, document: dict[str, Any]) -> Policy:
 
 
 async def _ask(session: Session) -> tuple[Facts, tuple[Obj, ...], Policy | None]:
-    """The cluster's GPUs, and the policies of the namespace. Raises what the API raises for nodes."""
+    """Return the cluster's GPUs, and the policies of the namespace. Raises the API's errors for nodes."""
     from moorage.decide.admission.gpufacts import facts_of
     from moorage.decide.admission.gpunodes import away_from_gpus
     from moorage.decide.admission.tenancy import own_selector

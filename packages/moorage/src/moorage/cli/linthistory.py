@@ -19,7 +19,7 @@ NAMES_MAX = 500  # runs that the server is asked for, one question each
 
 
 def peaks_for(target: Target, texts: Iterable[tuple[str, str]]) -> Peaks:
-    """Peaks of pods of the namespace, and of runs that are only kept. Raises what the API raises for pods."""
+    """Return peaks of pods of the namespace, and of recorded runs. Raises the API's errors for pods."""
     names = sorted(set(_runs_in(texts)))
 
     async def work(session: Session) -> Peaks:

@@ -35,7 +35,7 @@ def report_json(report: Report) -> Obj:
 
 
 def report_text(report: Report) -> Iterator[str]:
-    """One line per finding, and what to do about it where it is said for the first time in an object."""
+    """Yield one line per finding, and the fix at its first occurrence in an object."""
     explained: set[tuple[str, str, str, str]] = set()
     for finding in report.findings:
         text = f" (found {finding.value})" if finding.value else ""

@@ -1,4 +1,4 @@
-"""`moor login`, `logout`, `whoami`, `token`, `kubeconfig`: who you are to a Moorage server, and to its cluster."""
+"""`moor login`, `logout`, `whoami`, `token`, `kubeconfig`: your identity at a Moorage server and its cluster."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def whoami(url: str | None, output: str) -> None:
 
 
 def _user_of_kubeconfig(output: str) -> None:
-    """Who asks by the kubeconfig, or in the local cluster, where nobody is logged in."""
+    """Print the user of the kubeconfig, or of the local cluster, when there is no login."""
     from moorage.cli.session import Session, Target, in_session
 
     async def work(session: Session) -> None:
@@ -259,13 +259,15 @@ def kubeconfig(
 
 
 def _check_server(saved: Saved) -> None:
-    """Raise MoorageError, with what to type instead, unless a Moorage server answers at the address of a login."""
+    """Raise MoorageError, with a hint to the right command, unless a Moorage server answers at the login's
+    address.
+    """
     from moorage.cli.serveraddress import explain
 
     try:
         _ask(saved, "GET", "/api/v1/login")
     except (Unauthorized, Forbidden):
-        return  # as it must: nobody is logged in yet
+        return  # expected: there is no login yet
     except MoorageError as error:
         raise explain(saved.url, error) from error
 
@@ -324,7 +326,7 @@ def _merge(saved: Saved, cluster: ClusterAddress, namespaces: Sequence[str]) -> 
 
 
 def team_lines(person: Person) -> list[str]:
-    """The teams of a person, one a line; for who is in none, whom to ask for what."""
+    """Return the teams of a person, one per line; without a team, how to get into one."""
     if not person.tenants:
         return [
             "you are in no team yet: ask an administrator for"
@@ -334,7 +336,7 @@ def team_lines(person: Person) -> list[str]:
 
 
 def budget_lines(person: Person) -> list[str]:
-    """What is used of each budget of a person, one a line; nothing for who has none."""
+    """Return the use of each budget of a person, one per line."""
     return [
         f"budget {row.budget} of {row.name}: {row.used} of {row.limit} {row.unit} used ({row.percent} %)"
         + (f", until {rfc3339(row.until)}; when it is used up: {row.when_over}" if row.until else "")
@@ -381,11 +383,14 @@ def _no_address(saved: Saved) -> NotReady:
 
 
 def cluster_token(url: str | None, seconds: int = PLUGIN_SECONDS) -> tuple[str, str]:
-    """A token for the cluster and when it ends (RFC 3339): the one kept, or a new one shortly before its end."""
+    """Return a token for the cluster and its end (RFC 3339).
+
+    The stored one, or a new one shortly before its end.
+    """
     saved = _saved(url)
     if saved.has_fresh_token(SYSTEM.now()):
         return saved.kube_token, saved.kube_expires
-    with known_logins() as known:  # one at a time: the others find what the first has fetched
+    with known_logins() as known:  # one process at a time: the others find the token of the first
         saved = known.find(saved.url)
         if not saved.has_fresh_token(SYSTEM.now()):
             answer = _ask(saved, "POST", "/api/v1/login/token", {"expirationSeconds": seconds})
@@ -445,7 +450,7 @@ def _by_browser(saved: Saved, client: str, *, no_browser: bool) -> Any:
     query = {"challenge": challenge_of(verifier)}
     if no_browser:
         console.say(
-            "open this address, sign in, and bring back the code:", f"{saved.url}/login/cli?{urlencode(query)}"
+            "open this address, sign in, and enter the code here:", f"{saved.url}/login/cli?{urlencode(query)}"
         )
         code = click.prompt("Code", err=True).strip()
     else:
@@ -499,7 +504,9 @@ class _Waiting:
         while not self._codes:
             left = ends - SYSTEM.monotonic()
             if left <= 0:
-                raise NotReady(f"nobody signed in within {BROWSER_SECONDS // 60} minutes", hint="try again")
+                raise NotReady(
+                    f"the login did not finish within {BROWSER_SECONDS // 60} minutes", hint="try again"
+                )
             self._server.timeout = left
             self._server.handle_request()
         return self._codes[0]

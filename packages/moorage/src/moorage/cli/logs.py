@@ -29,7 +29,7 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_c
 
 @console.command(
     examples={
-        "moor logs train-7f3a": "what a run printed",
+        "moor logs train-7f3a": "the output of a run",
         "moor logs -f train-7f3a": "follow it until it ends",
         "moor logs --tail 100 --since 10m train-7f3a": "the newest lines only",
         "moor logs --attempt 1 train-7f3a": "the first attempt, before a restart",
@@ -100,7 +100,7 @@ async def follow_to_the_end(session: Session, name: str) -> int:
 
 
 def _ending(run: RunView) -> str:
-    """How a run has ended; of one that has never started, also what stood against it."""
+    """Describe how a run ended; for a run that has never started, also the cause."""
     text = f"{run.name}: {run.state}"
     if run.reason and run.reason != str(run.state):
         text += f" ({run.reason})"
@@ -111,7 +111,10 @@ def _ending(run: RunView) -> str:
 
 
 async def _print(log: RunLog, *, prefix: bool | None = None, whole: bool = True) -> None:
-    """What there is now. `whole`: all lines were asked for, so that none means that nothing was printed."""
+    """Print the present logs.
+
+    `whole`: all lines were requested, so an empty log means that the run printed nothing.
+    """
     run = await log.open(follow=False)
     printer = Printer(prefix=len(log.due(run)) > 1 if prefix is None else prefix, announces=False)
     async with contextlib.aclosing(log.read()) as events:
@@ -126,7 +129,7 @@ async def _print(log: RunLog, *, prefix: bool | None = None, whole: bool = True)
 
 
 def _say_about_ports(run: RunView, printer: Printer) -> None:
-    """What to do about a run that failed because its port was taken."""
+    """Print how to fix a run that failed because its port was in use."""
     if run.state is State.FAILED and printer.has_taken_port:
         console.note(
             "a port that the run listens on is taken; runs of a local cluster share the ports of this machine:"
@@ -135,7 +138,7 @@ def _say_about_ports(run: RunView, printer: Printer) -> None:
 
 
 async def _follow(session: Session, log: RunLog, name: str, *, prefix: bool | None = None) -> RunView:
-    """Print as it comes, attempt after attempt, until the run has ended; return how it then stands."""
+    """Print new lines, attempt after attempt, until the run has ended; return its final state."""
     await log.open(follow=True)
     printer = Printer(prefix=prefix)
     async with (
@@ -155,7 +158,7 @@ _TAKEN = (b"ddress already in use", b"EADDRINUSE")  # as libc, Go and Node say i
 
 
 class OneRun:
-    """The Jobs and pods of one run, by a watch of our own."""
+    """The Jobs and pods of one run, by a separate watch."""
 
     def __init__(self, jobs: Informer, pods: Informer) -> None:
         self._jobs = jobs
@@ -202,7 +205,7 @@ async def watching(session: Session, name: str) -> AsyncIterator[OneRun]:
 
 
 class Printer:
-    """Lines on stdout, what happens between them on stderr.
+    """Prints log lines on stdout, and events between them on stderr.
 
     `prefix` None: from the second pod on; `announces`: whether it says which attempt comes next.
     """
@@ -213,7 +216,7 @@ class Printer:
         self._colour = console.has_colour(sys.stdout)
         self._places: dict[str, int] = {}  # pod → its place, which gives its colour
         self._last_text = ""
-        self.has_taken_port = False  # whether a line tells of a port that was taken
+        self.has_taken_port = False  # whether a line reports a port in use
         self.is_silent = True  # neither a line nor a word on why there is none
 
     @property
@@ -232,7 +235,7 @@ class Printer:
             case Cut():
                 console.note(event.text)
             case Gone(pod):
-                console.note(f"the pod {pod} is gone, and no line of its log is kept; it may have printed nothing")
+                console.note(f"the pod {pod} is deleted, and its log is not stored; it may have printed nothing")
             case Unreadable(pod, message):
                 console.note(f"the logs of {pod} cannot be read: {message}")
             case Broke():
@@ -253,7 +256,7 @@ class Printer:
         console.say(f"--- attempt {pod.attempt}{place}{why}: {pod.name}")
 
     def _say_waiting(self, run: RunView) -> None:
-        """Say once what the run waits for."""
+        """Print once why the run waits."""
         if run.reason == "Unschedulable":
             text = f"waiting for a node; see why: moor explain {run.name}"
         elif run.reason in ("", "ContainerCreating", "PodInitializing"):

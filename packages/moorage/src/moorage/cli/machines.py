@@ -40,9 +40,9 @@ NO_NODES = (
 
 @console.command(
     examples={
-        "moor machines": "every type of machine, what is free, and how to ask for it",
-        "moor machines --prices prices.yaml": "with what each costs for an hour",
-        "moor machines lab": "who holds the machines of one group of kind Machine",
+        "moor machines": "every type of machine, how much is free, and how to ask for it",
+        "moor machines --prices prices.yaml": "with the price of each per hour",
+        "moor machines lab": "holders of the machines of one group of kind Machine",
         "moor machines --watch": "keep the list up to date",
     }
 )
@@ -57,12 +57,14 @@ NO_NODES = (
 @console.output_option
 @target_options
 def machines(target: Target, group: str | None, prices: Path | None, watch: bool, output: str) -> int:
-    """List the types of machines: GPUs, CPU and memory of one, how many are ready, what is free, and how to ask.
+    """List the types of machines.
 
-    FREE counts GPUs, or CPUs where there are none, on the nodes that are ready. MARKET is spot (the node may be
-    taken away) or on-demand, where the nodes say it. A name in brackets is the machine group or tenant that alone
-    may use these nodes. A type GROUP/TYPE is of kind Machine: its places are kept for those who ask. With GROUP,
-    show that group: how many machines are reserved, used, waited for and booked.
+    GPUs, CPU and memory of one, how many are ready, how much is free, and how to ask.
+
+    FREE counts GPUs, or CPUs where there are none, on the nodes that are ready. MARKET is spot (the node may
+    be taken away) or on-demand, if labels of the nodes say so. A name in brackets is the only machine group
+    or tenant that may use these nodes. A type GROUP/TYPE is of kind Machine: its places are reserved for pods
+    that ask for it. With GROUP, show that group: how many machines are reserved, used, waited for and booked.
     """
     file = prices or settings.PRICES.read(os.environ)
     sheet = load_sheet(Path(file)) if file else None
@@ -87,7 +89,7 @@ def machines(target: Target, group: str | None, prices: Path | None, watch: bool
 
 
 class _Answer(Struct, frozen=True):
-    """A listing, and what is said below its table."""
+    """A listing, and the lines below its table."""
 
     listing: Listing
     lines: tuple[str, ...]
@@ -206,9 +208,9 @@ def _held_item(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _held(session: Session) -> tuple[list[dict[str, Any]], list[str]]:
-    """The types of kind Machine, and what is wrong with them.
+    """Return the types of kind Machine, and their problems.
 
-    None where this user may not list them, or the cluster does not know the kind.
+    Empty if this user may not list them, or the cluster does not know the kind.
     """
     try:
         listed = (await session.api.list(MACHINES)).items
@@ -223,7 +225,7 @@ def _notes(machines: Iterable[Obj]) -> list[str]:
 
 
 async def _quota(session: Session) -> str:
-    """What of the namespace's quota is used; empty: none, or not to be read."""
+    """Describe the used part of the namespace's quota; empty if there is none, or it cannot be read."""
     try:
         quotas = (await session.api.list(QUOTAS, session.namespace)).items
     except ApiError:

@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None, *, opener: Any = None) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
-        return 0  # the reader has read what it wanted, as `moor jobs | head` does
+        return 0  # the reader has closed the pipe, as `moor jobs | head` does
     except OSError as error:
         import errno
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None, *, opener: Any = None) -> int:
 
 
 def _drop_output() -> None:
-    """Send what is still buffered for stdout nowhere, so that the exit does not complain again."""
+    """Discard the buffered rest of stdout, so that the exit does not report the same error again."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
@@ -173,7 +173,7 @@ def _invoke(command: click.Command, name: str, words: Sequence[str], opener: Any
 
 
 def _in_our_words(error: click.UsageError) -> tuple[str, str]:
-    """click's message as ours look: no capital, no full stop; what may have been meant goes into the hint."""
+    """Return click's message in our form: no capital, no full stop. Similar names become the hint."""
     import click
 
     message = error.format_message().replace(". Did you mean", " (Did you mean").partition(" (Did you mean")[0]

@@ -1,4 +1,4 @@
-"""`moor manifests`: what `kubectl apply -k deploy` applies, from the same source as `moor up`."""
+"""`moor manifests`: the files for `kubectl apply -k deploy`, from the same source as `moor up`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from moorage_kube.resources import Obj
 
 BY_HAND = (
     "# Made by `moor manifests --write`. Not applied with the rest: `kubectl apply -f` it by hand, or a\n"
-    "# copy that you have changed. What the rules mean: docs/reference/guardrails.md.\n"
+    "# copy that you have changed. The rules are explained in docs/reference/guardrails.md.\n"
 )
 OWN_NOTE = "# Made by `moor manifests --write`, as an example: copy the folder, and change the copy.\n"
 NOTE = "# Made by `moor manifests --write`; change the source in packages/moorage, not this file.\n"
@@ -67,7 +67,7 @@ def manifests(write: Path | None, chart: Path | None, check: Path | None) -> Non
 
 
 def objects() -> dict[str, list[Obj]]:
-    """Every object, by the file it stands in, in an order that `kubectl apply -f` can take."""
+    """Every object, by its file, in an order that `kubectl apply -f` can take."""
     from moorage.model.crds import all_crds
     from moorage.model.manifests import (
         ALL,
@@ -100,7 +100,7 @@ def objects() -> dict[str, list[Obj]]:
 
 
 def feature_definitions() -> dict[str, list[Obj]]:
-    """Definitions of kinds that features add, by their files: only for clusters where nobody else defines them."""
+    """Definitions of the kinds that features add, by file: only for clusters without other definitions of them."""
     from moorage.features import feature_crds
 
     return {f"{crd['metadata']['name']}.yaml": [crd] for crd in feature_crds()}
@@ -113,7 +113,9 @@ def tree() -> dict[str, str]:
     base = {f"base/{path}": NOTE + dump(objs) for path, objs in shipped.items()}
     kustomizations = {
         "base/kustomization.yaml": _kustomization(shipped),
-        "kustomization.yaml": _kustomization(["base"]),  # overlays stand on base: kustomize lets none hold another
+        "kustomization.yaml": _kustomization(
+            ["base"]
+        ),  # overlays use base: in kustomize, none may contain another
     }
     by_hand = {path: BY_HAND + dump(objs) for path, objs in optional_objects().items()} | monitoring_files()
     kustomizations["workflows/kustomization.yaml"] = _kustomization(argo)
@@ -130,7 +132,7 @@ def chart_files() -> dict[str, str]:
 
 
 def optional_objects() -> dict[str, list[Obj]]:
-    """What stands beside the tree and is in no kustomization: applied by hand, by who wants it."""
+    """Optional objects, which are in no kustomization: an administrator applies them by hand."""
     from moorage.model.monitoring.monitors import make_monitoring
     from moorage.model.policy import gpu_cluster_policy
 
@@ -141,7 +143,7 @@ def optional_objects() -> dict[str, list[Obj]]:
 
 
 def monitoring_files() -> dict[str, str]:
-    """What Prometheus and Grafana read without the Prometheus Operator: a rule file, and dashboards."""
+    """Files for Prometheus and Grafana without the Prometheus Operator: a rule file, and dashboards."""
     from moorage.model.monitoring.dashboards import dashboards
     from moorage.model.monitoring.rules import rule_groups
 
@@ -153,7 +155,7 @@ def monitoring_files() -> dict[str, str]:
 
 
 def _scheduler_tree() -> dict[str, str]:
-    """The folder `scheduler`: a second kube-scheduler, or a patch for the first. A kustomization of its own."""
+    """The folder `scheduler`: a second kube-scheduler, or a patch for the first, as a separate kustomization."""
     from moorage.model.secondscheduler import (
         SCHEDULER_IMAGE,
         SCHEDULER_VERSION,
@@ -216,7 +218,7 @@ def _kustomization(resources: Iterable[str], **more: object) -> str:
 
 
 def write_tree(folder: Path, files: Mapping[str, str], *, option: str = "--write") -> None:
-    """Make the folder hold these files; those that `option` made and no longer makes are removed, others left."""
+    """Write these files to the folder. Files from an earlier call with `option` are deleted, others remain."""
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
@@ -225,7 +227,7 @@ def write_tree(folder: Path, files: Mapping[str, str], *, option: str = "--write
 
 
 def stale_files(folder: Path, files: Mapping[str, str]) -> list[str]:
-    """Files that differ from what would be written, are missing, or are left over; by path."""
+    """Return the paths of files that differ from the generated ones, are missing, or are left over."""
     differing = {
         path
         for path, text in files.items()
@@ -251,7 +253,7 @@ def dump(objs: Sequence[Any]) -> str:
 
 
 def _generated(folder: Path, option: str) -> set[str]:
-    """Files in the folder that bear the note of `option`; of --write also definitions and dashboards."""
+    """Return the files in the folder with the note of `option`; for --write also definitions and dashboards."""
     note = f"# Made by `moor manifests {option}`"
     paths = {path for path in folder.rglob("*.yaml") if path.read_text(encoding="utf-8").startswith(note)}
     if option == "--write":

@@ -28,7 +28,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     examples={
         "moor map create squares --range 0:1000 -- python square.py {item}": "run a command once for each number",
         "moor map status squares": "how far it is",
-        "moor map results squares -o squares.jsonl": "what the items returned",
+        "moor map results squares -o squares.jsonl": "the results of the items",
     }
 )
 def map() -> None:
@@ -40,6 +40,7 @@ name_argument = click.argument("name", shell_complete=complete("maps"))
 
 def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where items come from."""
+    # reversed, so that the help shows them in this order: decorators apply from the last to the first
     for option in reversed(
         (
             click.option(
@@ -120,7 +121,9 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--gpus", type=int, default=0, help="GPUs of a worker.")
 @click.option("--gpu-type", default=None, help="GPU type, such as a100; `moor gpus` lists them.")
-@click.option("--gpu-resource", default=None, help="What is counted as a GPU, such as nvidia.com/mig-1g.10gb.")
+@click.option(
+    "--gpu-resource", default=None, help="Resource that counts as a GPU, such as nvidia.com/mig-1g.10gb."
+)
 @click.option(
     "--gpu-claim",
     default=None,
@@ -241,7 +244,7 @@ def add(target: Target, name: str, resume: bool, close: bool, **given: Any) -> i
 @console.document_option
 @target_options
 def status(target: Target, name: str, watch: bool, output: str) -> int:
-    """Show the status of a map: items, rate, time left, workers, and the plan beside the real figures."""
+    """Show the status of a map: items, rate, time left, workers, and the plan next to the real figures."""
     from moorage.cli.mapshow import status as shown
 
     return in_session(target, lambda session: shown(session, name, output=output, watch=watch))
@@ -267,7 +270,7 @@ def list_(target: Target, all_namespaces: bool, output: str) -> int:
 @map.command(
     examples={
         "moor map items features --failed": "which items failed, and why",
-        "moor map items features --state running": "what runs now",
+        "moor map items features --state running": "the items that run now",
     }
 )
 @name_argument
@@ -380,14 +383,14 @@ def _changing(state: str, outcome: str) -> Callable[[Session, MapClient, str], A
 
 @map.command(
     examples={
-        "moor map cancel features": "stop a map; its results are kept",
+        "moor map cancel features": "stop a map; its results remain",
         "moor map retry features": "continue it later",
     }
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("maps"))
 @target_options
 def cancel(target: Target, names: tuple[str, ...]) -> int:
-    """Stop maps now. Results are kept; `moor map retry` continues the map."""
+    """Stop maps now. Results remain; `moor map retry` continues the map."""
     return _each(target, names, _changing("cancelled", "cancelled"))
 
 
@@ -420,7 +423,7 @@ def resume(target: Target, names: tuple[str, ...]) -> int:
 @map.command(
     examples={
         "moor map scale features 40": "up to 40 workers from now on, also while it runs",
-        "moor map scale features 1": "give all but one back; no item is lost",
+        "moor map scale features 1": "release all but one; items are not lost",
     }
 )
 @name_argument
@@ -429,8 +432,8 @@ def resume(target: Target, names: tuple[str, ...]) -> int:
 def scale(target: Target, name: str, workers: int) -> int:
     """Change the maximum number of workers of a map, also while it runs.
 
-    More start at once. When there are fewer, a worker ends its item within its grace period and leaves; an item
-    that takes longer goes to another worker. A map has no more workers than its items can use.
+    More start at once. When there are fewer, a worker ends its item within its grace period and leaves; another
+    worker takes an item that needs longer. A map has no more workers than its items can use.
     """
     from moorage.actions import mapjobs
 

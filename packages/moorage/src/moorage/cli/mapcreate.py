@@ -79,7 +79,7 @@ async def add(session: Session, name: str, given: Given, *, resume: bool, close:
             if current.closed and start < spool.count:
                 raise maps.map_closed(session.namespace, name)
             await _upload(client, session, name, spool, start=start, first=first, close=close, sources=sources)
-            more = ", no more will come" if close else ""
+            more = "; the list is complete" if close else ""
             console.say(f"{name} has {counted(first + spool.count, 'item')}{more}")
     finally:
         spool.close()
@@ -110,12 +110,14 @@ def _check_command(given: Given) -> None:
 
 def request_of(given: Given, namespace: str) -> MapRequest:
     """The options, as they were typed."""
+    # a function is packed and checked here, before the map is created
     function: bytes | None = None
     if given["function"] is not None:
         from moorage.sdk.functions import check_sendable, pack
 
         function = pack(str(given["function"]))
         check_sendable(function)
+    # the pods of a map take the options of `moor run`
     run = RunRequest(
         command=tuple(given["command"]) or (FUNCTION_WORD,),
         namespace=namespace,
@@ -135,6 +137,7 @@ def request_of(given: Given, namespace: str) -> MapRequest:
         priority_class=given["priority_class"],
         queue=given["queue"],
     )
+    # the rest is for the queue and the number of workers
     return MapRequest(
         run=run,
         function=function,
@@ -156,7 +159,7 @@ def request_of(given: Given, namespace: str) -> MapRequest:
 
 
 async def _plan_of(session: Session, request: MapRequest) -> MapJobPlan:
-    """The MapJob for a request, with the directory that goes along. Raises Problems, ApiError."""
+    """Return the MapJob of a request, with the packed directory. Raises Problems, ApiError."""
     caller = read_caller(request.run.command, await session.user())
 
     def packed_here() -> bytes | None:
@@ -169,7 +172,7 @@ async def _plan_of(session: Session, request: MapRequest) -> MapJobPlan:
 
 
 async def _dry_run(session: Session, plan: MapJobPlan, spool: Spool, sources: Sources) -> int:
-    """Let the API server judge the MapJob, and print what would be made."""
+    """Let the API server validate the MapJob, and print the objects."""
     await mapjobs.check_map(session.api, plan, session.namespace)
     console.show_text("---\n".join(console.as_yaml(_shown(obj)) for obj in plan.documents), nl=False)
     console.say(f"{_items_text(spool.count, sources)}; nothing was made")
@@ -321,11 +324,13 @@ def _price(
     from moorage.cli.plan import request_of as work_of
     from moorage.decide.maps.plan import plan_map
 
+    # a plan needs the time of an item, measured or given
     items = spool.count if items is None else items
     if not seconds and given["seconds"] is None:
         raise UsageError(
             "--machines: the time of an item is not known", hint="give --seconds, --item-seconds or --sample"
         )
+    # measured items are passed as a sample file, as `moor plan --sample` reads it
     with tempfile.NamedTemporaryFile("w", suffix=".json") as sample:
         rows = [
             {"seconds": duration, **({"memoryBytes": memory} if memory else {})}
@@ -334,6 +339,7 @@ def _price(
         ]
         json.dump(rows, sample)
         sample.flush()
+        # the same parser as `moor plan`, so that options mean the same in both
         words = ["--items", str(items), "--machines", str(given["machines"])]
         words += ["--sample", sample.name] if rows else ["--seconds", str(given["seconds"])]
         words += ["--parallelism", str(given["parallelism"] * given["slots"])]
@@ -350,9 +356,11 @@ def _price(
         options = command.make_context("plan", words).params
         sheet = load_sheet(given["machines"])
         work, terms, notes = work_of(sheet, options)
+    # spot pods need spot prices
     if options["market"]:
         sheet = replace(sheet, offers=tuple(offer for offer in sheet.offers if offer.market == options["market"]))
     map_plan = plan_map(work, sheet, terms)
+    # print the assumptions, and then all choices
     for line in (*map_plan.assumed, *notes):
         console.note(line)
     if map_plan.choices:
@@ -360,6 +368,7 @@ def _price(
     best = map_plan.best
     if best is None:
         raise MoorageError(map_plan.impossible, hint=map_plan.hint or None)
+    # store the best choice with the map, for the comparison with real figures
     kept = {
         "items": items,
         "seconds": round(best.seconds, 1),

@@ -101,7 +101,7 @@ def parse_range(text: str) -> range:
 
 
 def _range_hint(text: str) -> str:
-    """For a single number what was meant, else how ranges are written."""
+    """Return the hint for an invalid range: for a single number the probable range, else the format."""
     if text.isascii() and text.isdigit() and 1 < len(text) < 10 and int(text) > 1:
         return f"0:{text} counts from 0 to {int(text) - 1}"
     return "0:100 counts from 0 to 99, 0:100:10 by tens"

@@ -29,7 +29,10 @@ _OWN = ("item", "key", "path")  # columns before those of the value; of the last
 
 
 async def write(session: Session, name: str, output: str) -> int:
-    """Write what there is; 1 when results are missing. Raises UsageError for a file of an unknown kind."""
+    """Write the results so far; return 1 when results are missing.
+
+    Raises UsageError for an unknown file format.
+    """
     suffix = Path(output).suffix.lower()
     if output != STDOUT and suffix not in SUFFIXES:
         raise UsageError(f"-o {output}: unknown kind of file", hint=f"use {', '.join(SUFFIXES)}, or - for stdout")

@@ -1,4 +1,4 @@
-"""`moor map status`, `list`, `items`, `logs`: what people and programs get to see of maps."""
+"""`moor map status`, `list`, `items`, `logs`: output about maps for people and programs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from moorage.client.maps import MapClient
 
 WATCH_SECONDS = 2.0
-ROWS = 100  # of a table of items, where no limit is given
+ROWS = 100  # default number of rows in a table of items
 FAILURES_SHOWN = 5
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "bright_red", "bright_cyan", "bright_yellow")
 
@@ -39,7 +39,7 @@ Shown = Mapping[str, Any]
 
 
 async def status(session: Session, name: str, *, output: str, watch: bool) -> int:
-    """Print how a map stands; with `watch` again until it has ended."""
+    """Print the status of a map; with `watch` again and again until it has ended."""
     drawn = 0
     async with await session.maps() as client:
         while True:
@@ -81,7 +81,7 @@ async def _failures(client: MapClient, namespace: str, name: str) -> list[MapIte
 
 
 def as_document(map_: Map, mapjob: Obj | None, now: datetime) -> dict[str, Any]:
-    """A map for programs: what the server says, its workers, the plan beside what came."""
+    """Return a map for programs: the server's answer, its workers, and the plan with the real figures."""
     document = as_json(map_)
     document["executions"] = map_.counts.executions
     if mapjob is not None:
@@ -103,13 +103,16 @@ def as_text(document: Shown, failed: Iterable[MapItem], now: datetime) -> str:
     from moorage.sdk.progress import share_bar
 
     counts = document["counts"]
+    # items that have ended count as progress, also failed ones
     total, done, dead = counts["total"], counts["done"], counts["dead"]
     share = (done + dead) / total if total else 0.0
     left = document.get("secondsLeft")
     rate, mean = document.get("itemsPerSecond"), document.get("meanSeconds")
     ready, running = counts["ready"] + counts["large"], counts["leased"]
+    # executions that did not end an item: retries, lost workers, twins
     extra = document["executions"] - done - dead - running
     more = [f"{counts[key]:,} {word}" for key, word in _EXTRA.items() if counts.get(key)]
+    # workers as the operator sees them; a map without a MapJob has none
     workers = document.get("workers")
     made = ""
     if workers:
@@ -118,6 +121,7 @@ def as_text(document: Shown, failed: Iterable[MapItem], now: datetime) -> str:
             made += f", {workers['restarts']:,} replaced"
         if (unready := workers.get("active", 0) - workers.get("ready", 0)) > 0:
             made += f"; {unready:,} not started: moor explain {document['name']} -n {document['namespace']}"
+    # facts; empty ones are left out
     fields = [
         ("map", f"{document['namespace']}/{document['name']}"),
         ("state", str(document["state"]) + ("" if document["closed"] else ", open for more items")),
@@ -137,6 +141,7 @@ def as_text(document: Shown, failed: Iterable[MapItem], now: datetime) -> str:
     ]
     width = max(len(name) for name, _ in fields)
     lines = [f"{name:<{width}}  {text}" for name, text in fields if text]
+    # conditions that need attention
     for condition in document.get("conditions") or ():
         if condition.get("type") == "Failed" and condition.get("status") == "True":
             lines += ["", f"warning: {condition.get('message') or condition.get('reason')}"]
@@ -148,6 +153,7 @@ def as_text(document: Shown, failed: Iterable[MapItem], now: datetime) -> str:
             lines += ["", f"note: {condition['message']}"]
     if document.get("plan"):
         lines += ["", *_plan_lines(document["plan"], document["fact"])]
+    # the first failed items, with the command for the rest
     shown = [f"  index {item.item}: {_short(_value_text(item), 40)}  {_why(item)}" for item in failed]
     if shown:
         lines += ["", "Failed items", *shown]
@@ -296,7 +302,7 @@ def _short(text: str, width: int) -> str:
 
 
 async def logs(session: Session, name: str, *, item: int | None, follow: bool, prefix: bool) -> int:
-    """Print kept output, in the order in which it came to the server; lines of several items are told apart."""
+    """Print stored output, in the order of its arrival at the server; a prefix can name the item of each line."""
     coloured = prefix and console.has_colour(sys.stdout)
     async with await session.maps() as client:
         nothing = True
@@ -317,7 +323,7 @@ async def logs(session: Session, name: str, *, item: int | None, follow: bool, p
 
 
 async def _last_output(client: MapClient, namespace: str, name: str, item: int) -> int:
-    """What goes with an item's failure, where the output itself is not kept any more."""
+    """Print the output that is stored with an item's failure, after the output itself was deleted."""
     answer = await client.item(namespace, name, item)
     data = answer.output
     if data:

@@ -1,7 +1,7 @@
-"""The names that a shell completes: of runs, nodes, volumes and all else that a command takes.
+"""Names for shell completion: of runs, nodes, volumes and other arguments of commands.
 
-A shell waits for the answer at each press of the key. So it is bounded in time, kept on disk for a few seconds,
-and empty where anything fails: a completion never prints an error.
+A shell waits for the answer at each press of the key. So the time is limited, a file caches answers for a few
+seconds, and errors give an empty answer: a completion never prints an error.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ def _cache_file() -> Path:
 
 
 def _read_cache() -> dict[str, tuple[float, list[str]]]:
-    """What was asked a moment ago; empty where the file is missing or damaged."""
+    """Return the cached answers; empty where the file is missing or damaged."""
     try:
         now, entries = SYSTEM.now().timestamp(), json.loads(_cache_file().read_bytes())
         return {key: (at, names) for key, (at, names) in entries.items() if 0 <= now - at < KEPT_SECONDS}

@@ -1,4 +1,4 @@
-"""What an administrator types next, after an account or a team was created."""
+"""The administrator's next commands, after an account or a team was created."""
 
 from __future__ import annotations
 

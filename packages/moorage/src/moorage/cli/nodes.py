@@ -1,4 +1,4 @@
-"""`moor nodes`: what each node offers, what is taken, and whether it takes pods, as the server says."""
+"""`moor nodes`: the capacity of each node, its use, and whether it takes pods, from the server."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ from moorage_kube.errors import MoorageError, UsageError
 def notify(targets: tuple[str, ...], text: str, networks: tuple[str, ...], plain_http: bool) -> int:
     """Send a test notification to targets: https://…, mailto:ADDRESS,…, command:PROGRAM ARGUMENT….
 
-    A webhook receives {"text": …}, as Slack expects. A command receives the text on stdin, without a shell. Mail
-    goes through the server of MOORAGE_SMTP_URL (smtps://USER:PASSWORD@HOST:465, or smtp://…:587 with STARTTLS),
-    from MOORAGE_SMTP_FROM. Exit code 1 if a delivery failed.
+    A webhook receives {"text": …}, as Slack expects. A command receives the text on stdin, without a shell.
+    Mail is sent by the server of MOORAGE_SMTP_URL (smtps://USER:PASSWORD@HOST:465, or smtp://…:587 with
+    STARTTLS), from MOORAGE_SMTP_FROM. Exit code 1 if a delivery failed.
     """
     import ipaddress
 

@@ -28,7 +28,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @console.command(
     examples={
         "moor plan --items 150000 --seconds 4 --machines types.yaml": "nodes, time and money for a map",
-        "moor plan --items 9000 --sample t.csv --machines types.yaml --deadline 6h": "what meets a deadline",
+        "moor plan --items 9000 --sample t.csv --machines types.yaml --deadline 6h": "for a deadline",
         "moor plan --items 9000 --seconds 4 --machines types.yaml --budget 50": "the fastest within a budget",
     }
 )
@@ -45,7 +45,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "--from-run",
     default=None,
     metavar="nodes=N,machine=TYPE,time=TIME[,items=N]",
-    help="Learn the time from an earlier run that kept its nodes busy.",
+    help="Learn the time from an earlier run with busy nodes.",
 )
 @click.option("--longest", default=None, metavar="TIME", help="Longest time of an item.")
 @click.option("--cpu", default="1", show_default=True, help="CPUs for each item.")
@@ -99,17 +99,19 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--write", default="0", metavar="SIZE", help="Data written by each item.")
 @click.option("--data-region", default="", help="Region of the data (default: that of the nodes).")
 @click.option(
-    "--from-cluster", is_flag=True, help="Only machine types of the cluster's nodes, without what DaemonSets use."
+    "--from-cluster",
+    is_flag=True,
+    help="Only machine types of the cluster's nodes, without the requests of DaemonSets.",
 )
 @console.output_option
 @target_options
 def plan(target: Target, from_cluster: bool, output: str, **given: Any) -> int:
-    """Estimate how many nodes a map needs, how long it takes, and what it costs.
+    """Estimate how many nodes a map needs, how long it takes, and its cost.
 
     The best choice is marked. With a deadline, it is the cheapest choice that meets it; with a budget, the fastest
     choice within it. With neither, it is the cheapest choice with the requested parallelism, or else the one with
-    the least money × time. BINDS names what limits a choice. Assumptions go to stderr. Exit code 1 if no choice
-    meets the deadline or budget.
+    the least money × time. BINDS names the limit of a choice. Assumptions are printed on stderr. Exit code 1 if no
+    choice meets the deadline or budget.
     """
     from moorage.decide.maps.plan import plan_map
 
@@ -235,11 +237,12 @@ def load_sheet(path: Path) -> PriceSheet:
 
 
 def request_of(sheet: PriceSheet, given: dict[str, Any]) -> tuple[Work, Terms, tuple[str, ...]]:
-    """The options, read; and what was assumed while reading. Raises UsageError naming the option."""
+    """Return the parsed options, and the assumptions made. Raises UsageError naming the option."""
     from moorage.decide.maps.durations import constant
     from moorage.decide.maps.plan import Terms, Work
     from moorage.model.prices import parse_quota
 
+    # memory: as given, else from the sample with a margin, else ignored; each assumption is noted
     notes: list[str] = []
     sample = _sample(given["sample"])
     memory = _amount(given, "memory") if given["memory"] else 0
@@ -250,9 +253,11 @@ def request_of(sheet: PriceSheet, given: dict[str, Any]) -> tuple[Work, Terms, t
         notes.append(f"memory: {format_bytes(memory)} for each item, 20 % above the largest of the sample")
     elif not memory:
         notes.append("memory is ignored: none is given")
+    # the CPU use of a sample is only noted
     cpu = _amount(given, "cpu")
     if sample is not None and sample.cpu is not None:
         notes.append(f"the sample used {sample.cpu:.2g} CPUs on average; {cpu / 1000:g} are asked for")
+    # the work
     work = Work(
         items=given["items"],
         durations=constant(1.0),
@@ -270,6 +275,7 @@ def request_of(sheet: PriceSheet, given: dict[str, Any]) -> tuple[Work, Terms, t
         limits=tuple(parse_limit(text) for text in given["limits"]),
         rate_per_second=given["rate"],
     )
+    # the cluster and the limits of the plan
     terms = Terms(
         node_start_seconds=_time(given, "node_start") or 0.0,
         pod_start_seconds=_time(given, "pod_start") or 0.0,
@@ -283,6 +289,7 @@ def request_of(sheet: PriceSheet, given: dict[str, Any]) -> tuple[Work, Terms, t
         nodes=given["nodes"],
         quotas=tuple(parse_quota(text) for text in given["quotas"]),
     )
+    # durations last: --from-run derives them from the work and the terms
     return replace(work, durations=_durations(sheet, given, sample, work, terms)), terms, tuple(notes)
 
 
@@ -369,7 +376,10 @@ def _chosen(sheet: PriceSheet, regions: tuple[str, ...], market: str | None) -> 
 
 
 async def _of_cluster(session: Session, sheet: PriceSheet) -> PriceSheet:
-    """The sheet, cut down to what the cluster has. What the user may not read of pods counts as no daemons."""
+    """Return the sheet with the offers of the cluster only.
+
+    Pods that the user may not list count as no daemons.
+    """
     from moorage.model.prices import node_types, offers_of_cluster
     from moorage_kube.resources import NODES, PODS
 

@@ -110,7 +110,8 @@ async def _forward(
 ) -> int:
     """Listen until a signal comes, or until the run has ended. Raises MoorageError."""
     opener = _Opener(cast(SocketOpener, session.api), session.namespace, find)
-    await opener.place()  # before anything listens: is there such a pod?
+    await opener.place()  # fails before a port is opened if there is no such pod
+    # a signal, or a closed stdout, ends the command
     stop = asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(terminal.on_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop.set))
@@ -120,6 +121,7 @@ async def _forward(
             shown = f"[{address}]" if ":" in address else address
             try:
                 server = await _listen(address, forward, connections)
+            # on a local cluster the pod itself may have the port: then forwarding is not needed
             except PortTaken as error:
                 if not await _is_its_own(session, opener.pod, forward, error):
                     raise
@@ -131,6 +133,7 @@ async def _forward(
             console.show(f"forwarding http://{shown}:{local} to port {forward.remote} of pod {opener.pod}")
         sys.stdout.flush()
         console.say("Ctrl-C stops it")
+        # end with the signal, or with the run
         ends = [asyncio.ensure_future(stop.wait()), asyncio.ensure_future(ended())]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -176,7 +179,7 @@ class _Opener:
         """Raises MoorageError: NotReady when the run has ended or waits."""
         try:
             return await open_port(self._api, self.pod, self._namespace, port)
-        except (NotFound, BadRequest):  # the pod is gone, or has ended
+        except (NotFound, BadRequest):  # the pod was deleted, or has ended
             await self.place()
             return await open_port(self._api, self.pod, self._namespace, port)
 
@@ -186,7 +189,7 @@ Connected = Callable[[int, asyncio.StreamReader, asyncio.StreamWriter], Awaitabl
 
 @contextlib.asynccontextmanager
 async def _connections(opener: _Opener) -> AsyncGenerator[Connected]:
-    """What carries each connection; those that are open end with the block."""
+    """Yield the handler of a connection; open connections end with the block."""
     tasks: set[asyncio.Task[None]] = set()
     room = asyncio.Semaphore(CONNECTIONS_MAX)
 
@@ -200,7 +203,7 @@ async def _connections(opener: _Opener) -> AsyncGenerator[Connected]:
         except MoorageError as error:
             console.say(f"a connection failed: {error.message}")
         except (ConnectionError, TimeoutError):
-            pass  # the client here has gone
+            pass  # the local client has disconnected
         except asyncio.CancelledError:
             pass  # at the end of the block; asyncio would log a traceback
         finally:

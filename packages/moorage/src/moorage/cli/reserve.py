@@ -1,4 +1,4 @@
-"""`moor reserve`: machines kept from one moment to another, for a user or a namespace.
+"""`moor reserve`: machines reserved from one moment to another, for a user or a namespace.
 
 Moments are read and shown in this machine's time zone, or in that of `--time-zone`; they are stored in UTC.
 """
@@ -41,8 +41,8 @@ zone_option = click.option(
 @console.group(
     examples={
         "moor reserve create paper --gpus 8 --gpu-type a100 --from +1d --to +3d": "keep 8 GPUs for two days",
-        "moor reserve list": "what is reserved",
-        "moor reserve delete paper": "give them back",
+        "moor reserve list": "reserved machines",
+        "moor reserve delete paper": "release them",
     }
 )
 def reserve() -> None:
@@ -53,7 +53,7 @@ def reserve() -> None:
     examples={
         "moor reserve create paper --gpus 8 --gpu-type a100 --from +1d --to +3d": "keep 8 GPUs from tomorrow on",
         "moor reserve create course --machine lab/a100x8 --count 2 --to +3d": "keep two machines, from now on",
-        "moor reserve create paper --gpus 8 --gpu-type a100 --to +3d --dry-run": "print what would be reserved",
+        "moor reserve create paper --gpus 8 --gpu-type a100 --to +3d --dry-run": "print it; create nothing",
     }
 )
 @click.argument("name")
@@ -100,13 +100,14 @@ def create(
     dry_run: bool,
 ) -> int:
     """Reserve machines of a type, or GPUs of a type."""
+    # check the options that need no cluster
     if not is_dns_label(name):
         raise InvalidName(
             f"invalid reservation name {name!r}: use at most 63 of a-z, 0-9 and '-',"
             " a letter or digit at both ends"
         )
     if (machine is None) == (gpus is None):
-        raise UsageError("say what to reserve: --machine TYPE --count N, or --gpus N --gpu-type TYPE")
+        raise UsageError("machines missing: use --machine TYPE --count N, or --gpus N --gpu-type TYPE")
     if gpus is not None and (count is not None or gpu_type is None):
         raise UsageError("--gpus needs --gpu-type, and cannot be used with --count")
     if user is not None and tenant is not None:
@@ -114,9 +115,11 @@ def create(
     chosen = zone_of(zone)
 
     async def work(session: Session) -> int:
+        # relative times are resolved in the chosen zone; the end may be relative to the start
         now = session.clock.now()
         begins = parse_when(start, now, chosen)
         ends = parse_when(end, begins, chosen)
+        # a number of GPUs becomes a number of machines of one type
         pools, calendar = await read_calendar(session.api)
         pool, kind, number = (
             _machine(pools, machine, count) if machine is not None else _gpus(pools, gpus or 0, gpu_type or "")
@@ -132,13 +135,15 @@ def create(
             user=user or "",
             lead_seconds=int(parse_span(lead).total_seconds()) if lead is not None else None,
         )
+        # judge here too, so that the refusal shows times in this zone, also without the webhook
         _judge(made, pools, calendar, now, chosen)
         await create_reservation(session.api, made, dry_run=dry_run)
+        # the name is for scripts; the sentence for people is printed on stderr
         console.show_text(console.as_yaml(made).rstrip("\n") if dry_run else name)
         whom = f"user {user}" if user else f"namespace {made['metadata']['namespace']}"
         word = "would be" if dry_run else "will be"
         span = f"from {show(begins, chosen)} to {show(ends, chosen)} ({format_duration(ends - begins)})"
-        console.note(f"{number} {pool}/{kind} {word} kept for {whom} {span}")
+        console.note(f"{number} {pool}/{kind} {word} reserved for {whom} {span}")
         return 0
 
     return in_session(target, work)
@@ -182,7 +187,7 @@ def list_(target: Target, everything: bool, zone: str | None, output: str) -> in
 @reserve.command(
     "show",
     examples={
-        "moor reserve show paper": "what is held, what is missing, which pods block it",
+        "moor reserve show paper": "machines held and missing, and pods that block it",
         "moor reserve show paper --time-zone Asia/Tokyo": "with the times of another zone",
     },
 )
@@ -191,7 +196,10 @@ def list_(target: Target, everything: bool, zone: str | None, output: str) -> in
 @console.output_option
 @target_options
 def show_one(target: Target, name: str, zone: str | None, output: str) -> int:
-    """Show the status of a reservation: what is held, what is missing, and which pods block it."""
+    """Show the status of a reservation.
+
+    The machines that are held, those that are missing, and pods that block it.
+    """
     chosen = zone_of(zone)
 
     async def work(session: Session) -> int:
@@ -209,12 +217,12 @@ def show_one(target: Target, name: str, zone: str | None, output: str) -> int:
 
 @reserve.command(
     examples={
-        "moor reserve delete paper --dry-run": "print what would be released",
+        "moor reserve delete paper --dry-run": "print the machines that would be released",
         "moor reserve delete paper": "release the machines",
     }
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("reservations"))
-@click.option("--dry-run", is_flag=True, help="Print what would be released; release nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the machines that would be released; release nothing.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], dry_run: bool) -> int:
     """Cancel reservations. Their machines are free at once; running pods continue."""
@@ -283,7 +291,7 @@ def show(at: datetime, zone: tzinfo | None) -> str:
     return at.astimezone(zone).strftime("%Y-%m-%d %H:%M %Z")
 
 
-# --- what is asked for
+# --- the request
 
 
 def _machine(pools: Sequence[Pool], text: str, count: int | None) -> tuple[str, str, int]:
@@ -315,7 +323,7 @@ def _gpus(pools: Sequence[Pool], gpus: int, gpu_type: str) -> tuple[str, str, in
 def _judge(
     made: Obj, pools: Sequence[Pool], calendar: Sequence[Booking], now: datetime, zone: tzinfo | None
 ) -> None:
-    """What the webhook would refuse too, in this zone; and also where there is none."""
+    """Raise the webhook's refusals with times in this zone; also on clusters without the webhook."""
     faults = check(made, None, pools, calendar, now=now, when=lambda at: show(at, zone))
     conflicts = [fault.message for fault in faults if fault.field == "spec.count"]
     if conflicts:
@@ -337,7 +345,7 @@ async def _get(session: Session, name: str) -> Obj:
         ) from error
 
 
-# --- what is shown
+# --- the output
 
 
 def as_json(obj: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`moor restore`: a backup, or one of the copies that `moor up` keeps of its data folder, brought back."""
+"""`moor restore`: restore a backup, or one of the copies of the data folder that `moor up` makes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 @console.command(
     examples={
         "moor restore": "list the copies",
-        "moor restore latest": "bring damaged files back",
-        "moor restore --dry-run ./moorage.backup": "check a backup, and print what is in it",
-        "moor restore --force ./moorage.backup": "replace all that is there by a backup",
+        "moor restore latest": "restore damaged files",
+        "moor restore --dry-run ./moorage.backup": "check a backup, and print its contents",
+        "moor restore --force ./moorage.backup": "replace all data by a backup",
     }
 )
 @target_options
 @click.argument("copy", required=False, metavar="[COPY|FILE]")
-@click.option("--file", "files", multiple=True, metavar="FILE", help="Bring back this file only; repeatable.")
-@click.option("--all", "everything", is_flag=True, help="Bring back every file of the copy, also undamaged files.")
-@click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
-@click.option("--force", is_flag=True, help="Of a backup: replace what is there.")
+@click.option("--file", "files", multiple=True, metavar="FILE", help="Restore only this file; repeatable.")
+@click.option("--all", "everything", is_flag=True, help="Restore every file of the copy, also undamaged files.")
+@click.option("--dry-run", is_flag=True, help="Print the steps; change nothing.")
+@click.option("--force", is_flag=True, help="Of a backup: replace existing data.")
 @console.output_option
 def restore(
     target: Target,
@@ -48,47 +48,52 @@ def restore(
     force: bool,
     output: str,
 ) -> None:
-    """Restore a backup, bring back damaged files of the data folder from a copy, or list the copies.
+    """Restore a backup, restore damaged files of the data folder from a copy, or list the copies.
 
-    FILE is a backup of `moor backup`: its path, with a `/` or a dot in it. It replaces all that is there. On a
-    cluster the server does it; restart the servers then. A local cluster must be stopped. Workers of before hold
-    nothing after it; what they held is given again.
+    FILE is a backup of `moor backup`: its path, with a `/` or a dot in it. It replaces all existing data. On
+    a cluster the server restores it; restart the servers then. A local cluster must be stopped. Earlier
+    workers lose their items, which are handed out again.
 
     COPY is a name from the list, or `latest`: the newest copy that has the damaged files, whole. Only damaged
-    files are replaced, unless --file or --all is given; the old ones are kept in the folder `damaged`. The cluster
-    must be stopped. Running pods are left alone; the next `moor up` adopts them, also pods that are newer than
-    the copy.
+    files are replaced, unless --file or --all is given; the old ones are moved to the folder `damaged`. The
+    cluster must be stopped. Running pods are left alone; the next `moor up` adopts them, also pods that are
+    newer than the copy.
     """
     from moorage.cli.embedded import embedded
 
+    # a path is a backup; other names are copies
     if copy is not None and is_file_name(copy):
         if files or everything:
-            raise UsageError("--file and --all are of copies: a backup is restored as a whole")
+            raise UsageError("--file and --all are for copies: a backup is restored as a whole")
         restore_file(target, Path(copy), dry_run=dry_run, force=force, output=output)
         return
     if force:
-        raise UsageError("--force is of a backup", hint="a copy is restored with --all")
+        raise UsageError("--force is for backups", hint="a copy is restored with --all")
+    # without a name, list the copies
     folder = DataFolder(target.data.absolute() if target.data else default_folder())
     folder.check_version()
     copies = embedded().list_copies(folder.path)
     if copy is None:
         if files or everything or dry_run:
-            raise UsageError("no copy is named", hint="`moor restore latest`, or a name that `moor restore` lists")
+            raise UsageError("copy missing", hint="`moor restore latest`, or a name that `moor restore` lists")
         _print_copies(folder, copies, output)
         return
+    # the lock ensures that the cluster does not start meanwhile
     with stopped(folder):
         damaged = [damage.file for damage in find_damage(folder)]
         wanted = _wanted(copies, files, everything=everything, damaged=damaged)
+        # some files have no copy: they are only moved away, and the next start creates them again
         dropped = [name for name in wanted if name in embedded().NOT_COPIED]
         wanted = [name for name in wanted if name not in embedded().NOT_COPIED]
         is_named = copy != "latest"  # a name that is wrong is refused also where nothing is damaged
         needed = None if everything else wanted
         chosen = _choose(copy, copies, needed) if wanted or everything or is_named else None
+        # check the copy before a file of the folder is touched
         if chosen is not None:
             wanted = sorted(chosen.files) if everything else wanted
             embedded().check_copy(chosen, wanted)
         if not wanted and not dropped:
-            console.say("nothing is damaged: nothing was changed (--all brings back every file of a copy)")
+            console.say("there are no damaged files: nothing was changed (--all restores every file of a copy)")
             return
         steps = bring_back(folder, chosen, wanted, dropped, dry_run=dry_run)
     for step in steps:
@@ -128,7 +133,7 @@ def _print_copies(folder: DataFolder, copies: Sequence[Copy], output: str) -> No
         ],
         items=items,
         names=[copy.name for copy in copies],
-        nothing=f"no copies are kept in {folder.path}; a running cluster makes one every quarter of an hour",
+        nothing=f"there are no copies in {folder.path}; a running cluster makes one every 15 minutes",
     )
     if not folder.is_running():
         for damage in find_damage(folder):
@@ -170,8 +175,8 @@ def _choose(name: str, copies: Sequence[Copy], wanted: Sequence[str] | None) -> 
         return whole
     for copy in copies:
         if set(wanted or ()) <= copy.files.keys():
-            embedded().check_copy(copy, wanted or copy.files)  # says what is damaged
+            embedded().check_copy(copy, wanted or copy.files)  # names the damaged file
     raise MoorageError(
         f"no copy holds {' and '.join(wanted or ()) or 'anything'}",
-        hint="bring the file back from a backup of yours; `moor down` stops the pods of this folder",
+        hint="restore the file from your own backup; `moor down` stops the pods of this folder",
     )

@@ -79,10 +79,12 @@ def _restore_folder(folder: DataFolder, file: Path, *, dry_run: bool, force: boo
     from moorage.server.databases import LOGS_FOLDER
     from moorage_kube.databasefile import MANIFEST
 
+    # a new folder is removed again when the restore does not succeed
     folder.check_version()
     is_new = not folder.path.exists()
     folder.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
+        # unpack next to the folder, on the same disk, so that the files can be renamed into place
         with scratch(Place(folder=folder.path)) as made:
             content = made / "content"
             content.mkdir()
@@ -92,18 +94,22 @@ def _restore_folder(folder: DataFolder, file: Path, *, dry_run: bool, force: boo
                     f"{file} is a backup of a server, not of a local cluster: it has no objects",
                     hint="restore it on a cluster: moor restore --context NAME FILE",
                 )
+            # a dry run needs the facts only
             there = content_of(Place(folder=folder.path)) if folder.exists() else {}
             summary = summary_of(manifest, replaces=there)
             if dry_run:
                 return summary
+            # an existing cluster is replaced only with --force
             if (folder.path / embedded().CLUSTER).exists() and not force:
                 raise Conflict(
                     f"{folder.path} is not empty: it is the folder of a local cluster",
                     hint="back it up first; --force replaces all of it by the backup",
                 )
+            # from here on the cluster must stay stopped
             with stopped(folder):
                 staged = stage_files(made, manifest, content)
                 shutil.copytree(content / FOLDER, staged, dirs_exist_ok=True)
+                # the folder's own files, without logs, the manifest and SQLite's side files
                 names = [
                     str(path.relative_to(staged))
                     for path in sorted(staged.rglob("*"))

@@ -1,4 +1,4 @@
-"""`moor rightsize`: what runs should ask for."""
+"""`moor rightsize`: advice on the requests of runs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ HEADERS = ("RUN", "OWNER", "RESOURCE", "ASKED", "ADVISED", "RUNS", "WHY")
 @console.output_option
 @target_options
 def rightsize(target: Target, name: str | None, all_namespaces: bool, output: str) -> int:
-    """Show which runs ask for more or less than they use, by what past runs of the same command used.
+    """Show which runs ask for more or less than past runs of the same command used.
 
     Runs of one user with the same image and command count as one work, under the name of the newest. RUNS is the
-    number of past runs that the advice stands on.
+    number of past runs behind the advice.
     """
     if name and all_namespaces:
         raise click.UsageError("give the name of a run, or --all-namespaces, not both")

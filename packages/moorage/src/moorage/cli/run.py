@@ -60,7 +60,7 @@ def run(
     """Run a command as a Job, with limits, on the GPUs it requests.
 
     Prints the run's name and returns once the run is submitted. A notebook is run from top to bottom, in an image
-    with Jupyter: moor run train.ipynb -p epochs=3; with --checkpoint it is kept there with its outputs.
+    with Jupyter: moor run train.ipynb -p epochs=3; with --checkpoint it is stored there with its outputs.
     """
     base, namespace = _read_file(path) if path is not None else (None, None)
     request = request_from(base, given, command)
@@ -90,7 +90,7 @@ def _note_misplaced(command: Sequence[str]) -> None:
     options = [word for word in long if word.partition("=")[0] in known]
     if options:
         console.note(
-            f"after the command, {' and '.join(options)} goes to {command[0]}, not to moor;"
+            f"after the command, {' and '.join(options)} is passed to {command[0]}, not to moor;"
             " options of moor run come before the command"
         )
 
@@ -98,7 +98,7 @@ def _note_misplaced(command: Sequence[str]) -> None:
 @console.command(
     context_settings={"allow_interspersed_args": True},
     examples={
-        "moor rerun train-7f3a": "the same once more, under a new name",
+        "moor rerun train-7f3a": "the same again, under a new name",
         "moor rerun train-7f3a --memory 16Gi": "with more memory",
         "moor rerun train-7f3a --name long -- python train.py --epochs 90": "with another command",
     },
@@ -108,7 +108,7 @@ def _note_misplaced(command: Sequence[str]) -> None:
 @run_options
 @target_options
 def rerun(target: Target, run: str, command: tuple[str, ...], follow: bool, dry_run: bool, **given: Any) -> int:
-    """Run again what a run ran, also one that has ended. Options typed here replace those of that run.
+    """Run the command of a run again, also of one that has ended. Options typed here replace those of that run.
 
     The files of the current directory are sent along; on a local cluster, the command starts in the directory of
     that run.
@@ -187,7 +187,7 @@ async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run
 
 
 def packed(directory: str) -> bytes | None:
-    """The directory, as it goes into the pod; says how much it is, and which files stay behind.
+    """Pack the directory for the pod; print its size, and which files are not sent.
 
     None: it has no files to send, and the command starts in the working directory of its image.
     """
@@ -209,7 +209,9 @@ def packed(directory: str) -> bytes | None:
 
 
 async def _show_dry_run(session: Session, submitted: Submitted) -> None:
-    """Print what would be created, and say where its pod would land now, or why it would wait."""
+    """Print the objects that would be created, and the node where its pod would start now, or why it would
+    wait.
+    """
     from moorage.actions.explain import pod_to_be
 
     plan, [job] = submitted.plan, submitted.jobs
@@ -232,7 +234,7 @@ async def _why(session: Session, question: PodQuestion) -> str:
 
 
 def _shown(obj: dict[str, object]) -> dict[str, object]:
-    """A manifest fit to be shown: of a Secret only the names of what it holds."""
+    """Return a manifest for display: a Secret without its values."""
     if obj.get("kind") != "Secret":
         return obj
     data = obj.get("data")

@@ -20,7 +20,7 @@ OPTIONS = (
     click.option(
         "--gpu-resource",
         default=None,
-        help="What is counted as a GPU, such as a slice: nvidia.com/mig-1g.10gb, or mig-1g.10gb.",
+        help="Resource that counts as a GPU, such as a slice: nvidia.com/mig-1g.10gb, or mig-1g.10gb.",
     ),
     click.option(
         "--gpu-claim",

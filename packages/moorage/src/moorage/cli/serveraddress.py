@@ -1,4 +1,4 @@
-"""The address that somebody types for a Moorage server: completed, and explained when nobody answers there."""
+"""The address of a Moorage server as a user types it: completed, and explained when the server does not answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FORMS = "use https://HOST, HOST, or 127.0.0.1:PORT"
 
 
 def explain(url: str, error: MoorageError) -> MoorageError:
-    """Why a server that was asked who is there gave no answer of Moorage, and what to type instead."""
+    """Explain why an address did not answer as a Moorage server, with a hint to the right command."""
     if isinstance(error, NotFound):
         return NotReady(
             f"{url} is not a Moorage server: it answers HTTP 404", hint="check the address and the port"

@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _options(port: int | None) -> Callable[[F], F]:
-    """The options that every service takes; `port`: where it listens if nobody says otherwise."""
+    """The options that every service takes; `port`: its default port."""
 
     def decorate(function: F) -> F:
         for option in (
@@ -81,7 +81,7 @@ def operator(kubeconfig: Path | None, host: str, port: int) -> None:
     "--audit-token-file",
     type=click.Path(dir_okay=False, path_type=Path),
     default=None,
-    help="File with the token in the API server's paths; without it no change is recorded for moor audit.",
+    help="File with the token in the API server's paths; without it, changes are not recorded for moor audit.",
 )
 def webhook(
     kubeconfig: Path | None,
@@ -130,8 +130,7 @@ def webhook(
 @click.option(
     "--token-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with the token that a scheduler puts into the path, /scheduler/TOKEN"
-    " (default: no token is required).",
+    help="File with the token that a scheduler puts into the path, /scheduler/TOKEN (default: not required).",
 )
 def extender(kubeconfig: Path | None, host: str, port: int, policy: str, token_file: Path | None) -> None:
     """Run the scheduler extender: it packs GPUs. kube-scheduler continues without it if it is down."""
@@ -152,7 +151,7 @@ def extender(kubeconfig: Path | None, host: str, port: int, policy: str, token_f
 
 
 def _read_token(path: Path) -> str:
-    """The token in a file. Raises UsageError for one that could not stand in a path, or that is too short."""
+    """Return the token in a file. Raises UsageError for one that is too short, or cannot be part of a path."""
     token = path.read_text(encoding="utf-8").strip()
     if not re.fullmatch(r"[A-Za-z0-9_-]{20,}", token):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Our services as processes: all four in one beside the local cluster, one each on a real cluster.
+"""Moorage's services as processes: all four in one for the local cluster, one each on a real cluster.
 
 `python -m moorage.cli.services --data FOLDER …` is started by the supervisor of `moor up` (and by test
 clusters); `moor operator`, `moor webhook`, `moor extender` and `moor server` are the same code, one part each.
@@ -73,9 +73,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("moorage.services")
 
 PARTS = ("operator", "webhook", "extender", "server")
-ADMISSION = ("webhook",)  # the parts of the process `admission` beside a local cluster
+ADMISSION = ("webhook",)  # the parts of the process `admission` of a local cluster
 API_WAIT_SECONDS = 60.0  # for an API server that was there before us; then the pod is started again
-LOCAL_API_WAIT_SECONDS = 1800.0  # for one that starts beside us: `moor up` gives up before
+LOCAL_API_WAIT_SECONDS = 1800.0  # for one that starts at the same time: `moor up` gives up before
 ENSURED_AT_ONCE = 4  # objects of the installation
 AT_ONCE_SECONDS = 0.5  # a folder that is free is taken in milliseconds
 LONG_GRACE_SECONDS = 15  # on a cluster: for requests that are under way at the end; then streams are cut
@@ -84,10 +84,10 @@ LOCAL_INGRESS = "moorage-local"  # the class of the local cluster's ingress
 
 
 class Settings(Struct, kw_only=True):
-    """What a process of services needs to know."""
+    """The settings of a process of services."""
 
     parts: tuple[str, ...] = PARTS
-    data: Path | None = None  # folder for usage.db and, beside a local cluster, its tokens and certificates
+    data: Path | None = None  # folder for usage.db and, of a local cluster, its tokens and certificates
     kubeconfig: Path | None = None  # None: the pod's own service account, or the user's kubeconfig
     sockets: dict[str, socket.socket] = field(default_factory=dict)
     tokens: dict[str, str] = field(default_factory=dict)  # bearer token by part; empty: the kubeconfig's own
@@ -96,17 +96,17 @@ class Settings(Struct, kw_only=True):
     logins: LoginSettings | None = None
     provider: ProviderSettings | None = None
     rate: Rate | None = None  # how often one person may ask the server; None: as the environment says
-    usage_days: int = USAGE_DAYS  # for which GPU use is kept
-    person: str = ""  # whom the page's token stands for; empty: for nobody, it may only look
+    usage_days: int = USAGE_DAYS  # for which GPU use is stored
+    person: str = ""  # user of the page's token; empty: the token may only read
     address: str = ""  # under which pods reach the server; empty: loopback, which pods of this machine share
-    hosts: tuple[str, ...] = ()  # names besides loopback under which the server answers
+    hosts: tuple[str, ...] = ()  # names other than loopback under which the server answers
     certificate: Path | None = None
     key: Path | None = None
     ca_pem: bytes = b""
     policy: str = "pack"  # how the extender packs
     audit_token: str = ""  # by which the webhook knows the API server; empty: it is in `audit_token_file`
     audit_token_file: Path | None = None
-    scheduler_token: str = ""  # what a scheduler must know to call the extender; empty: nothing
+    scheduler_token: str = ""  # token of the schedulers that may call the extender; empty: all may
     install: bool = False  # make namespace, CRDs, webhook configuration and ConfigMap ourselves
     ready_fd: int | None = None
     alive_fd: int | None = None  # a socket on which the supervisor asks whether the event loop turns
@@ -127,6 +127,7 @@ async def run_services(settings: Settings) -> None:
     from moorage_kube.remote.client import KubeClient
     from moorage_kube.remote.config import load_connection
 
+    # the first SIGTERM drains, the second one stops at once
     raise_file_limit()
     stop, draining = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -136,6 +137,7 @@ async def run_services(settings: Settings) -> None:
     connection = load_connection(settings.kubeconfig)
     if "server" in settings.parts:
         settings.logins = with_cluster(settings.logins, connection)
+    # one client per part, with the part's own token; the administrator's is for the installation
     async with contextlib.AsyncExitStack() as stack:
         apis: dict[str, KubeClient] = {}
         for part in settings.parts:
@@ -143,17 +145,20 @@ async def run_services(settings: Settings) -> None:
             mine = replace(connection, token=token, token_file=None) if token else connection
             apis[part] = await stack.enter_async_context(KubeClient(mine))
         admin = await stack.enter_async_context(KubeClient(connection))
+        # an API server may still be starting
         await wait_for_api(admin, stop, patience=LOCAL_API_WAIT_SECONDS if settings.install else API_WAIT_SECONDS)
         if stop.is_set():
             return
         if settings.install:
             await (_install(admin, settings) if settings.parts != ADMISSION else _installed(admin, stop))
+        # SQLite has one writer: wait for the lease on the folder
         if "server" in settings.parts and settings.data is not None and not table.QUEUE_URL.read(os.environ):
             lease = FolderLease(settings.data, renew=not settings.install)
             stack.callback(lease.release)
             if not await unless(stop, asyncio.ensure_future(_hold(lease, settings.sockets["server"]))):
                 return
 
+        # parts that read users' expressions share one pool of processes, created at first use
         @functools.cache
         def evaluation() -> Evaluation:
             from moorage.evaluator.pool import Evaluators
@@ -162,10 +167,12 @@ async def run_services(settings: Settings) -> None:
             stack.push_async_callback(evaluators.aclose)
             return evaluators
 
+        # a note of the object in work survives a hang: a later start then suspends the object
         folder = table.WORK_FOLDER.read(os.environ) or (settings.data and settings.data / "run")
         if folder is not None:
             writer = "operator" if "operator" in apis else settings.parts[0]
             HANG_RECORD.set(HangRecord(folder / writer, functools.partial(set_aside, apis[writer])))
+        # start the loops of the parts, then the HTTP servers; both run before the caches have synced
         async with asyncio.TaskGroup() as tasks:
             works = _works(settings, apis, _Signals(stop, draining), evaluation)
             background = [tasks.create_task(work, name=name) for name, work in works.behind]
@@ -175,17 +182,20 @@ async def run_services(settings: Settings) -> None:
                 for task in (*serving, *background):
                     task.cancel()
                 return
+            # the webhook is registered only once it can answer
             if settings.install and "webhook" in settings.parts:
                 await _install_webhook(admin, settings)
+            # objects of the start live for ever: the garbage collector need not look at them again
             gc.collect()
             gc.freeze()
             if settings.ready_fd is not None:
                 tell_parent(settings.ready_fd, f"{settings.name} ready")
             log.info("ready", extra={"parts": settings.parts})
             await stop.wait()
+            # end long streams first, so that their clients connect to another replica
             for end_streams in works.end_streams:
                 end_streams()
-            if serving and not settings.install:  # what is under way is answered while all still works
+            if serving and not settings.install:  # open requests are answered while the other parts still run
                 await asyncio.wait(serving)
             for task in (*serving, *background):
                 task.cancel()
@@ -221,9 +231,12 @@ async def _hold(lease: FolderLease, sock: socket.socket) -> None:
 
 
 async def _end_slowly(draining: asyncio.Event, stop: asyncio.Event, settings: Settings) -> None:
-    """Stop some time after SIGTERM, so that whoever sends requests has gone elsewhere; at once after another.
+    """Stop some time after SIGTERM, so that clients can connect to another replica.
 
-    Beside a local cluster there is nowhere to go, and the operator is asked nothing.
+    At once after another signal.
+
+    With a local cluster it stops at once, as there is no other replica; so does the operator, which has no
+    clients.
     """
     await draining.wait()
     if not settings.install and settings.parts != ("operator",):
@@ -259,9 +272,9 @@ Work = tuple[str, Coroutine[Any, Any, None]]
 
 
 class _Works(Struct):
-    """The endless coroutines of the parts, by name; what serves ends first.
+    """The endless coroutines of the parts, by name; those that serve requests end first.
 
-    `ready`: what to wait for before they are of use; `end_streams`: end what is held open, before the end.
+    `ready`: awaited before they can be used; `end_streams`: ends open streams before the end.
     """
 
     behind: list[Work] = field(default_factory=list)
@@ -346,7 +359,7 @@ def _works(
 
 
 async def set_aside(api: Api, resource: Resource, obj: Obj, message: str) -> Obj:
-    """Suspend an object that hung a controller, where its kind can be suspended; tell of it by an event."""
+    """Suspend an object that hung a controller, if its kind can be suspended, and record an event."""
     from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
     from moorage_kube.meta import with_condition
     from moorage_kube.remote.events import EventRecorder
@@ -420,7 +433,7 @@ class _Answers(Protocol):
 
 
 async def wait_for_api(api: _Answers, stop: asyncio.Event, *, patience: float, clock: Clock = SYSTEM) -> None:
-    """Return when the API answers; it may be starting beside us. Raises NotReady after `patience` seconds."""
+    """Return when the API answers; it may be starting too. Raises NotReady after `patience` seconds."""
     deadline = clock.monotonic() + patience
     while not stop.is_set():
         try:
@@ -433,7 +446,10 @@ async def wait_for_api(api: _Answers, stop: asyncio.Event, *, patience: float, c
 
 
 async def _install(api: Api, settings: Settings) -> None:
-    """Make what the services stand on. Beside a local cluster only; elsewhere `kubectl apply -k deploy` does."""
+    """Create the objects that the services need.
+
+    Only on a local cluster; elsewhere `kubectl apply -k deploy` does.
+    """
     from moorage.actions.people import ensure_account
     from moorage.features import feature_crds
     from moorage.model.crds import all_crds
@@ -468,7 +484,7 @@ async def _install(api: Api, settings: Settings) -> None:
     address = f"http://{settings.address or '127.0.0.1'}:{settings.sockets['server'].getsockname()[1]}"
     domain, by = "", ""
     if settings.ingress_port is not None:
-        # a domain of their own: what is below it is nobody else's (`decide.hosts`)
+        # a separate domain: all names below it are reserved (`decide.hosts`)
         domain, by = f"http://*.workspace.localhost:{settings.ingress_port}", LOCAL_INGRESS
     info = make_info(__version__, address, public_url=address, workspace_url=domain, ingress_class=by)
     for resource, obj in zip((CONFIGMAPS, ROLES, ROLEBINDINGS), info, strict=True):
@@ -491,7 +507,7 @@ async def _install(api: Api, settings: Settings) -> None:
 
 
 async def _installed(api: Api, stop: asyncio.Event, clock: Clock = SYSTEM) -> None:
-    """Return when another process has done `_install`, whose last step this waits for."""
+    """Return when another process has finished `_install`; this waits for its last step."""
     while not stop.is_set():
         with contextlib.suppress(ApiError):
             if GUARD_LABEL in labels_of(await api.get(NAMESPACES, "default")):
@@ -516,7 +532,10 @@ async def _install_webhook(api: Api, settings: Settings) -> None:
 
 
 async def _ensure_all(api: Api, objects: Iterable[tuple[Resource, Obj]]) -> None:
-    """Ensure them a few at a time: each more is a connection of its own, which costs more than the request."""
+    """Ensure objects a few at a time.
+
+    Each further one needs a new connection, which costs more than the request.
+    """
     left = iter(objects)
 
     async def work() -> None:
@@ -527,7 +546,7 @@ async def _ensure_all(api: Api, objects: Iterable[tuple[Resource, Obj]]) -> None
 
 
 async def _ensure(api: Api, resource: Resource, obj: Obj) -> None:
-    """Bring the object that is there to what it should be, or create it.
+    """Change the existing object to this state, or create it.
 
     Patched first: kube-apiserver refuses to create a default PriorityClass where there is one, also of the
     same name, before it sees that the name is taken.
@@ -543,7 +562,7 @@ async def _ensure(api: Api, resource: Resource, obj: Obj) -> None:
 
 
 def login_settings(env: Mapping[str, str]) -> LoginSettings:
-    """What the environment says of logins, by the variables of `moor server`. Raises UsageError."""
+    """Return the settings of logins from the environment, by the variables of `moor server`. Raises UsageError."""
     from moorage.server.identity.logins import LoginSettings
 
     address = table.KUBERNETES_URL.read(env)
@@ -579,7 +598,7 @@ def provider_settings(env: Mapping[str, str]) -> ProviderSettings | None:
 
 
 def certificates_of(env: Mapping[str, str]) -> Literal["own", "given"]:
-    """Who makes the webhook's certificate. Raises UsageError."""
+    """Return the issuer of the webhook's certificate. Raises UsageError."""
     return "own" if table.CERTIFICATE.read(env) == "own" else "given"
 
 
@@ -622,9 +641,9 @@ def _end_with(message: str, name: str, ready_fd: int | None) -> NoReturn:
 
 
 def main(parts: tuple[str, ...] = ()) -> None:
-    """Parts beside a cluster that is ours alone: the local one, or one made for tests.
+    """Run parts of a cluster that belongs to us: a local one, or one made for tests.
 
-    `parts`: by default all four; beside the local one, whose sockets are given, admission is another process.
+    `parts`: all four by default; on a local cluster, which passes sockets, admission is another process.
     """
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, required=True)
@@ -642,12 +661,13 @@ def main(parts: tuple[str, ...] = ()) -> None:
     end_with_parent()
     try:
         _start_all(options, parts)
-    except MoorageError as error:  # of what is read before `start`
+    except MoorageError as error:  # of the options read before `start`
         set_up_logging()
         _end_with(error.message, _name(parts), options.ready_fd)
 
 
 def _start_all(options: argparse.Namespace, parts: tuple[str, ...]) -> None:
+    # read the environment first: an invalid setting ends the start before a port is opened
     serves = "server" in parts
     logins = login_settings(os.environ) if serves else None
     provider = provider_settings(os.environ) if serves else None
@@ -655,6 +675,7 @@ def _start_all(options: argparse.Namespace, parts: tuple[str, ...]) -> None:
     folder = DataFolder(options.data)
     if "api" in options.fds:
         os.close(options.fds.pop("api"))
+    # sockets come from the supervisor; without one, as in tests, listen here
     sockets = {name: socket.socket(fileno=fd) for name, fd in options.fds.items()}
     with contextlib.ExitStack() as stack:
         if not sockets:
@@ -665,10 +686,12 @@ def _start_all(options: argparse.Namespace, parts: tuple[str, ...]) -> None:
                 sockets["server"] = stack.enter_context(server)
         for sock in sockets.values():
             sock.setblocking(False)
+        # imported late: the supervisor's other child does not need the control plane
         from moorage.cli.embedded import embedded
         from moorage.model.schedulerconfig import derived_token
 
         pki = embedded().ensure_pki(folder.path / "pki")
+        # of a local cluster, tokens and addresses come from its data folder
         local = options.kubeconfig is None
         tokens = folder.tokens(config.user if (config := folder.load_config()) else "")
         start(

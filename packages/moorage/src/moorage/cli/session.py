@@ -1,4 +1,4 @@
-"""Which cluster a command talks to, as whom, and the connection to it."""
+"""The cluster and user of a command, and the connection to the cluster."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Server(Protocol):
         ...
 
     async def address(self) -> tuple[str, dict[str, str]]:
-        """Its URL and the headers that say who asks. Raises NotReady when this cluster has no server."""
+        """Return its URL and the headers with credentials. Raises NotReady when this cluster has no server."""
         ...
 
 
@@ -76,7 +76,10 @@ class Session(Struct, kw_only=True):
     clock: Clock = SYSTEM
 
     async def user(self) -> str:
-        """Who the API server takes us for, as a person; where it cannot say, this machine's user."""
+        """Return the user that the API server sees, as a person.
+
+        Where it does not report one, this machine's user.
+        """
         from moorage.client.cluster import user_of
 
         return await user_of(self.api, self.as_user, server=self.server)
@@ -131,6 +134,7 @@ Opener = Callable[[Target], AbstractAsyncContextManager[Session]]
 def target_options(command: Callable[..., R]) -> Callable[..., R]:
     """Give a command the options that choose the cluster; it gets them as one `Target`, its first argument."""
 
+    # options of each command, not of `moor` itself, so that they can follow the command
     @click.option(
         "-n",
         "--namespace",
@@ -167,6 +171,7 @@ def target_options(command: Callable[..., R]) -> Callable[..., R]:
         data: Path | None,
         **kwargs: Any,
     ) -> R:
+        # messages later repeat these options in the commands that they suggest
         remember(
             {"-n": namespace, "--context": context, "--kubeconfig": kubeconfig, "--as": as_user, "--data": data}
         )
@@ -206,7 +211,7 @@ def in_session(target: Target, work: Callable[[Session], Awaitable[R]], *, asks_
     import asyncio
     import logging
 
-    logging.getLogger("moorage").addHandler(logging.NullHandler())  # what matters is said, not logged
+    logging.getLogger("moorage").addHandler(logging.NullHandler())  # important messages are printed instead
     return asyncio.run(whole(opener(target)))
 
 
@@ -222,7 +227,7 @@ async def _plain_problems(session: Session, error: Problems, command: str) -> Pr
 
 
 async def plain_refusal(session: Session, error: Forbidden, command: str = "") -> Forbidden:
-    """What RBAC refused as a sentence, with what the user can do; other refusals as they are.
+    """Return a refusal by RBAC as a sentence, with how to get the right; return other refusals unchanged.
 
     `command`: the words that were typed after `moor`.
     """

@@ -1,6 +1,6 @@
 """Pack the current directory for a pod: small, the same bytes for the same files, or a clear refusal.
 
-Files with credentials are left out of what is packed here, and of folders that `moor volume cp` copies.
+Files with credentials are left out, also of folders that `moor volume cp` copies.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ HINT = (
 
 
 class Shipment(Struct, frozen=True):
-    """The archive, and what was left out: links that lead to folders outside, and files with credentials."""
+    """The archive, and the paths that were left out: links to targets outside, and files with credentials."""
 
     archive: bytes
     files: int
     size: int  # bytes of all files, before packing
     left_out: tuple[str, ...]
-    credentials: Mapping[str, str]  # path → what it is, such as "a private key"
+    credentials: Mapping[str, str]  # path → kind, such as "a private key"
 
 
 class _Member(Struct, frozen=True):
-    """One file (or link, with what it says) of the archive."""
+    """One file of the archive, or a link and its target."""
 
     name: str
     path: Path
@@ -82,19 +82,22 @@ class Ignore:
             ) from error
 
     def leaves_out(self, path: str, *, is_folder: bool) -> bool:
-        """Whether a path (relative, with `/`) stays behind. What stands in a folder left out is not asked for."""
+        """Whether a path (relative, with `/`) is left out.
+
+        Callers do not ask for paths in a folder that is left out.
+        """
         return self._spec.match_file(f"{path}/" if is_folder else path)
 
 
 class Credentials:
     """Finds the files and folders below a root that hold credentials, and remembers them in `left_out`.
 
-    A line `!PATH` of the root's .moorageignore sends what it matches all the same. Raises UsageError for a root
-    that is a home folder, holds one, belongs to the system, or holds credentials itself.
+    A line `!PATH` of the root's .moorageignore sends matching paths all the same. Raises UsageError for a
+    root that is a home folder, contains one, belongs to the system, or holds credentials itself.
     """
 
     def __init__(self, root: Path) -> None:
-        self.left_out: dict[str, str] = {}  # path (of a folder with `/`) → what it is
+        self.left_out: dict[str, str] = {}  # path (of a folder with `/`) → kind
         self._paths = Ignore(PATHS)
         self._wanted = Ignore(line[1:] for line in ignore_lines(root) if line.startswith("!"))
         self._root = root.resolve()
@@ -107,7 +110,7 @@ class Credentials:
             return
         raise UsageError(
             f"cannot send the folder {root}: {what}",
-            hint="put what is needed into a folder of its own, and run the command there",
+            hint="put the needed files into a separate folder, and run the command there",
         )
 
     def holds(self, path: str, *, is_folder: bool = False) -> bool:
@@ -139,7 +142,7 @@ def ignore_lines(root: Path) -> list[str]:
 
 
 def _credential_of(file: Path) -> str | None:
-    """What credential a text file holds; what cannot be read is reported by who sends it."""
+    """Return the kind of credential in a text file. None for an unreadable file: its sender reports it."""
     try:
         with file.open("rb") as content:
             head = content.read(1024)

@@ -140,24 +140,28 @@ def simulate(
     """
     from moorage.extender.simulation import Scheduler, bound
 
+    # check the options
     if plot is not None and plot.suffix.lower() != ".svg":
         raise UsageError(f"invalid --plot {plot.name}: use a name that ends in .svg")
     if history and (nodes_file is not None or pods_file is not None):
         raise UsageError("--history takes nodes and pods from the cluster", hint="leave out --nodes and --pods")
+    # the trace: from the cluster's history, or from files
     if history:
         nodes, pods = recall(target, usage_db)
         if whole_gpus:
             pods = [pod for pod in pods if pod.devices]
     elif nodes_file is None or pods_file is None:
-        raise UsageError("no load is given", hint="give --nodes FILE and --pods FILE, or --history")
+        raise UsageError("load missing", hint="give --nodes FILE and --pods FILE, or --history")
     else:
         nodes, pods = load(nodes_file, pods_file, whole=whole_gpus)
     scheduler = Scheduler(weight=weight, default_scores=default_scores)
+    # refuse pods that the extender cannot represent before the simulation starts
     if handler:
         from moorage.extender.replay import make_pod
 
         for pod in pods:
             make_pod("", pod)  # says which asks for a share of a GPU
+    # every policy gets the same seeds
     outcomes = run(
         nodes,
         pods,
@@ -167,12 +171,14 @@ def simulate(
         scheduler=scheduler,
         handler=handler,
     )
+    # the bound shows the loss that every policy has
     most = bound(nodes, pods)
     if plot is not None:
         curves = {outcome.policy: mean_curve([fill.curve for fill in outcome.fills]) for outcome in outcomes}
         with replacing(plot) as file:
             file.write(draw(curves, most).encode())
         say(f"plot written to {plot}")
+    # documents are for programs; the table for people
     documents = [outcome.as_dict() | {"allocatedBound": most} for outcome in outcomes]
     if output in ("json", "yaml"):
         print_document(documents, output)
@@ -354,16 +360,18 @@ def _mean(values: Sequence[float]) -> float:
     return round(sum(values) / len(values), 6) if values else 0.0
 
 
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # told apart by colour-blind readers (Okabe and Ito)
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # distinct for colour-blind readers (Okabe and Ito)
 WIDTH, HEIGHT, MARGIN = 640, 420, 60  # pixels
 
 
 def draw(curves: Mapping[str, Sequence[tuple[float, float]]], most: float) -> str:
     """Allocation over arrivals as SVG, from where policies part."""
+    # begin the axes shortly before the curves differ
     parting = min((x for curve in curves.values() for x, y in curve if x - y > 0.005), default=1.0)
     low = max(0.0, min(0.9, int(parting * 20) / 20 - 0.05))
     step = next(width for width in (0.01, 0.02, 0.05, 0.1, 0.2) if (1 - low) / width < 6)
 
+    # transform fractions to pixels; y grows downwards in SVG
     def x(value: float) -> float:
         return MARGIN + (value - low) / (1 - low) * (WIDTH - 2 * MARGIN)
 
@@ -375,6 +383,7 @@ def draw(curves: Mapping[str, Sequence[tuple[float, float]]], most: float) -> st
         'font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
+    # grid with its labels
     for tick in (1 - at * step for at in range(int((1 - low) / step + 1e-6) + 1)):
         parts.append(
             f'<path d="M{x(tick):.1f} {y(low):.1f}V{y(1):.1f}M{x(low):.1f} {y(tick):.1f}H{x(1):.1f}" '
@@ -382,10 +391,12 @@ def draw(curves: Mapping[str, Sequence[tuple[float, float]]], most: float) -> st
             f'<text x="{x(tick):.1f}" y="{y(low) + 18:.1f}" text-anchor="middle">{tick:.0%}</text>'
             f'<text x="{x(low) - 8:.1f}" y="{y(tick) + 4:.1f}" text-anchor="end">{tick:.0%}</text>'
         )
+    # the bound of all policies
     parts.append(
         f'<path d="M{x(low):.1f} {y(max(low, most)):.1f}H{x(1):.1f}" stroke="#000" stroke-dasharray="4 3"/>'
         f'<text x="{x(low) + 4:.1f}" y="{y(max(low, most)) - 6:.1f}">no policy beyond {most:.1%}</text>'
     )
+    # a curve and an entry of the key per policy
     for at, (policy, curve) in enumerate(curves.items()):
         colour = COLOURS[at % len(COLOURS)]
         points = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in curve if a >= low and b >= low)
@@ -395,6 +406,7 @@ def draw(curves: Mapping[str, Sequence[tuple[float, float]]], most: float) -> st
             f'<path d="M{key_x} {key_y - 4}h20" stroke="{colour}" stroke-width="2"/>'
             f'<text x="{key_x + 26}" y="{key_y}">{policy}</text>'
         )
+    # titles of the axes
     parts.append(
         f'<text x="{WIDTH / 2}" y="{HEIGHT - 14}" text-anchor="middle">GPUs asked for, of all</text>'
         f'<text transform="translate(16 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">GPUs in use, of all</text>'

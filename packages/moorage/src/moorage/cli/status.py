@@ -1,4 +1,4 @@
-"""`moor status`: what runs on this machine, and where; and the server that somebody is logged in to."""
+"""`moor status`: the local cluster on this machine, and the server of the login."""
 
 from __future__ import annotations
 
@@ -41,10 +41,11 @@ PAGES = ("/jobs", "/maps", "/workspaces", "/volumes", "/datasets")  # of the web
 def status(output: str, data: Path | None) -> None:
     """Show the local cluster: addresses, processes, nodes, disk, and how to stop it; and where you are logged in.
 
-    Where no local cluster runs, it shows the cluster of your kubeconfig too, and the way to its server.
+    Where no local cluster runs, it shows the cluster of your kubeconfig too, and how its server is reached.
 
-    Exits with 1 when no local cluster runs, nobody is logged in, and no kubeconfig leads to a server.
+    Exits with 1 if there is no local cluster, no login, and no server by the kubeconfig.
     """
+    # facts of the folder need no running cluster
     folder = DataFolder(data.absolute() if data else default_folder())
     folder.check_version()
     running = folder.exists() and folder.is_running()
@@ -52,6 +53,7 @@ def status(output: str, data: Path | None) -> None:
     facts: dict[str, Any] = {"data": str(folder.path), "running": running, "version": __version__}
     if folder.exists():
         facts["disk"] = disk_facts(folder.path)
+    # addresses and processes of a running cluster
     if running and config:
         import asyncio
 
@@ -63,10 +65,12 @@ def status(output: str, data: Path | None) -> None:
         processes = ("supervisor", "localcluster", "services", "admission", "ingress")
         pids = folder.pids(processes)
         facts["processes"] = {name: pids.get(name) for name in processes}
+        # an API that does not answer is shown as a problem, next to the other facts
         try:
             facts |= asyncio.run(_cluster_facts(folder.kubeconfig))
         except MoorageError as error:
             facts["error"] = error.message
+    # with --data only that folder counts
     if data is None:
         if login := login_facts():
             facts["login"] = login
@@ -79,6 +83,7 @@ def status(output: str, data: Path | None) -> None:
     else:
         option = "" if folder.path == default_folder() else f" --data {folder.path}"
         console.show_text(status_text(facts, option=option))
+    # the exit code is for scripts
     elsewhere = [facts[name] for name in ("login", "cluster") if name in facts]
     if facts.get("error") if running else all(place.get("error") for place in elsewhere):
         raise SystemExit(1)
@@ -119,7 +124,7 @@ async def _server_of_kubeconfig() -> dict[str, Any]:
 
 
 def login_facts() -> dict[str, Any]:
-    """The server of the last login, who is logged in there, their teams and runs; empty: nobody is logged in."""
+    """Return the server of the last login, its user, their teams and runs; empty without a login."""
     from moorage.client.logins import Known
 
     known = Known.read()
@@ -214,7 +219,7 @@ def cluster_lines(cluster: Mapping[str, Any]) -> list[str]:
 
 
 def login_lines(login: Mapping[str, Any]) -> list[str]:
-    """Where somebody is logged in, as whom, and what they can type there; none for nobody."""
+    """Return lines on the login: server, user, and the commands to type; empty without a login."""
     if not login:
         return []
     lines = [f"logged in   {login['server']} as {login['user']}"]

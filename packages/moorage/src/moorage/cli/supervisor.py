@@ -32,7 +32,7 @@ CHILDREN = {  # name → module; they are asked to stop in this order, services 
     "localcluster": "moorage_local",
 }
 
-LOG_BYTES = 16 * 2**20  # of a log, and of the older part that is kept beside it
+LOG_BYTES = 16 * 2**20  # of a log, and of its older part, NAME.log.1
 LOG_LOOKS = 60  # turns of the loop between two looks at the logs' sizes: half a minute
 
 LATER_SECONDS = {"ingress": 1.0}
@@ -41,14 +41,14 @@ a processor. Whoever connects before that waits in the backlog of the socket."""
 
 TURN_SECONDS = 0.5  # of the loop, while no child ends
 ASK_SECONDS = 5.0  # between two questions whether a child's event loop turns
-HANG_SECONDS = 30.0  # without an answer, once the loop turns: SIGTERM, at which it notes what it hangs in
+HANG_SECONDS = 30.0  # without an answer, once the loop runs: then SIGTERM, at which the child logs where it hangs
 NOTE_SECONDS = 2.0  # between that and SIGKILL
 
 
 class Child:
-    """One child process, how often it had to be started again, and whether it answers.
+    """One child process, the number of its restarts, and whether it answers.
 
-    What is only noted (the log, the pid) stops nothing: a full disk is reported once.
+    Failures to write its log or pid stop nothing: a full disk is reported once.
     """
 
     def __init__(
@@ -66,12 +66,14 @@ class Child:
         self._module = module
         self._data = data
         self._fds = fds
-        self._ready_fd = ready_fd  # where whoever waits for readiness is told of it, and of a failed start
+        self._ready_fd = ready_fd  # for reports of readiness, and of a failed start, to the waiting process
         self._hang_seconds = hang_seconds
         self._log_to_stderr = log_to_stderr
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None  # asks, and hears the answers of, the child's event loop
-        self._silent: float | None = None  # seconds of our own turns since its last answer; None: before it turns
+        self._silent: float | None = (
+            None  # seconds of the supervisor's turns since its last answer; None: before the first
+        )
         self._asked = 0.0  # the same, since the last question
         self._started = 0.0
         self._failures = 0
@@ -142,13 +144,14 @@ class Child:
         self.due = time.monotonic() + wait
         say(f"{self.name} {why}; started again in {wait:g} s")
         if self._ready_fd is not None:
-            with contextlib.suppress(OSError):  # nobody waits any more
+            with contextlib.suppress(OSError):  # the waiting process has ended
                 os.write(self._ready_fd, f"{self.name} {why}\n".encode())
 
     def look(self, seconds: float) -> None:
-        """Ask whether the event loop turns; end a child that has not answered for long.
+        """Ask whether the child's event loop runs; end a child that has not answered for long.
 
-        `seconds`: of our own turn. They are added up, so that a supervisor that was stopped blames no child.
+        `seconds`: length of the supervisor's own turn. Turns are added up, so a supervisor that was stopped
+        itself does not count its pause against a child.
         """
         if self._process is None or self._line is None:
             return
@@ -193,7 +196,7 @@ def say(sentence: str) -> None:
 
 
 def write_pid(data: Path, name: str, pid: int) -> str | None:
-    """None, or why it was not written; then no older one is left."""
+    """Write a pid file. Returns None, or why it failed; an older file is then removed."""
     try:
         (data / "run" / f"{name}.pid").write_text(f"{pid}\n")
     except OSError as error:
@@ -208,9 +211,10 @@ def remove_pid(data: Path, name: str) -> None:
 
 
 def keep_small(logs: Path, most: int = LOG_BYTES) -> None:
-    """Move what is in a log that has grown beyond `most` bytes to NAME.log.1, in the place of what was there.
+    """Move the end of a log larger than `most` bytes to NAME.log.1, in place of the older part.
 
-    The children hold the logs open to append: they are copied and cut, and a line written in between is lost.
+    The children hold the logs open to append: they are copied and truncated, and a line written in between is
+    lost.
     """
     for log in logs.glob("*.log"):
         try:
@@ -237,18 +241,21 @@ def supervise(
     log_to_stderr: bool = False,
 ) -> None:
     """Run the children until SIGTERM or SIGINT. `fds` maps names to inherited listening sockets."""
+    # signals only set a flag: the loop below ends the children
     stopping = False
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
         nonlocal stopping
         stopping = True
 
-    os.umask(0o077)  # logs, databases, sockets: for their owner alone, here and in every child
+    os.umask(0o077)  # logs, databases, sockets: only for their owner, here and in every child
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)  # only to cut the wait below short
+    # note the pid for `moor down`
     if (problem := write_pid(data, "supervisor", os.getpid())) is not None:
         say(f"this process is not noted: {problem}")
+    # start the children
     started = [
         Child(name, module, data, fds, ready_fd, hang_seconds=hang_seconds, log_to_stderr=log_to_stderr)
         for name, module in children.items()
@@ -258,9 +265,11 @@ def supervise(
             child.due = time.monotonic() + LATER_SECONDS[child.name]
         else:
             child.start()
+    # a signal wakes `select` by this pipe, so that a dead child is noticed at once
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+    # in turns: cut large logs, restart ended children, replace hanging ones
     looks = 0
     while not stopping:
         looks += 1
@@ -270,6 +279,7 @@ def supervise(
         if readable:
             os.read(wakeup_read, 4096)
         if not stopping:
+            # end the children one after the other, each with SIGKILL if SIGTERM does not help
             for child in started:
                 child.check()
                 child.look(0.0 if readable else TURN_SECONDS)

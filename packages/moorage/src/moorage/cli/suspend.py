@@ -46,7 +46,7 @@ def suspend(target: Target, names: tuple[str, ...]) -> int:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("runs"))
 @target_options
 def resume(target: Target, names: tuple[str, ...]) -> int:
-    """Resume suspended runs. The program starts anew and finds its checkpoint folder as it left it."""
+    """Resume suspended runs. The program starts again and finds its checkpoint folder unchanged."""
 
     async def work(session: Session) -> int:
         for name in dict.fromkeys(names):

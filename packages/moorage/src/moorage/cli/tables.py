@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 SEPARATOR = "   "
 COMFORTABLE = 20  # a longer cell is cut to this before a column is left out
 LEAST = 4  # a cell is cut to this before the first column alone is left
-KEPT = frozenset({"STATE", "PHASE", "STATUS", "READY"})  # columns that stay as long as any beside the first
+KEPT = frozenset({"STATE", "PHASE", "STATUS", "READY"})  # columns that are dropped last
 
 # how to show a cell: its column's header, and its text with the blanks after it
 Paint = Callable[[str, str], str]
@@ -45,10 +45,11 @@ def format_table(
     paint: Paint | None = None,
     kept: frozenset[str] = KEPT,
 ) -> str:
-    """Columns as kubectl writes them: upper-case heads, three blanks between, no lines.
+    """Format columns as kubectl does: upper-case heads, three blanks between, no lines.
 
-    With a width (of a terminal, at least 1), no line is longer: columns at the right go first, then cells
-    are cut. Without one, every cell is whole. `kept`: heads of columns that stay as long as any beside the first.
+    With a width (of a terminal, at least 1), all lines fit: columns at the right are dropped first, then
+    cells are cut. Without one, every cell is whole. `kept`: heads of columns that are dropped last; the first
+    column is never dropped.
     """
     cells = [list(headers), *(list(row) for row in rows)]
     natural = [max(text_width(row[at]) for row in cells) for at in range(len(headers))]
@@ -79,7 +80,7 @@ def choose_columns(
             if _line_width([least[at] for at in columns]) <= width:
                 return columns
             if headers[at] in kept and least is wanted:
-                break  # it stays, with shorter cells beside it
+                break  # it remains, next to shorter cells
             columns.remove(at)
     return columns
 

@@ -1,4 +1,4 @@
-"""`moor tenant`: teams, their people and what they may use."""
+"""`moor tenant`: teams, their members and their limits."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tenant() -> None:
 )
 @click.option("--domain", default=None, help="Domain of its hosts: this host and all hosts below it.")
 @click.option("--ingress-class", default=None, help="IngressClass of its Ingresses.")
-@click.option("--dry-run", is_flag=True, help="Print what would be created; create nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the objects that would be created; create nothing.")
 @target_options
 def create(
     target: Target,
@@ -72,6 +72,7 @@ def create(
     dry_run: bool,
 ) -> int:
     """Create a tenant; the operator creates its namespace, and keeps it as the Tenant describes."""
+    # leave unset fields out, so that the spec shows only the typed options
     spec: Obj = {"namespace": place or name}
     if admins:
         spec["admins"] = {"people": list(admins)}
@@ -87,6 +88,7 @@ def create(
     ingress = {"domain": domain, "className": ingress_class}
     if any(ingress.values()):
         spec["ingress"] = {key: value for key, value in ingress.items() if value}
+    # validated here, so that a dry run reports the same errors
     obj = tenants.plan_tenant(name, spec)
     if dry_run:
         console.show_text(console.as_yaml(obj), nl=False)
@@ -95,6 +97,7 @@ def create(
     async def work(session: Session) -> int:
         await tenants.create_tenant(session.api, obj)
         console.say(f"tenant {name} created; its namespace is {spec['namespace']}")
+        # print the next steps: accounts to create, and how members log in
         named = list(dict.fromkeys([*admins, *members]))
         missing = [person for person in named if not await _has_account(session, person)]
         steps = after_team(name, named, groups, without_account=missing, address=await public_url(session.api))
@@ -143,7 +146,7 @@ def list_tenants(target: Target, output: str) -> int:
 @console.document_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
-    """Show a tenant: who has which role, its quota, nodes and hosts."""
+    """Show a tenant: the role of each member, its quota, nodes and hosts."""
 
     async def work(session: Session) -> int:
         obj = await tenants.get_tenant(session.api, name)
@@ -194,7 +197,7 @@ def remove(target: Target, name: str, people: tuple[str, ...], groups: tuple[str
 @tenant.command(
     "delete",
     examples={
-        "moor tenant show vision": "see who loses a role",
+        "moor tenant show vision": "see the users who lose a role",
         "moor tenant delete vision": "delete it; its namespace stays",
     },
 )

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TextIO
 
 PIECE = 32 * 1024
-COLUMNS, ROWS = 80, 24  # of a terminal that does not tell its size
+COLUMNS, ROWS = 80, 24  # of a terminal that does not report its size
 
 
 def is_terminal() -> bool:
@@ -59,7 +59,7 @@ def on_signals(signals: tuple[signal.Signals, ...], act: Callable[[], object]) -
 
 
 async def read_stdin() -> AsyncGenerator[bytes]:
-    """What comes on stdin, to its end. Stdin stays blocking: the shell that started us shares it."""
+    """Yield stdin until its end. Stdin remains blocking, because the shell that started us shares it."""
     fd, loop = sys.stdin.fileno(), asyncio.get_running_loop()
     ready = asyncio.Event()
     try:
@@ -86,7 +86,7 @@ async def read_stdin() -> AsyncGenerator[bytes]:
 
 
 def write_out(data: bytes, *, to_stderr: bool = False) -> None:
-    """Write to stdout, or stderr, at once. Raises BrokenPipeError where nobody reads."""
+    """Write to stdout, or stderr, at once. Raises BrokenPipeError when the reader has closed it."""
     stream = (sys.stderr if to_stderr else sys.stdout).buffer
     stream.write(data)
     stream.flush()
@@ -94,10 +94,10 @@ def write_out(data: bytes, *, to_stderr: bool = False) -> None:
 
 @contextlib.asynccontextmanager
 async def ending_with_reader() -> AsyncGenerator[None]:
-    """End the block with BrokenPipeError when nobody reads our stdout any more, also while nothing is written.
+    """End the block with BrokenPipeError when the reader of our stdout closes it, also while nothing is written.
 
-    For commands that wait, as `moor logs -f NAME | head -1` does. Only Linux says so; elsewhere the next write
-    ends it.
+    For commands that wait, as `moor logs -f NAME | head -1` does. Only Linux reports it; elsewhere the next write
+    ends the command.
     """
     if not hasattr(select, "epoll") or not _is_pipe(sys.stdout):
         yield
@@ -118,7 +118,7 @@ async def ending_with_reader() -> AsyncGenerator[None]:
             yield
         except asyncio.CancelledError:
             if gone and not me.uncancel():
-                raise BrokenPipeError(errno.EPIPE, "the reader of stdout has gone") from None
+                raise BrokenPipeError(errno.EPIPE, "the reader of stdout has closed it") from None
             raise
         finally:
             loop.remove_reader(polled.fileno())

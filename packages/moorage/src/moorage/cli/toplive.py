@@ -1,6 +1,6 @@
-"""`moor top` on a terminal: what every pod uses now, drawn again and again, as `top` does for processes.
+"""`moor top` on a terminal: the present use of every pod, refreshed as `top` does for processes.
 
-Keys: q ends it; g, u, c, m sort by GPUs, utilisation, CPU, memory; o by owner. Any other key draws it again.
+Keys: q quits; g, u, c, m sort by GPUs, utilisation, CPU, memory; o by owner. Any other key refreshes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ QUIT = frozenset({"q", "Q", "\x03", "\x04", ""})
 
 
 def frame(use: UseNow, *, sort: str, width: int | None, height: int) -> str:
-    """What a terminal of this size shows."""
+    """Return the text for a terminal of this size."""
     pods = sorted(use.pods, key=lambda pod: (SORTS[sort][1](pod), pod.namespace, pod.pod))
     room = max(1, height - 4)
     shown, hidden = pods[:room], len(pods) - room
@@ -97,7 +97,10 @@ async def _next_key(keys: asyncio.Queue[str], session: Session) -> str:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[asyncio.Queue[str]]:
-    """Keys as they are pressed, without Enter; an empty one: the terminal is gone. The terminal is put back."""
+    """Yield keys as they are pressed, without Enter; an empty one when the terminal hangs up.
+
+    Restores the terminal.
+    """
     keys: asyncio.Queue[str] = asyncio.Queue()
     fd, loop = sys.stdin.fileno(), asyncio.get_running_loop()
 

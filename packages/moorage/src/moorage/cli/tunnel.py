@@ -1,7 +1,7 @@
 """A tunnel from a port of this machine to a workspace, for a browser: each connection is a WebSocket.
 
-Whoever shares this machine can connect to the port, too. They meet the gateway at the other end: it lets in the
-browser that the one-time address was opened in, and no other.
+Other users of this machine can connect to the port, too. The gateway at the other end accepts only the browser in
+which the one-time address was opened.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def open_through(session: Session, name: str, *, port: int = 0, only_print
             elif open_browser(url):
                 console.say(f"opened {url.partition('/.moorage/')[0]}/")
             else:
-                console.say("no browser can be opened here; open this address in yours, once and within a minute:")
+                console.say("cannot open a browser here; open this address in yours, once and within a minute:")
                 console.show(url)
             sys.stdout.flush()
             console.say(
@@ -102,7 +102,7 @@ class _Carrier:
                 self._last = ""
                 await _join(socket, reader, writer)
         except asyncio.CancelledError:
-            pass  # by `close`, and nobody else; asyncio would log a traceback
+            pass  # only by `close`; asyncio would log a traceback
         except MoorageError as error:
             if error.message != self._last:  # a browser tries again and again
                 self._last = error.message

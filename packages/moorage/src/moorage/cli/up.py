@@ -27,11 +27,13 @@ from moorage.client.datafolder import default_folder
 from moorage_kube.errors import AlreadyRunning, DataFolderError, DocumentError, MoorageError, NotReady, UsageError
 from moorage_kube.quantity import counted
 
-SLOW_SECONDS = 30.0  # a loaded laptop needs about 3 s; after each of these it is told what the start waits for
+SLOW_SECONDS = (
+    30.0  # a loaded laptop needs about 3 s; after each of these the start reports the process it waits for
+)
 STOP_SECONDS = 120.0  # pods get their grace period first
 GIVE_UP_SECONDS = 900.0  # a machine with much to do may need minutes; this only bounds a hang
-SIMULATED_CPUS = 16  # what a simulated node offers; CPU is promised, not enforced, on this machine
-ENDED = "ended with exit code"  # how the supervisor reports a child that gave no reason of its own
+SIMULATED_CPUS = 16  # capacity of a simulated node; CPU is promised, not enforced, on this machine
+ENDED = "ended with exit code"  # how the supervisor reports a child that gave no reason
 DEATHS = 3  # of one child, after which a start has failed; one may be killed for memory while others start
 PARTS = {
     "services": "services",
@@ -97,6 +99,7 @@ def up(
 
     It does not start with a damaged file in the data folder; `moor restore` brings the file back.
     """
+    # an existing folder is locked before its files are read
     folder = DataFolder(data.absolute() if data else default_folder())
     folder.check_version()
     with contextlib.ExitStack() as held:
@@ -107,6 +110,7 @@ def up(
             lock = held.enter_context(folder.locked())
             stop_leftovers(folder)
             refuse_damage(folder)
+        # the nodes: from a file, from options, from the last start, or this machine
         config = folder.load_config() if folder.exists() else None
         config = config or Config()
         simulated = (nodes, gpus, gpu_type, node_cpu, node_memory)
@@ -125,26 +129,31 @@ def up(
         config.user = config.user or _user()
         if extender is not None:
             config.extender = extender
+        # only now create the folder: the options are valid
         asked = {"server": port, "api": api_port, "ingress": ingress_port}
         folder.prepare()
         if lock is None:
             lock = held.enter_context(folder.locked())
+        # a port that was not asked for may give way to a free one
         ports = {
             name: chosen if (chosen := asked.get(name)) is not None else config.ports.get(name, usual)
             for name, usual in DEFAULT_PORTS.items()
         }
         yielding = frozenset(name for name in DEFAULT_PORTS if asked.get(name) is None)
         with listening(ports, yielding=yielding) as sockets:
+            # write the files that commands read: config, tokens, kubeconfig
             config.ports = {name: sock.getsockname()[1] for name, sock in sockets.items()}
             _say_other_ports(ports, config.ports)
             folder.save_config(config)
             tokens = folder.tokens(config.user)
             _write_access(folder, config, tokens)
             (folder.run / "stop-pods").unlink(missing_ok=True)
+            # children inherit the sockets and the lock
             fds = {name: sock.fileno() for name, sock in sockets.items()}
             for fd in [*fds.values(), lock]:
                 os.set_inheritable(fd, True)
             page = f"http://127.0.0.1:{config.ports['server']}/?token={tokens['page']}"
+            # in the foreground this process is the supervisor itself
             if foreground:
                 from moorage.cli.supervisor import supervise
 
@@ -232,7 +241,7 @@ def wait_ready(
     monotonic: Callable[[], float] = time.monotonic,
     is_readable: Callable[[int, float], bool] = _is_readable,
 ) -> str | None:
-    """None once all children that are waited for said on the pipe that they are ready, else what went wrong."""
+    """Return None once all awaited children have reported on the pipe that they are ready, else the failure."""
     waiting, received, deaths = {"localcluster", "services", "admission"}, b"", Counter[str]()
     began = monotonic()
     noted = began
@@ -356,6 +365,7 @@ def _stop(folder: DataFolder, *, keep_pods: bool) -> None:
     """Stop the cluster of a folder, and say how it ended. Raises MoorageError when it does not stop."""
     from moorage.sdk.progress import PATIENCE_SECONDS, Bar
 
+    # without a supervisor, stop only the leftovers of a killed one
     with contextlib.ExitStack() as held, contextlib.suppress(AlreadyRunning):
         if folder.run.is_dir():
             held.enter_context(folder.locked())
@@ -366,7 +376,7 @@ def _stop(folder: DataFolder, *, keep_pods: bool) -> None:
             if stopped
             else ""
         )
-        console.say(f"no cluster is running in {folder.path}{extra}")
+        console.say(f"there is no running cluster in {folder.path}{extra}")
         return
     pid = folder.pid("supervisor")
     if pid is None:
@@ -374,13 +384,16 @@ def _stop(folder: DataFolder, *, keep_pods: bool) -> None:
             f"the data folder {folder.path} is locked, but the process that holds it is unknown",
             hint="another `moor up` may just be starting; try again in a moment",
         )
+    # the control plane stops the pods itself when it finds this file
     if keep_pods:
         (folder.run / "stop-pods").unlink(missing_ok=True)
     else:
         with contextlib.suppress(OSError):  # a full disk: the pods are stopped below
             folder.write("run/stop-pods", "")
+    # the supervisor stops its children
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
+    # wait for the release of the lock
     deadline = time.monotonic() + STOP_SECONDS
     with Bar(after=PATIENCE_SECONDS) as bar:
         while folder.is_running() and (left := deadline - time.monotonic()) > 0:
@@ -398,7 +411,7 @@ def _stop(folder: DataFolder, *, keep_pods: bool) -> None:
 def simulated_nodes(
     count: int, gpus: int, gpu_type: str | None, *, node_cpu: str | None, node_memory: str | None
 ) -> list[dict[str, Any]]:
-    """Node specs for `--nodes`, with an equal share of this machine's memory each unless told otherwise."""
+    """Node specs for `--nodes`, each with an equal share of this machine's memory by default."""
     from moorage_kube.quantity import parse_count, parse_milli
 
     cpu = parse_milli(node_cpu) if node_cpu else 1000 * max(SIMULATED_CPUS, os.cpu_count() or 1)
@@ -418,7 +431,7 @@ def simulated_nodes(
 
 
 def nodes_of_file(path: Path) -> list[dict[str, Any]]:
-    """Read a node file. Raises UsageError naming the entry, the field and what is allowed."""
+    """Read a node file. Raises UsageError naming the entry, the field and the allowed values."""
     from moorage_kube.documents import parse_document
     from moorage_kube.quantity import parse_count, parse_milli
 
@@ -427,10 +440,12 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
         entries = parse_document(path.read_bytes())
     except DocumentError as error:
         raise UsageError(f"{path} is not valid YAML: {error.located}") from error
+    # a list, or a document with the field `nodes`
     if isinstance(entries, dict) and set(entries) == {"nodes"}:
         entries = entries["nodes"]
     if not isinstance(entries, list) or not entries:
         raise UsageError(f"{path} holds no list of nodes", hint="write `- {name: gpu, count: 2, gpus: 4}`")
+    # check each entry, and expand its count into single nodes
     nodes: list[dict[str, Any]] = []
     for at, entry in enumerate(entries):
         where = f"{path}, entry {at + 1}"
@@ -442,12 +457,14 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
             )
         if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", str(entry["name"])):
             raise UsageError(f"{where}: {entry['name']!r} is not a node name (a-z, 0-9, '-', '.')")
+        # the whole numbers, each within its range
         numbers = {}
         for field, usual, low, high in (("count", 1, 1, 100), ("gpus", 0, 0, 64)):
             value = entry.get(field, usual)
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise UsageError(f"{where}: {field} is {value!r}; allowed are {low} to {high}")
             numbers[field] = value
+        # the fields of the local cluster's NodeSpec
         count, gpus = numbers["count"], numbers["gpus"]
         spec = {
             "cpu_milli": parse_milli(entry.get("cpu", SIMULATED_CPUS)),
@@ -461,6 +478,7 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
             spec["gpu_memory_bytes"] = parse_count(entry["gpuMemory"])
         names = [entry["name"]] if count == 1 else [f"{entry['name']}-{n}" for n in range(1, count + 1)]
         nodes += [spec | {"name": name} for name in names]
+    # names must be unique across entries
     seen: set[str] = set()
     for node in nodes:
         if node["name"] in seen:
@@ -492,7 +510,7 @@ def _processes(folder: DataFolder) -> list[str]:
 
 
 def stopping_line(processes: Sequence[str], seconds_left: float) -> str:
-    """What a stop waits for, on one line."""
+    """Return one line with the processes that a stop waits for."""
     waited_for = ", ".join(PARTS[name] for name in processes) or "supervisor"
     return f"stopping: waiting for {waited_for}; at most {seconds_left:.0f} s more"
 

@@ -1,4 +1,4 @@
-"""What pods used, asked of the server, and shown as lines of text."""
+"""The use of pods, read from the server, and shown as lines of text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PODS_SHOWN = 6  # the newest
 
 
 async def ask_use(session: Session, path: str) -> Use | None:
-    """`path`: of what has pods; None where the server is away, or knows nothing of it."""
+    """Return the use of the pods of an object with this `path`; None if the server is away, or has no record."""
     try:
         return await session.server.ask(Use, "GET", f"{path}/use")
     except MoorageError:
@@ -65,7 +65,7 @@ def _measures(pod: PodSeries, step: int) -> list[Line]:
 
 
 def _windows(pod: PodSeries, step: int) -> Sequence[UsePoint | None]:
-    """One point for each window of a pod's life, None for a gap; a long point stands in all that it covers."""
+    """Return one point for each window of a pod's life, None for a gap; a long point fills all its windows."""
     if not pod.points:
         return []
     first, last = pod.points[0].start, pod.points[-1]
@@ -91,7 +91,7 @@ def _size(value: int | None) -> str:
 
 
 def _has_blocks() -> bool:
-    """Whether what is printed may have other characters than ASCII's."""
+    """Whether stdout can encode characters outside ASCII."""
     try:
         BLOCKS.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

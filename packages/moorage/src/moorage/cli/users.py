@@ -1,4 +1,4 @@
-"""`moor user`: local accounts of people; and `moor audit`: who did what."""
+"""`moor user`: local accounts of people; and `moor audit`: the audit log."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def disable(target: Target, name: str, reason: str) -> int:
     "enable",
     examples={
         "moor user enable ada": "let the user log in again",
-        "moor user list": "see who is disabled",
+        "moor user list": "see the disabled accounts",
     },
 )
 @click.argument("name", shell_complete=complete("users"))
@@ -164,14 +164,14 @@ def set_groups(target: Target, name: str, groups: tuple[str, ...]) -> int:
 @user.command(
     "delete",
     examples={
-        "moor user delete ada": "delete an account; what ada created stays",
+        "moor user delete ada": "delete an account; ada's objects remain",
         "moor user disable ada": "or only refuse logins",
     },
 )
 @click.argument("name", shell_complete=complete("users"))
 @target_options
 def delete(target: Target, name: str) -> int:
-    """Delete an account, its password and its tokens. What the user created stays."""
+    """Delete an account, its password and its tokens. Objects that the user created remain."""
 
     async def work(session: Session) -> int:
         await people.forget_account(session.api, name)
@@ -190,7 +190,7 @@ def delete(target: Target, name: str) -> int:
 )
 @target_options
 def rotate_keys(target: Target) -> int:
-    """Add a key for stored tokens of the identity provider, and drop the oldest. Nobody has to log in again."""
+    """Add a key for stored tokens of the identity provider, and drop the oldest. Users stay logged in."""
     from moorage.server.identity.sessions import rotate_keys as rotate
 
     async def work(session: Session) -> int:
@@ -220,10 +220,11 @@ def rotate_keys(target: Target) -> int:
 def audit(
     target: Target, person: str | None, since: str | None, action: str | None, limit: int, output: str
 ) -> int:
-    """Show who changed what on the web, by REST, kubectl or `moor`, newest first. For administrators.
+    """Show changes on the web, by REST, kubectl or `moor`, and their users, newest first. For administrators.
 
-    Times are UTC. With -n, only changes in that namespace. A deletion does not tell which program sent it.
+    Times are UTC. With -n, only changes in that namespace. A deletion does not show which program sent it.
     """
+    # the server filters: the log may be large
     asked = {
         "user": person,
         "since": since,
@@ -235,11 +236,13 @@ def audit(
     async def work(session: Session) -> int:
         params = {key: value for key, value in asked.items() if value}
         page = await session.server.ask(AuditPage, "GET", "/api/v1/audit", params=params)
+        # for people, one sentence per entry
         if output == "table" and page.entries:
             for entry in page.entries:
                 at = parse_rfc3339(entry.at)
                 console.show(f"{at:%Y-%m-%d %H:%M:%S}  {sentence(entry)}")
             return 0
+        # for programs and empty answers
         console.print_listing(
             output,
             headers=("TIME", "USER", "FROM", "ACTION", "STATUS"),

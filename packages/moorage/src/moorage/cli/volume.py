@@ -1,4 +1,4 @@
-"""`moor volume`: persistent volume claims, under the name everybody uses for them."""
+"""`moor volume`: persistent volume claims, under their usual name."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def list_(target: Target, output: str) -> int:
     }
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("volumes"))
-@click.option("--force", is_flag=True, help="Also delete volumes in use: print what breaks, and stop their pods.")
+@click.option("--force", is_flag=True, help="Also delete volumes in use: print the affected pods, and stop them.")
 @click.option("--yes", is_flag=True, help="Do not ask. All their files are lost.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> int:
@@ -145,7 +145,7 @@ def delete(target: Target, names: tuple[str, ...], force: bool, yes: bool) -> in
 
 
 def note_pods(pods: PodsEnded, held: str) -> None:
-    """Say what became of the pods that held a deleted volume or dataset."""
+    """Report the pods that held a deleted volume or dataset."""
     if pods.ended:
         more = f" and {len(pods.ended) - NAMED} more" if len(pods.ended) > NAMED else ""
         console.note(f"pods that held {held} are deleted: {', '.join(pods.ended[:NAMED])}{more}")
@@ -186,7 +186,7 @@ def resize(target: Target, name: str, size: str) -> int:
 @console.output_option
 @target_options
 def classes(target: Target, output: str) -> int:
-    """List the StorageClasses for volumes, and what they can do."""
+    """List the StorageClasses for volumes, and the abilities of their volumes."""
 
     async def work(session: Session) -> int:
         rows = await volumes.list_storage_classes(session.api)

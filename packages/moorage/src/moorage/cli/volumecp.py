@@ -94,9 +94,9 @@ async def copy_in(
 
 
 async def helper_runtime(session: Session, image: str = "") -> Runtime:
-    """What a helper pod runs: this image, else what the server says, else what the caller can see of the cluster.
+    """Return the image and Python of a helper pod: from this argument, else the server, else the cluster's nodes.
 
-    Raises UsageError where none of them knows an image.
+    Raises UsageError if none of them names an image.
     """
     if image:
         return Runtime(image)
@@ -129,7 +129,7 @@ def _place(text: str) -> tuple[str, str] | None:
 
 @contextlib.asynccontextmanager
 async def _helper(session: Session, volume: str, runtime: Runtime, *, read_only: bool) -> AsyncGenerator[str]:
-    """A pod that mounts a volume and waits, by its name; it goes with the block."""
+    """Yield the name of a pod that mounts a volume and waits; it is deleted with the end of the block."""
     claim = await get_object(session.api, VOLUME, session.namespace, volume)
     pods = (await session.api.list(PODS, session.namespace)).items
     user = await session.user()
@@ -163,7 +163,7 @@ async def _running(session: Session, name: str) -> None:
             last = why
             console.say(f"waiting for the helper pod: {why}")
         await session.clock.sleep(LOOK_SECONDS)
-    raise MoorageError(f"the helper pod did not start: {last or 'no reason is known'}")
+    raise MoorageError(f"the helper pod did not start: {last or 'the reason is not known'}")
 
 
 async def _copy(
@@ -184,7 +184,10 @@ async def _copy(
 
 
 def _single(path: str, name: str) -> tuple[str, str]:
-    """Where one file goes: into the folder that the path names with "/" at its end, else under that very name."""
+    """Return folder and name of a single file.
+
+    A path with "/" at its end is the folder, else it includes the name.
+    """
     if not path or path.endswith("/"):
         return path.rstrip("/"), name
     folder, _, last = path.rpartition("/")
@@ -199,7 +202,8 @@ def _ends(
     there: tuple[str, str] | None,
     meter: Meter,
 ) -> tuple[list[str], Any]:
-    """What the pod runs, and what we do meanwhile."""
+    """Return the command of the pod, and the function to run here meanwhile."""
+    # to the volume: the pod receives, this machine sends
     words = [python, "-m", "moorage.filler"]
     if there is not None:  # to the volume
         path = Path(source).absolute()
@@ -224,6 +228,7 @@ def _ends(
             )
             return result | {"credentials": credentials.left_out if credentials is not None else {}}
     else:
+        # from the volume: the pod sends, this machine receives
         assert here is not None
         words += ["send", "--root", ROOT, "--path", here[1].rstrip("/")]
         wanted = Path(destination).absolute()
@@ -242,7 +247,8 @@ def _ends(
 
 
 async def _bridge(process: Any, run: Any) -> dict[str, Any]:
-    """Between a process in a pod and a thread here: what one writes the other reads."""
+    """Connect a process in a pod with a thread here: each reads the output of the other."""
+    # the thread works on blocking files; a socket pair joins it with the event loop
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours)
     errors = bytearray()
@@ -254,9 +260,10 @@ async def _bridge(process: Any, run: Any) -> dict[str, Any]:
             return result
         finally:
             for stream in (write, read, theirs):
-                with contextlib.suppress(OSError):  # what could not be sent is of no more use
+                with contextlib.suppress(OSError):  # unsent data are of no use
                     stream.close()
 
+    # copy in both directions until the thread has finished
     async def to_pod() -> None:
         while chunk := await reader.read(1 << 20):
             await process.write(chunk)
@@ -268,10 +275,12 @@ async def _bridge(process: Any, run: Any) -> dict[str, Any]:
                     writer.write(data)
                     await writer.drain()
                 else:
+                    # the pod's stderr explains a failure better than the broken stream does
                     errors.extend(data[-2000:])
         finally:
             writer.close()
 
+    # wait for the thread only: the copies are of no use after its end
     working = asyncio.create_task(asyncio.to_thread(thread))
     pumps = [asyncio.create_task(to_pod()), asyncio.create_task(from_pod())]
     try:
@@ -280,6 +289,7 @@ async def _bridge(process: Any, run: Any) -> dict[str, Any]:
         lines = errors.decode(errors="replace").strip().splitlines()
         raise MoorageError(error.message, hint=lines[-1] if lines else error.hint) from error
     finally:
+        # end the copies, also after an error
         for pump in pumps:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)

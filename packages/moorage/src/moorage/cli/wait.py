@@ -40,7 +40,7 @@ MAP = "map/"
     type=click.Choice([goal.value for goal in Goal]),
     default=Goal.ENDED.value,
     show_default=True,
-    help="What to wait for.",
+    help="State to wait for.",
 )
 @click.option("--timeout", default=None, help="Longest time to wait: 90s, 10m, 2h (default: for ever).")
 @target_options
@@ -100,7 +100,7 @@ async def _wait(session: Session, names: Sequence[str], goal: Goal, limit: int |
 
 
 async def _waiter(session: Session, name: str, goal: Goal) -> Callable[[], Coroutine[Any, Any, bool]]:
-    """What waits for a run or a map, which exists. Raises ApiError."""
+    """Return the coroutine function that waits for an existing run or map. Raises ApiError."""
     if name.startswith(MAP):
         await _look_at_map(session, name.removeprefix(MAP))
         return lambda: _wait_for_map(session, name.removeprefix(MAP), goal)
@@ -140,7 +140,7 @@ async def views_of(session: Session, name: str) -> AsyncGenerator[RunView | None
 
 
 def _show(name: str, state: State, run: RunView, goal: Goal, *, reached: bool) -> None:
-    """One line for programs and people; what to do about a failure is for people alone."""
+    """Print one line for people and programs; for a failure, a line for people with the next command."""
     console.show(f"{name} {state}")
     if reached:
         return

@@ -1,11 +1,11 @@
 """`--watch`: a listing that follows the cluster.
 
-On a terminal the table is redrawn when something changed, on the alternate screen: that one survives a new size of
-the window and leaves what was above untouched. Ctrl-C ends it with exit code 0, and the last table stays. In a
-pipe, changed rows are appended, as by kubectl.
+On a terminal each change redraws the table, on the alternate screen: it survives a new size of the window, and the
+lines above remain untouched. Ctrl-C ends it with exit code 0, and the last table remains. In a pipe, changed rows
+are appended, as by kubectl.
 
 Objects are watched, not polled, where the command lists them itself and the user may list them. The server is
-asked again and again.
+polled.
 """
 
 from __future__ import annotations
@@ -150,7 +150,10 @@ class Appended:
 def changed_rows(
     headers: Sequence[str], before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]]
 ) -> dict[str, list[str]]:
-    """The rows that are new, that differ in more than time, or that are gone: their state is Deleted then."""
+    """Return rows that are new, that differ in more than time, or that were deleted.
+
+    Their state is then Deleted.
+    """
     steady = [at for at, header in enumerate(headers) if header not in VOLATILE]
     state = next((at for at, header in enumerate(headers) if header in console.COLOURED_COLUMNS), None)
     changed = {

@@ -38,7 +38,7 @@ POLL_SECONDS = 0.5
     examples={
         "moor workspace create lab --gpus 1 --wait": "start JupyterLab with a GPU",
         "moor workspace open lab": "open it in the browser",
-        "moor workspace stop lab": "stop it; its files are kept",
+        "moor workspace stop lab": "stop it; its files remain",
     }
 )
 def workspace() -> None:
@@ -79,7 +79,7 @@ def workspace() -> None:
     shell_complete=complete("gpu_types"),
 )
 @click.option(
-    "--gpu-resource", default=None, help="What is counted as a GPU, such as a slice: nvidia.com/mig-1g.10gb."
+    "--gpu-resource", default=None, help="Resource that counts as a GPU, such as a slice: nvidia.com/mig-1g.10gb."
 )
 @click.option(
     "--gpu-claim",
@@ -196,7 +196,7 @@ def list_(target: Target, all_namespaces: bool, watch: bool, output: str) -> int
 
 @workspace.command(
     examples={
-        "moor workspace show lab": "its state, and what it waits for",
+        "moor workspace show lab": "its state, and why it waits",
         "moor workspace show lab -o yaml": "the same for a program",
     }
 )
@@ -204,7 +204,7 @@ def list_(target: Target, all_namespaces: bool, watch: bool, output: str) -> int
 @console.output_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
-    """Show the state of a workspace, what it waits for, and what it uses."""
+    """Show the state of a workspace, why it waits, and its use."""
 
     async def work(session: Session) -> int:
         item = await workspaces.get_workspace(session.api, session.namespace, name)
@@ -233,7 +233,7 @@ def show(target: Target, name: str, output: str) -> int:
 )
 @click.argument("name", shell_complete=complete("workspaces"))
 @click.option("--wait", is_flag=True, help="Return once it can be opened.")
-@click.option("--dry-run", is_flag=True, help="Print what would be done; do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the steps; do nothing.")
 @target_options
 def start(target: Target, name: str, wait: bool, dry_run: bool) -> int:
     """Start a workspace that is stopped."""
@@ -242,16 +242,16 @@ def start(target: Target, name: str, wait: bool, dry_run: bool) -> int:
 
 @workspace.command(
     examples={
-        "moor workspace stop lab": "stop it; its files are kept",
+        "moor workspace stop lab": "stop it; its files remain",
         "moor workspace stop lab --wait": "return once its processes have ended",
     }
 )
 @click.argument("name", shell_complete=complete("workspaces"))
 @click.option("--wait", is_flag=True, help="Return once its processes have ended.")
-@click.option("--dry-run", is_flag=True, help="Print what would be done; do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the steps; do nothing.")
 @target_options
 def stop(target: Target, name: str, wait: bool, dry_run: bool) -> int:
-    """Stop a workspace. Files on its volumes are kept; what is in memory is lost."""
+    """Stop a workspace. Files on its volumes remain; data in memory are lost."""
     return _switch(target, name, running=False, wait=wait, dry_run=dry_run)
 
 
@@ -295,8 +295,8 @@ def snooze(target: Target, name: str, time: str) -> int:
 def open_(target: Target, name: str, only_print: bool, tunnel: bool, port: int | None) -> int:
     """Open a workspace in the browser; it is started if it is stopped.
 
-    Where no browser can be opened, as over SSH, it prints the address. On a cluster without a domain for
-    workspaces it opens a tunnel from a port of this machine, and runs until Ctrl-C.
+    Without a browser, as over SSH, it prints the address. On a cluster without a domain for workspaces it opens a
+    tunnel from a port of this machine, and runs until Ctrl-C.
     """
 
     async def work(session: Session) -> int:
@@ -314,7 +314,7 @@ def open_(target: Target, name: str, only_print: bool, tunnel: bool, port: int |
         if open_browser(url):
             console.say(f"opened {urlsplit(url)._replace(query='').geturl()}")
         else:
-            console.say("no browser can be opened here; open this address in yours:")
+            console.say("cannot open a browser here; open this address in yours:")
             console.show(url)
         return 0
 
@@ -325,13 +325,13 @@ def open_(target: Target, name: str, only_print: bool, tunnel: bool, port: int |
     examples={
         "moor workspace delete lab": "delete it; its home volume stays",
         "moor workspace delete lab --delete-home": "delete its files too",
-        "moor workspace delete lab --dry-run": "print what would be deleted",
+        "moor workspace delete lab --dry-run": "print the objects that would be deleted",
     }
 )
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("workspaces"))
 @click.option("--delete-home", is_flag=True, help="Also delete the home volumes and all their files.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Print what would be deleted; delete nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the objects that would be deleted; delete nothing.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], delete_home: bool, yes: bool, dry_run: bool) -> int:
     """Delete workspaces. Their home volumes stay, unless --delete-home is given."""
@@ -351,11 +351,12 @@ def delete(target: Target, names: tuple[str, ...], delete_home: bool, yes: bool,
     return in_session(target, work)
 
 
-# --- what is asked for
+# --- the request
 
 
 def make_request(name: str, namespace: str, options: Mapping[str, Any], *, on_processes: bool) -> NewWorkspace:
     """The workspace that the options of `create` describe. Raises UsageError."""
+    # a machine replaces resources
     spec: Obj = {"type": options["kind"], "running": options["running"]}
     if options["machine"]:
         group, slash, kind = options["machine"].partition("/")
@@ -364,6 +365,7 @@ def make_request(name: str, namespace: str, options: Mapping[str, Any], *, on_pr
                 f"invalid --machine {options['machine']!r}: use GROUP/TYPE", hint="list them: moor machines"
             )
         spec["machine"] = {"group": group, "type": kind}
+    # leave unset fields out, so that the template's defaults apply
     given = {"cpu": options["cpu"], "memory": options["memory"], "gpuType": options["gpu_type"]}
     given |= {"gpuResource": options["gpu_resource"], "gpuClaim": options["gpu_claim"]}
     resources = {key: value for key, value in given.items() if value}
@@ -374,6 +376,7 @@ def make_request(name: str, namespace: str, options: Mapping[str, Any], *, on_pr
     for key, table in (("resources", resources), ("home", home), ("schedule", schedule)):
         if table := {field: value for field, value in table.items() if value}:
             spec[key] = table
+    # further fields, each only if it was typed
     if options["image"]:
         spec["image"] = options["image"]
     if options["image_pull_secrets"]:
@@ -382,6 +385,7 @@ def make_request(name: str, namespace: str, options: Mapping[str, Any], *, on_pr
         spec["access"] = options["access"]
     if options["volumes"]:
         spec["volumes"] = [_volume(text) for text in options["volumes"]]
+    # on a local cluster, processes need the user's environment to find their programs
     variables = dict(_variable(text) for text in options["env"])
     if on_processes and (options["host_env"] or not options["image"]):
         variables = workspaces.host_variables(os.environ) | variables
@@ -415,7 +419,7 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def size_of(item: Workspace) -> str:
-    """What it runs on, in a few words."""
+    """Describe the size of its machine, in a few words."""
     if item.machine:
         return f"{item.machine['group']}/{item.machine['type']}"
     resources = item.resources
@@ -426,11 +430,11 @@ def size_of(item: Workspace) -> str:
     return " ".join(words + ([f"{gpus} {resources.get('gpuType') or 'gpu'}"] if gpus else []))
 
 
-# --- what is done
+# --- actions
 
 
 async def _on_processes(session: Session) -> bool:
-    """Whether this is a local cluster: by its nodes; for who may not list them, as the server says."""
+    """Whether this is a local cluster: by its nodes, or, for users who may not list them, by the server."""
     try:
         nodes = (await session.api.list(NODES, limit=1)).items
     except ApiError:
@@ -463,7 +467,10 @@ def _switch(target: Target, name: str, *, running: bool, wait: bool, dry_run: bo
 
 
 async def _wait(session: Session, name: str, phase: str) -> None:
-    """Return once it is in that phase; meanwhile print what it waits for. Raises NotReady when it cannot."""
+    """Return once it is in that phase; meanwhile print why it waits.
+
+    Raises NotReady when it cannot reach the phase.
+    """
     deadline, printed = session.clock.monotonic() + WAIT_SECONDS, ""
     while True:
         workspace = await get_object(session.api, workspaces.WORKSPACE, session.namespace, name)

@@ -128,6 +128,7 @@ def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
     """Finds the server of a cluster, by the ways of `client.reach`. Raises NotReady where there is none."""
     from moorage.client.proof import Prover
 
+    # for kubeconfigs with a client certificate and no token
     prover = Prover(api, connection)
     failure: NotReady | None = None  # an unreachable server is searched for only once
 
@@ -135,6 +136,7 @@ def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
         nonlocal failure
         if failure is not None:
             raise failure
+        # find the address, and store it unless it is a port-forward, which ends with this command
         try:
             way = await _way(api, connection, stack)
         except NotReady as error:
@@ -147,6 +149,7 @@ def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
             now = SYSTEM.now()
             keep_address(connection, Address(url=way.url, ca=way.ca, by_login=bool(way.token), found_at=now))
 
+        # credentials per request: tokens expire
         async def address() -> tuple[str, Mapping[str, str]]:
             if way.token:
                 return way.url, {"Authorization": f"Bearer {way.token}"}

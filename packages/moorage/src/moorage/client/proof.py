@@ -106,9 +106,7 @@ class Prover:
                 answer = await connection.ask(Proved, "POST", "/api/v1/login/proof", body=body)
             finally:
                 await connection.close()
-                with contextlib.suppress(
-                    ApiError
-                ):  # without the right to delete it: Kubernetes deletes it later
+                with contextlib.suppress(ApiError):  # without the right to delete it: Kubernetes deletes it later
                     await api.delete(SIGNING_REQUESTS, name)
         return Token(answer.token, answer.expires)
 

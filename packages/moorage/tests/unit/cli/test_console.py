@@ -77,6 +77,6 @@ def test_a_hidden_question_at_the_end_of_input_is_one_error(monkeypatch):
         raise EOFError
 
     monkeypatch.setattr("getpass.getpass", ended)
-    with pytest.raises(UsageError, match="no password was given: the input has ended") as refused:
+    with pytest.raises(UsageError, match="password missing: the input has ended") as refused:
         console.ask_hidden("Password: ")
     assert refused.value.hint == "in a script, send it to --password-stdin"

@@ -102,7 +102,7 @@ def test_a_source_that_refuses_says_what_to_do_about_the_keys(moor, words, hint)
         (["create", "p", "--source", "s3://key:word@b/x"], "must hold no password"),
         (["create", "p", "--source", "s3://b/x", "--size", "0"], "size: '0' must be more than zero"),
         (["create", "p", "--source", "s3://b/\x1b[31m"], "control characters"),
-        (["share", "p"], "no tenant is named"),
+        (["share", "p"], "tenant missing"),
     ],
 )
 def test_what_is_wrong_is_one_clear_error_and_nothing_is_made(moor, words, says):

@@ -136,9 +136,9 @@ def test_a_damaged_file_is_named_and_restore_latest_brings_it_back(
     harmed = contents(data)
     err = refused(data, capsys)
     assert f" {file} " in err
-    assert f"`moor restore latest --data {data}` brings back the copy of" in err
+    assert f"`moor restore latest --data {data}` restores the copy of" in err
     assert main(["restore", "latest", "--data", str(data), "--dry-run"]) == 0
-    assert f"would bring back {file}" in capsys.readouterr().err
+    assert f"would restore {file}" in capsys.readouterr().err
     assert contents(data) == harmed
     assert main(["restore", "latest", "--data", str(data)]) == 0
     assert find_damage(DataFolder(data)) == []
@@ -193,7 +193,7 @@ def test_a_database_is_missed_without_the_manifest_too(
     if not has_copies:
         shutil.rmtree(data / "copies")
         (data / "nodes" / "node-1" / "uid-1").mkdir(parents=True)  # a pod, for cluster.db
-    assert f" {file} is gone" in refused(data, capsys)
+    assert f" {file} is missing" in refused(data, capsys)
     if has_copies:
         assert main(["restore", "latest", "--data", str(data)]) == 0
         assert all_there(data, whole)
@@ -221,7 +221,7 @@ def test_a_store_that_was_copied_alone_is_refused(
         shutil.copy(data / name, new / name)
     err = refused(new, capsys)
     assert "cluster.db lacks its write-ahead log" in err
-    assert ("VERSION is gone" in err) is not others
+    assert ("VERSION is missing" in err) is not others
     assert f"`moor restore FILE --data {new}`" in err
 
 
@@ -261,7 +261,7 @@ def test_a_file_in_place_of_a_folder_is_one_clear_error(
     (data / folder).touch()
     err = refused(data, capsys)
     assert f"{folder} is a file, not a folder" in err or f"{data / folder}: a file is in its place" in err
-    assert "from a backup of yours" in err or "move it elsewhere" in err
+    assert "from your own backup" in err or "move it elsewhere" in err
 
 
 @pytest.mark.parametrize("file", ["pki/expiry.json", "pki/server.crt", "pki/server.key"])

@@ -35,4 +35,4 @@ def test_a_report_lists_the_work_that_was_idle(moor):
 def test_a_report_of_a_time_without_idle_work_says_so(moor):
     moor.server.answers[PATH] = REPORT
     done = moor("idle", "report")
-    assert (done.out, done.err.splitlines()[0]) == ("", "no work was idle")
+    assert (done.out, done.err.splitlines()[0]) == ("", "there was no idle work")

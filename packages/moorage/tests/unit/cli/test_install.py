@@ -134,7 +134,7 @@ def test_a_dry_run_writes_nothing_and_shows_fields(moor, api):
 def test_without_an_image_the_way_to_one_is_said(moor, api):
     typed = moor("install")
     assert typed.code == 2
-    assert typed.err.startswith("error: no image is given: --image REGISTRY/moorage:TAG\nhint: build it and push")
+    assert typed.err.startswith("error: image missing: use --image REGISTRY/moorage:TAG\nhint: build it and push")
     assert api.names(CONFIGMAPS) == set()
 
 

@@ -119,7 +119,7 @@ def test_a_server_that_cannot_be_asked_is_noted_once_and_stands_in_nobodys_way(g
     gone.server.ask = away
     done = gone("logs", "train")
     assert done.code == 0
-    assert done.err.count("note: what is kept of pods that are gone is missing here:") == 1
+    assert done.err.count("note: records of deleted pods are missing here:") == 1
     done = gone("show", "train")
     assert (done.code, done.out) == (1, "")
     assert done.err == (
@@ -152,9 +152,7 @@ def test_what_is_kept_is_erased_with_the_run_or_after_it(gone):
         return await whole(kind, method, path, **more)
 
     gone.server.ask = ask
-    assert gone("cancel", "train", "--forget").out == "train deleted; what was kept of 1 pod is erased\n"
-    assert (
-        gone("cancel", "train", "--forget").out == "train was deleted before; what was kept of 1 pod is erased\n"
-    )
+    assert gone("cancel", "train", "--forget").out == "train deleted; records of 1 pod erased\n"
+    assert gone("cancel", "train", "--forget").out == "train was deleted before; records of 1 pod erased\n"
     erased["pods"] = 0
     assert gone("cancel", "train", "--forget").code == 1

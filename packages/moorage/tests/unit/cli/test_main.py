@@ -14,8 +14,15 @@ import pytest
 
 from moorage import __version__
 from moorage.cli.commands import ALIASES, COMMANDS, MEANT, find_command, load
+from moorage.cli.hints import remember
 from moorage.cli.main import MEANT_OPTIONS, help_text, main
 from moorage_kube.resources import PVCS
+
+
+@pytest.fixture(autouse=True)
+def no_options_of_earlier_commands():
+    """A process of users runs one command; here, other tests of the process may have typed options."""
+    remember({})
 
 
 def test_the_help_names_every_command_with_one_line(capsys):

@@ -399,7 +399,7 @@ def test_an_upload_that_broke_off_goes_on_where_it_was(typed, tmp_path):
     assert f"the upload was interrupted. Continue: moor map add m --resume -f {file}" in done.err
     site.failing, site.added = frozenset(), []
     done = typed("add", "m", "--resume", "-f", file)
-    assert (done.code, done.err) == (0, f"m has {count:,} items, no more will come\n")
+    assert (done.code, done.err) == (0, f"m has {count:,} items; the list is complete\n")
     assert site.added == [UPLOAD_LINES, 2 * UPLOAD_LINES]
     listed = typed("items", "m", "-o", "json", "--limit", "3").out
     assert [item["value"] for item in json.loads(listed)] == ["d0", "d1", "d2"]
@@ -415,7 +415,7 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(typed, tmp_path):
 def test_an_open_map_takes_more_and_a_closed_one_does_not(typed, tmp_path):
     typed("create", "m", "--range", "0:3", "--open", *WORDS)
     assert typed("add", "m", "--range", "3:6").err == "m has 6 items\n"
-    assert typed("add", "m", "--close").err == "m has 6 items, no more will come\n"
+    assert typed("add", "m", "--close").err == "m has 6 items; the list is complete\n"
     done = typed("add", "m", "--range", "0:1")
     error = "error: cannot add items: the map 'm' in namespace default is closed"
     assert (done.code, done.err.splitlines()[0]) == (1, error)

@@ -69,7 +69,7 @@ def test_machines_are_reserved_as_typed(gpus: Any) -> None:
     done = make(gpus, "course", "--machine", "two", "--count", "4", "--from", "2026-12-01T09:00", "--to", "+3d")
     assert (done.code, done.out) == (0, "course\n")
     assert done.err == (
-        "note: 4 gpu/two will be kept for namespace default from 2026-12-01 09:00 CET to 2026-12-04 09:00 CET"
+        "note: 4 gpu/two will be reserved for namespace default from 2026-12-01 09:00 CET to 2026-12-04 09:00 CET"
         " (3d)\n"
     )
     assert spec_of(gpus) == {
@@ -97,7 +97,7 @@ def test_a_dry_run_prints_the_manifest_and_reserves_nothing(gpus: Any) -> None:
     done = make(gpus, "course", "--machine", "two", "--to", "+1h", "--dry-run")
     assert done.code == 0
     assert "kind: Reservation\n" in done.out
-    assert "would be kept" in done.err
+    assert "would be reserved" in done.err
     assert gpus.api.named(RESERVATIONS) == []
 
 
@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_refused_with_what_would(gpus: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--to", "+1h"), "say what to reserve"),
+        (("--to", "+1h"), "machines missing"),
         (("--machine", "nosuch", "--to", "+1h"), "machine type 'nosuch' not found"),
         (("--gpus", "3", "--gpu-type", "a100", "--to", "+1h"), "no number of machines has exactly 3 GPUs"),
         (("--gpus", "2", "--to", "+1h"), "--gpus needs --gpu-type"),

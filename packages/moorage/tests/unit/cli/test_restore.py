@@ -58,7 +58,12 @@ def test_all_damaged_files_are_named_at_once(data: Path) -> None:
     (data / "config.json").unlink()
     with pytest.raises(StorageDamaged) as caught:
         refuse_damage(DataFolder(data))
-    for name in ("cluster.db is empty", "config.json is gone", "queue.db is empty", "tokens.json cannot be read"):
+    for name in (
+        "cluster.db is empty",
+        "config.json is missing",
+        "queue.db is empty",
+        "tokens.json cannot be read",
+    ):
         assert name in caught.value.message
     assert main(["restore", "latest", "--data", str(data)]) == 0
     assert find_damage(DataFolder(data)) == []
@@ -80,13 +85,13 @@ def test_without_copies_the_hint_says_what_else_can_be_done(data: Path) -> None:
     (data / "config.json").write_text("{")
     with pytest.raises(StorageDamaged) as caught:
         refuse_damage(DataFolder(data))
-    assert str(caught.value.hint).startswith("no copy is kept of config.json. ")
+    assert str(caught.value.hint).startswith("there is no copy of config.json. ")
     assert "--api-port" in str(caught.value.hint)
     assert main(["restore", "latest", "--data", str(data)]) == 1
     empty(data / "cluster.db")
     with pytest.raises(StorageDamaged) as caught:
         refuse_damage(DataFolder(data))
-    assert "no copy is kept of cluster.db and config.json:" in str(caught.value.hint)
+    assert "there is no copy of cluster.db and config.json:" in str(caught.value.hint)
     assert "moor down" in str(caught.value.hint)
 
 
@@ -288,7 +293,7 @@ def test_restore_refuses_while_a_cluster_runs(data: Path, capsys: pytest.Capture
     [
         pytest.param(["yesterday"], 2, "copy 'yesterday' not found", id="a copy that is not there"),
         pytest.param(["latest", "--file", "thesis.tex"], 2, "no copy holds thesis.tex", id="another file"),
-        pytest.param(["--all"], 2, "no copy is named", id="no name"),
+        pytest.param(["--all"], 2, "copy missing", id="no name"),
         pytest.param(["latest", "--all", "--file", "VERSION"], 2, "cannot be used together", id="both"),
     ],
 )
@@ -339,6 +344,6 @@ def test_pods_without_their_store_are_a_sign_that_it_is_gone(tmp_path: Path) -> 
     (folder.path / "nodes" / "node-1" / "uid-1").mkdir(parents=True)
     damage = find_damage(folder)
     assert [(entry.file, entry.problem) for entry in damage][:2] == [
-        ("cluster.db", "is gone"),
-        ("config.json", "is gone"),
+        ("cluster.db", "is missing"),
+        ("config.json", "is missing"),
     ]

@@ -97,7 +97,7 @@ def test_a_script_that_is_typed_without_its_interpreter_is_hinted_at_it(local):
     [
         (
             ("python3", "train.py", "--name", "x", "--gpus=1"),
-            "note: after the command, --name and --gpus=1 goes to python3, not to moor; options of moor run",
+            "note: after the command, --name and --gpus=1 is passed to python3, not to moor; options of moor run",
         ),
         (("--", "python3", "train.py", "--name", "x"), ""),
         (("python3", "train.py", "--epochs", "3"), ""),
@@ -283,7 +283,7 @@ def test_a_home_folder_is_refused(real, tmp_path, monkeypatch):
         2,
         [
             f"error: cannot send the folder {tmp_path}: home folders and folders of the system are not sent",
-            "hint: put what is needed into a folder of its own, and run the command there",
+            "hint: put the needed files into a separate folder, and run the command there",
         ],
     )
     assert real.api.named(SECRETS) == real.api.named(JOBS) == []

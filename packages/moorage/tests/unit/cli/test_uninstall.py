@@ -72,7 +72,7 @@ def test_what_is_kept_stays_and_the_rest_goes(moor, api):
     api.put(CONFIGMAPS, stored | {"data": stored["data"] | {"workspaceUrl": "https://*.apps.example.org"}})
     code, out, err = moor("uninstall", "--yes")
     assert (code, out) == (0, "")
-    assert "Moorage is removed\nbring it back: moor install." in err
+    assert "Moorage is removed\ninstall it again: moor install." in err
     assert api.names(MUTATING_WEBHOOKS) | api.names(DEPLOYMENTS) | api.names(SERVICES) == set()
     assert api.names(CONFIGMAPS) == {"moorage-install"}
     assert len(api.names(CRDS)) == 15
@@ -133,7 +133,7 @@ def test_a_dry_run_says_it_and_removes_nothing(moor, api):
     lines = out.splitlines()
     assert lines[:2] == [
         "uninstall",
-        "goes:",
+        "to remove:",
     ]
     assert "  services: moorage-extender, moorage-operator, moorage-server, moorage-webhook" in lines
     assert "  accounts in moorage-users: 1; their people cannot log in meanwhile" in lines
@@ -175,7 +175,7 @@ def test_what_is_still_going_is_named(moor, api):
     api.put(DATASETS, {"metadata": meta, "spec": {}})
     code, _, err = moor("uninstall", "--delete-data", "--yes", "--timeout", "5s")
     assert code == 1
-    assert "warning: Dataset lab/digits is still going" in err
+    assert "warning: Dataset lab/digits is still being deleted" in err
 
 
 def test_keeping_and_deleting_are_not_both_asked_for(moor):

@@ -201,7 +201,7 @@ def test_a_workspace_opens_over_ssh_by_its_printed_address(moor, monkeypatch):
     moor.server.answers["/api/v1/workspaces/default/lab/open"] = {"url": "https://lab.test/?code=c"}
     done = moor("workspace", "open", "lab")
     assert (done.code, done.out) == (0, "https://lab.test/?code=c\n"), done.err
-    assert done.err == "no browser can be opened here; open this address in yours:\n"
+    assert done.err == "cannot open a browser here; open this address in yours:\n"
 
 
 def test_the_owner_of_a_workspace_who_may_read_no_secret_gets_its_token_from_the_server(moor, monkeypatch):

@@ -532,7 +532,7 @@ def test_a_lost_server_certificate_is_made_anew_under_the_same_authority(tmp_pat
 def test_a_lost_signing_key_is_damage_and_not_a_first_start(tmp_path: Path) -> None:
     first = ensure_pki(tmp_path)
     (tmp_path / "tokens.key").unlink()
-    with pytest.raises(StorageDamaged, match=r"tokens\.key is gone"):
+    with pytest.raises(StorageDamaged, match=r"tokens\.key is missing"):
         ensure_pki(tmp_path)
     assert (tmp_path / "ca.crt").read_text() == first.ca_pem
     assert not (tmp_path / "tokens.key").exists()

@@ -1,5 +1,5 @@
-"""`moor demo`: the platform shown on this machine, by the commands that people type.
+"""`moor demo`: the platform on this machine, shown by the commands that users type.
 
-`command` is the click command, `stage` types commands and waits, `script` is what is shown; `files` are the
-programs that the demo's runs execute: standard library only, none of them knows Moorage.
+`command` is the click command, `stage` types commands and waits, `script` lists the steps. `files` are the
+programs of the demo's runs: standard library only, and independent of Moorage.
 """

@@ -35,8 +35,8 @@ NAME = "moorage-demo"
 def demo(folder: Path | None, open_: bool, down: bool) -> int:
     """Show the platform on this machine: runs, a map, a dataset, a workspace, the web page. Under 3 minutes.
 
-    The demo starts a cluster of its own with simulated GPUs, on free ports. Nothing needs root, and a cluster of
-    `moor up` is left alone. The cluster keeps running at the end, so that you can try commands.
+    The demo starts a separate cluster with simulated GPUs, on free ports. It does not need root, and it does
+    not touch a cluster of `moor up`. The cluster keeps running at the end, so that you can try commands.
 
     Each demo starts afresh: it removes the cluster and the files of the demo before.
     """
@@ -46,7 +46,7 @@ def demo(folder: Path | None, open_: bool, down: bool) -> int:
         return _down(place)
     with place.held():
         if place.cluster.exists():
-            console.say("removing what the demo before left")
+            console.say("removing the files of the previous demo")
             stop_cluster(place)
         place.prepare()
         stage = Stage(place)
@@ -97,7 +97,7 @@ def _report(stage: Stage, option: str) -> None:
     stage.print(f"Done in {stage.elapsed:.0f} s. The cluster keeps running. Its page shows all of this, live:")
     stage.print(f"  {page_address(stage.place)}")
     stage.print(
-        "  The address logs you in: keep it secret. Jobs first shows your own runs; choose Everybody's there."
+        "  The address logs you in: keep it secret. Jobs first shows only your runs; choose Everybody's there."
     )
     stage.print("")
     stage.print("Try next, in this terminal:")

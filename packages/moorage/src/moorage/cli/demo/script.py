@@ -1,4 +1,4 @@
-"""What the demo shows: runs, a map, a dataset, a workspace, and the page with all of them."""
+"""The steps of the demo: runs, a map, a dataset, a workspace, and the page with all of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def perform(stage: Stage) -> None:
         await show_map(stage)
         await show_dataset(stage)
         await show_workspace(stage, session)
-        stage.step("Who used how many GPUs, and for how long", f"Moorage keeps this for {USAGE_DAYS} days.")
+        stage.step("GPU-hours of each user", f"Moorage keeps this for {USAGE_DAYS} days.")
         await stage.moor("top")
         await check_pages(stage)
 
@@ -61,7 +61,7 @@ async def start_cluster(stage: Stage) -> None:
 
 
 async def let_people_in(session: Session) -> None:
-    """What an administrator does once: these people may work in the namespace `default`."""
+    """Do the administrator's first step: allow these users to work in the namespace `default`."""
     binding = {
         "metadata": {"name": "team"},
         "subjects": [subject for person in PEOPLE for subject in subjects_of(person)],
@@ -87,7 +87,7 @@ async def show_runs(stage: Stage, session: Session) -> None:
     stage.step(
         "Grace and Linus start runs too",
         "Grace trains the same network, and a second one, on two GPUs. Linus needs no GPU.",
-        "Everybody sees who uses which GPU, and until when.",
+        "All users see the user of each GPU, and until when.",
     )
     await stage.moor(
         *("run", "--as", "grace", "--name", "ensemble", "--gpus", "2", *GPU, *limits),
@@ -116,7 +116,7 @@ async def show_drain(stage: Stage, session: Session) -> None:
     stage.step(
         "Her run starts again by itself, on the other node",
         "It waits while Grace uses both GPUs there.",
-        "`moor explain` says why a run waits, and who uses what it needs.",
+        "`moor explain` shows why a run waits, and which pods use its GPUs.",
     )
     await stage.moor("explain", "train", check=False)
     await until(stage, session, "train", "Succeeded")
@@ -197,7 +197,7 @@ async def show_workspace(stage: Stage, session: Session) -> None:
 
 
 async def offer_gallery(session: Session) -> None:
-    """What an administrator does once for an application: a template, by which people make workspaces."""
+    """Do the administrator's step for an application: create a template, from which users create workspaces."""
     template = {
         "image": "python:3.12",  # on a cluster; here the pod is a process with this machine's Python
         "command": ["python3", "-c", (PROGRAMS / "gallery.py").read_text()],
@@ -231,7 +231,7 @@ def page_address(place: Place) -> str:
     folder = DataFolder(place.cluster)
     config = folder.load_config()
     if config is None:
-        raise NotReady(f"no cluster was started in {place.cluster}")
+        raise NotReady(f"there is no cluster in {place.cluster}")
     return f"http://127.0.0.1:{config.ports['server']}/?token={folder.tokens(config.user)['page']}"
 
 
@@ -286,11 +286,11 @@ def next_steps(place: Place, *, option: str) -> Sequence[str]:
     steps += [
         (f"cd {shlex.quote(str(place.files))}", ""),
         (f"export MOORAGE_KUBECONFIG={shlex.quote(str(place.kubeconfig))}", ""),
-        ("moor jobs", "all runs: whose, where, in which state"),
+        ("moor jobs", "all runs: owner, node and state"),
         ("moor show train", "its attempts, memory and checkpoints"),
-        ("moor run --gpus 1 --follow -- python3 train.py", "a run of your own"),
+        ("moor run --gpus 1 --follow -- python3 train.py", "your own run"),
         ("moor map items pictures --limit 5", "items of the map, and how each ended"),
-        ("moor dataset show exam", "its files, and who read them"),
+        ("moor dataset show exam", "its files, and the users who read them"),
         ("moor workspace open gallery", "the gallery, in your browser"),
         (f"moor demo --down{option}", "stop the cluster, remove all that the demo made"),
     ]

@@ -22,7 +22,7 @@ from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import AlreadyRunning, DataFolderError, MoorageError
 
 PROGRAMS = Path(__file__).parent / "files"
-BUDGET_SECONDS = 170.0  # three minutes, less the start of Python; what is optional waits no longer
+BUDGET_SECONDS = 170.0  # three minutes, less the start of Python; optional steps wait no longer
 LEAST_SECONDS = 10.0  # that an optional step may take, however late it is
 ESSENTIAL_SECONDS = 300.0  # bounds a hang on a machine that is busy
 DETACH_SECONDS = 15.0  # for a command to end after Ctrl-C
@@ -32,7 +32,7 @@ MARK = "demo.lock"  # a folder with this file is the demo's own: it may be remov
 
 
 class Outcome(Struct, frozen=True):
-    """What a command printed, and its exit code; None: it was still at work when the patience ended."""
+    """The output of a command, and its exit code; None if it still ran when the patience ended."""
 
     text: str
     code: int | None
@@ -98,7 +98,7 @@ class Place:
     def remove(self) -> None:
         self.clear()
         (self.folder / MARK).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # somebody's own file is in it
+        with contextlib.suppress(OSError):  # it has a file of the user
             self.folder.rmdir()
 
 
@@ -115,7 +115,7 @@ def environment(place: Place) -> dict[str, str]:
 
 
 def stop_cluster(place: Place) -> None:
-    """Stop what runs in the place. Ctrl-C does not reach it. Raises MoorageError when it could not be stopped."""
+    """Stop the cluster of the place. Ctrl-C does not interrupt it. Raises MoorageError when the stop fails."""
     done = subprocess.run(
         [sys.executable, "-m", "moorage.cli.main", "down", "--data", str(place.cluster)],
         env=environment(place),
@@ -143,7 +143,7 @@ def command_lines(words: Sequence[str]) -> list[str]:
 
 
 class Stage:
-    """Types commands in a place, and prints what they print."""
+    """Types commands in a place, and prints their output."""
 
     def __init__(self, place: Place, *, clock: Clock = SYSTEM) -> None:
         self.place = place
@@ -212,6 +212,7 @@ class Stage:
         if show:
             for line in command_lines(words):
                 self.print(line)
+        # stdin is closed, so that a command that asks a question fails at once
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "moorage.cli.main", *words),
             env=environment(self.place),
@@ -222,6 +223,7 @@ class Stage:
         )
         pipe = process.stdout if stdout else process.stderr
         assert pipe is not None
+        # read in a task, so that the output is shown while the command runs
         printed: list[str] = []
 
         async def read() -> None:
@@ -231,6 +233,7 @@ class Stage:
                     self.print(f"  {printed[-1]}".rstrip())
             await process.wait()
 
+        # past its patience the command gets Ctrl-C, then SIGKILL, so that the demo leaves no process behind
         reading = asyncio.create_task(read())
         is_over = False
         try:
@@ -242,6 +245,7 @@ class Stage:
                 if not await self._until(reading, DETACH_SECONDS, ""):
                     process.kill()
                     await reading
+        # without `show`, the error is the only place for the output
         text = "\n".join(printed)
         if check and is_over and process.returncode:
             raise MoorageError(
@@ -252,7 +256,7 @@ class Stage:
         return Outcome(text, process.returncode if is_over else None)
 
     async def _until(self, task: asyncio.Task[None], seconds: float, what: str) -> bool:
-        """Whether the task ended in that time; meanwhile tell that we wait."""
+        """Whether the task ended within that time; meanwhile print that the demo waits."""
         began = self._clock.monotonic()
         while not task.done():
             waited = self._clock.monotonic() - began

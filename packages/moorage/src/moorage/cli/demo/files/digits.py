@@ -127,7 +127,7 @@ class Network:
 
 
 def draw_exam(folder: Path, count: int) -> None:
-    """Pictures that no network was trained on."""
+    """Draw pictures that are not part of the training data."""
     folder.mkdir(parents=True, exist_ok=True)
     chance = random.Random("exam")
     for number in range(count):

@@ -1,12 +1,12 @@
 """Train a small neural network on pictures of digits, with checkpoints.
 
     python3 train.py --epochs 30                    one network
-    python3 train.py --epochs 30 --members 2        one network per visible GPU, each in a process of its own
+    python3 train.py --epochs 30 --members 2        one network per visible GPU, each in a separate process
 
-Nothing here knows Moorage, and the arithmetic runs on the CPU. It keeps its state in $MOORAGE_CHECKPOINT_DIR
-when that is set, saves after every epoch, and on SIGTERM it leaves. Started again it goes on with the next
-epoch. The state of its random numbers is saved too, so it ends with exactly the network that it would have
-become undisturbed.
+The program does not depend on Moorage, and the arithmetic runs on the CPU. It stores its state in
+$MOORAGE_CHECKPOINT_DIR when that is set. It saves after every epoch, and ends on SIGTERM. After a restart it
+continues with the next epoch. The state of its random numbers is saved too, so the final network is the same as
+without the interruption.
 """
 
 from __future__ import annotations
