@@ -144,7 +144,7 @@ class Player:
         if (
             decision.create
             or decision.end
-            or any(self.has_locks or not isinstance(question, Locks) for question in decision.questions)
+            or any(self.has_locks or not isinstance(query, Locks) for query in decision.queries)
         ):
             return timedelta(0)
         return decision.look_again_in
@@ -174,18 +174,18 @@ class Player:
         for end in decision.end:
             yield
             self._delete(end.pod)
-        for question in decision.questions:
+        for query in decision.queries:
             yield
-            match question:
+            match query:
                 case ConfigMapValue(name, key):
                     value = self.config_maps.get(name, {}).get(key)
-                    self.run.answer(question, Refusal(f"no {name}/{key}") if value is None else value)
+                    self.run.answer(query, Refusal(f"no {name}/{key}") if value is None else value)
                 case Recall(cache, key):
-                    self.run.answer(question, self.memos.get((cache, key)))
+                    self.run.answer(query, self.memos.get((cache, key)))
                 case Locks():
-                    self.locks_asked.append(question)
+                    self.locks_asked.append(query)
                     if self.has_locks:
-                        self.run.answer(question, None)
+                        self.run.answer(query, None)
 
     def _create(self, order: CreatePod) -> None:
         name = order.record.pod_name

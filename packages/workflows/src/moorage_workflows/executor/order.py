@@ -1,4 +1,4 @@
-"""The order that `moorage_workflows.decide.workflows.orders` wrote into the pod's annotation."""
+"""The order that `moorage_workflows.decide.workflows.executororders` wrote into the pod's annotation."""
 
 from __future__ import annotations
 

@@ -367,14 +367,14 @@ def test_a_command_that_starts_while_its_pod_is_told_to_end_is_waited_for(pod: P
     pod.order(result=True)
     prepare(pod.step, read_order(pod.folder / "order.json"))
 
-    class Ending(threading.Event):
+    class Cleanup(threading.Event):
         """The pod is told to end; the command starts when that is first looked at."""
 
         def is_set(self) -> bool:
             (pod.step / "out" / "started").touch()
             return True
 
-    assert wait_for_end(pod.step, Ending(), look_seconds=0.01, start_seconds=PATIENCE_SECONDS) is None
+    assert wait_for_end(pod.step, Cleanup(), look_seconds=0.01, start_seconds=PATIENCE_SECONDS) is None
 
 
 def _catches_sigterm(pid: int) -> bool:

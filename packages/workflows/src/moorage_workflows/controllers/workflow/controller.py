@@ -33,21 +33,20 @@ from moorage_kube.errors import Forbidden, NotFound, QuotaExceeded
 from moorage_kube.informer import index_by_label
 from moorage_kube.meta import Key, annotations_of, is_deleting, key_of, labels_of
 from moorage_kube.resources import CONFIGMAPS, LEASES, NAMESPACES, NODES, PODS, Obj
+from moorage_workflows.controllers.workflow.cleanup import Cleanup
 from moorage_workflows.controllers.workflow.collecting import Collector
-from moorage_workflows.controllers.workflow.commands import ImageCommands
 from moorage_workflows.controllers.workflow.documents import Check, Documents
-from moorage_workflows.controllers.workflow.ending import Ending
+from moorage_workflows.controllers.workflow.imagecommands import ImageCommands
 from moorage_workflows.controllers.workflow.live import Live
 from moorage_workflows.controllers.workflow.locks import LIMITS_EVERY, RunLocks
 from moorage_workflows.controllers.workflow.objects import RunObjects
 from moorage_workflows.controllers.workflow.observe import is_held, is_of, keep_pod
-from moorage_workflows.controllers.workflow.podline import PodLine
+from moorage_workflows.controllers.workflow.pendingpods import PendingPods
 from moorage_workflows.controllers.workflow.records import RecordStore
 from moorage_workflows.controllers.workflow.reports import Reports
 from moorage_workflows.controllers.workflow.runpods import RunPods, at_once, note_place
 from moorage_workflows.controllers.workflow.summary import pod_delete_at, typed
 from moorage_workflows.decide.workflows.collection import collects
-from moorage_workflows.decide.workflows.graph.again import nodes_taken_over, nodes_to_forget, with_exports_of
 from moorage_workflows.decide.workflows.graph.events import (
     ConfigMapValue,
     Controls,
@@ -57,9 +56,10 @@ from moorage_workflows.decide.workflows.graph.events import (
     Refusal,
 )
 from moorage_workflows.decide.workflows.graph.locks import locks_held
+from moorage_workflows.decide.workflows.graph.rerun import nodes_taken_over, nodes_to_forget, with_exports_of
 from moorage_workflows.decide.workflows.graph.run import Run
 from moorage_workflows.decide.workflows.pods import StepRuntime
-from moorage_workflows.decide.workflows.waiting import IN_LINE
+from moorage_workflows.decide.workflows.waiting import MANY_PENDING
 from moorage_workflows.model.workflow import (
     ENDED_PHASES,
     RESUME_ANNOTATION,
@@ -127,7 +127,7 @@ class WorkflowController(Controller):
             wake=self._try_held,
         )
         self._collector = Collector(shared, records, holder=holder, runtime=self._pods.runtime)
-        self._ending = Ending(
+        self._cleanup = Cleanup(
             shared, records, holder=holder, pods=self._pods, objects=self._objects, collector=self._collector
         )
         self._documents = Documents(shared, check)
@@ -183,7 +183,7 @@ class WorkflowController(Controller):
                     await self._retry(key, obj, text)
                     return None  # the change of the object brings it here again
                 if (obj.get("status") or {}).get("phase") in ENDED_PHASES:
-                    return await self._ending.collect(key, obj)
+                    return await self._cleanup.collect(key, obj)
                 live = await self._begin(key, obj)
                 if live is None:
                     return None
@@ -224,7 +224,7 @@ class WorkflowController(Controller):
         """Drop the run of an object that is deleted or being deleted, and release its pods."""
         live = self._live.get(key)
         self._drop(key)
-        self._ending.forget(key)
+        self._cleanup.forget(key)
         uids = self._gone.setdefault(key, set())
         uids |= {live.uid} if live is not None else set()
         uids |= {str(obj["metadata"]["uid"])} if obj is not None else set()
@@ -261,7 +261,7 @@ class WorkflowController(Controller):
             return None
         record, nodes = begun
         if record.phase in ENDED_PHASES:  # the object does not say it yet: the end was cut off
-            await self._ending.end(key, record, {node.pod_name: node for node in nodes})
+            await self._cleanup.end(key, record, {node.pod_name: node for node in nodes})
             await self._reports.report(key, obj, record, force=True)
             return None
         if collects(record.document):
@@ -332,8 +332,8 @@ class WorkflowController(Controller):
         for holder, locks in locks_held(record, nodes):
             self._locks.table.restore(record.uid, holder, locks)
         recorded = {node.pod_name for node in nodes if node.phase.is_fulfilled and node.pod_name}
-        line = PodLine(bounded=not is_strict(record.document))
-        live = self._live[key] = Live(run, record.uid, line, changed)
+        pending = PendingPods(bounded=not is_strict(record.document))
+        live = self._live[key] = Live(run, record.uid, pending, changed)
         for each in seen:
             note_place(live, each)
         for pod in pods:
@@ -386,7 +386,7 @@ class WorkflowController(Controller):
                 )
                 await self._records.forget_nodes(record.uid, self._holder, ids, record)
             await self._reports.report(key, obj, record, force=True)
-        self._ending.forget(key)
+        self._cleanup.forget(key)
         await self._reports.take_off(key, RETRY_ANNOTATION, text)
 
     # --- on the way
@@ -419,7 +419,7 @@ class WorkflowController(Controller):
         if run.is_done:
             self._locks.release(live.uid)
             # before the object says that it has ended: afterwards its pods and volumes are not looked for
-            await self._ending.end(key, run.workflow, run.nodes_by_pod)
+            await self._cleanup.end(key, run.workflow, run.nodes_by_pod)
             await self._reports.report(key, obj, run.workflow, live=live, force=True)
             self._drop(key)
             return None
@@ -478,20 +478,20 @@ class WorkflowController(Controller):
             live.run.metrics_refused(problems)
             again = bool(problems)
         # create pods, as far as the limit of waiting pods permits
-        live.line.order(decision.create)
-        if orders := live.line.take():
+        live.pending.order(decision.create)
+        if orders := live.pending.take():
             runtime = await self._pods.runtime()
             results = await at_once([partial(self._pods.create, key, live, order, runtime) for order in orders])
             again = again or any(results)
-        # the others stay pending, with the reason in their message
+        # orders that are not due stay pending, with the reason in their message
         for order in decision.create:
-            if live.line.has(order.record.pod_name):
-                live.run.pod_refused(order.record.pod_name, IN_LINE, for_now=True)
+            if live.pending.has(order.record.pod_name):
+                live.run.pod_refused(order.record.pod_name, MANY_PENDING, for_now=True)
                 again = True
         # end pods; one that was never created ends here
         for end in decision.end:
             is_held = live.held.pop(end.pod, None) is not None
-            if live.line.forget(end.pod) or is_held:  # there is no such pod, and none will be made
+            if live.pending.forget(end.pod) or is_held:  # there is no such pod, and none will be made
                 live.run.pod_gone(end.pod)
                 again = True
             else:
@@ -504,41 +504,41 @@ class WorkflowController(Controller):
         if decision.unlock:
             await self._locks.grant()
         # answers make the run decide again
-        for question in decision.questions:
-            match question:
+        for query in decision.queries:
+            match query:
                 case ConfigMapValue():
-                    live.run.answer(question, await self._config_value(key, question))
+                    live.run.answer(query, await self._config_value(key, query))
                     again = True
                 case Recall():
-                    live.run.answer(question, await self._recalled(key, question))
+                    live.run.answer(query, await self._recalled(key, query))
                     again = True
                 case Locks():
-                    if (refusal := await self._locks.refusal_of(key, live.run.workflow, question)) is not None:
-                        live.run.answer(question, refusal)
+                    if (refusal := await self._locks.refusal_of(key, live.run.workflow, query)) is not None:
+                        live.run.answer(query, refusal)
                         again = True
                         continue
-                    self._locks.table.ask(live.uid, question)
+                    self._locks.table.ask(live.uid, query)
                     await self._locks.grant()
                     again |= self._locks.explain(live) is not None
                 case _:
-                    assert_never(question)
+                    assert_never(query)
         return again or bool(live.granted)
 
-    async def _config_value(self, key: Key, question: ConfigMapValue) -> str | Refusal:
+    async def _config_value(self, key: Key, query: ConfigMapValue) -> str | Refusal:
         try:
-            config = await self._api.get(CONFIGMAPS, question.name, key.namespace)
+            config = await self._api.get(CONFIGMAPS, query.name, key.namespace)
         except (NotFound, Forbidden) as error:
-            return Refusal(f"configMapKeyRef {question.name}/{question.key}: {error.message}")
+            return Refusal(f"configMapKeyRef {query.name}/{query.key}: {error.message}")
         data = config.get("data") or {}
-        if question.key not in data:
+        if query.key not in data:
             keys = ", ".join(sorted(data)) or "none"
-            return Refusal(f"ConfigMap {question.name} has no key {question.key}; its keys: {keys}")
-        return str(data[question.key])
+            return Refusal(f"ConfigMap {query.name} has no key {query.key}; its keys: {keys}")
+        return str(data[query.key])
 
-    async def _recalled(self, key: Key, question: Recall) -> Outputs | None:
-        age = question.max_age_seconds
+    async def _recalled(self, key: Key, query: Recall) -> Outputs | None:
+        age = query.max_age_seconds
         since = None if age is None else self._clock.now() - timedelta(seconds=age)
-        memo = await self._records.recall(key.namespace, question.cache, question.key, since=since)
+        memo = await self._records.recall(key.namespace, query.cache, query.key, since=since)
         return memo.outputs if memo is not None else None
 
     # --- the object's status

@@ -11,8 +11,8 @@ from moorage.controllers.base import Controller, Operator
 from moorage_workflows.controllers.cronworkflow.controller import CronWorkflowController
 from moorage_workflows.controllers.monitor.controller import RunMonitorController, SlotMonitorController
 from moorage_workflows.controllers.workflow.checks import faults_of
-from moorage_workflows.controllers.workflow.commands import ImageCommands
 from moorage_workflows.controllers.workflow.controller import WorkflowController
+from moorage_workflows.controllers.workflow.imagecommands import ImageCommands
 from moorage_workflows.controllers.workflow.registry import Registries
 from moorage_workflows.controllers.workflow.remote import RemoteStore
 from moorage_workflows.controllers.workflow.runtime import read_runtime

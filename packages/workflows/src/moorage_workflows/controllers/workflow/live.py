@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from moorage_workflows.controllers.workflow.podline import PodLine
+from moorage_workflows.controllers.workflow.pendingpods import PendingPods
 from moorage_workflows.decide.workflows.graph.events import Controls, CreatePod, Locks
 from moorage_workflows.decide.workflows.graph.run import Run
 from moorage_workflows.model.workflow import Resume
@@ -19,7 +19,7 @@ class Live(Struct):
 
     run: Run
     uid: str
-    line: PodLine
+    pending: PendingPods
     changed: set[str]  # names of pods to look at
     held: dict[str, CreatePod] = field(default_factory=dict)
     held_until: float = 0.0

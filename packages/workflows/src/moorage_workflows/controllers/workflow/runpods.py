@@ -18,7 +18,7 @@ from moorage_kube.errors import AlreadyExists, BadRequest, Forbidden, Invalid, N
 from moorage_kube.informer import Informer
 from moorage_kube.meta import Key, is_deleting
 from moorage_kube.resources import NODES, PODS, Obj
-from moorage_workflows.controllers.workflow.commands import Asked, ImageCommands, architectures_of, names_of
+from moorage_workflows.controllers.workflow.imagecommands import Asked, ImageCommands, architectures_of, names_of
 from moorage_workflows.controllers.workflow.live import Live
 from moorage_workflows.controllers.workflow.objects import RunObjects, is_quota, secret_name
 from moorage_workflows.controllers.workflow.observe import has_executor, is_of, keep_pod, pod_seen
@@ -73,7 +73,7 @@ class RunPods:
         """Names of the run's pods, and of those that it waits for and that exist no more."""
         names = {pod["metadata"]["name"] for pod in self.of(key)}
         for name in live.run.awaited_pods - names - live.held.keys():
-            if live.line.has(name):
+            if live.pending.has(name):
                 continue
             try:  # our copy may be older than the pod
                 await self._api.get(PODS, name, key.namespace)
@@ -90,7 +90,7 @@ class RunPods:
         for name in sorted(names):
             pod = self._pods.get(name, key.namespace)
             if pod is None:
-                live.line.forget(name)
+                live.pending.forget(name)
                 live.run.pod_gone(name)
             elif is_of(pod, live.uid):
                 pods.append(pod)
@@ -137,7 +137,7 @@ class RunPods:
         name = order.record.pod_name
         # the run may have ended the node since the decision
         if not live.run.waits_for(name):
-            live.line.forget(name)
+            live.pending.forget(name)
             return False
         # the request has the values of this moment, such as the remaining deadline
         claims = await self._objects.claim_templates(key, live.run.workflow)
@@ -157,7 +157,7 @@ class RunPods:
         try:
             pod = self._pod(key, request, runtime)
         except PodError as error:
-            live.line.forget(name)
+            live.pending.forget(name)
             live.run.pod_refused(name, error.message, for_now=False)
             return True
         if isinstance(pod, str):
@@ -184,7 +184,7 @@ class RunPods:
             if for_now:
                 self._hold(live, order)
             else:
-                live.line.forget(name)
+                live.pending.forget(name)
             return True
         live.held.pop(name, None)
         return False
@@ -271,11 +271,11 @@ class RunPods:
 def note_place(live: Live, pod: PodSeen) -> None:
     """Note whether the pod still waits for a node."""
     if pod.is_ended:
-        live.line.forget(pod.name)
+        live.pending.forget(pod.name)
         return
     node = live.run.node_of_pod(pod.name)
     template = node.template if node is not None else ""
-    live.line.seen(pod.name, template, has_node=bool(pod.host) or pod.is_running)
+    live.pending.seen(pod.name, template, has_node=bool(pod.host) or pod.is_running)
 
 
 async def at_once(work: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:

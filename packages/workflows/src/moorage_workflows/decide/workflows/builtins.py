@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from moorage_kube.resources import Obj
-from moorage_workflows.decide.workflows.orders import OrderError, numbered_secrets, refuse_fields
+from moorage_workflows.decide.workflows.executororders import OrderError, numbered_secrets, refuse_fields
 from moorage_workflows.decide.workflows.templates import LOCATIONS
 
 TIMEOUT_SECONDS = 30  # of a request, as Argo's documentation has it

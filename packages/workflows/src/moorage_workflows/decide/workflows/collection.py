@@ -20,7 +20,7 @@ from moorage.model.argo import WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.manifests import USER_ID, container_security
 from moorage.model.names import OWNER_ANNOTATION, OWNER_LABEL, PRIVATE_ROOT_ANNOTATION
 from moorage_kube.resources import PODS, Obj
-from moorage_workflows.decide.workflows.orders import numbered_secrets
+from moorage_workflows.decide.workflows.executororders import numbered_secrets
 from moorage_workflows.decide.workflows.podpatch import PatchError, patched_spec
 from moorage_workflows.decide.workflows.repository import REPOSITORY
 from moorage_workflows.decide.workflows.templates import STORED

@@ -16,9 +16,9 @@ from moorage.decide.admission.shape import misshapen
 from moorage.model.argo import CRON_WORKFLOWS
 from moorage.model.schedule import problem_of_zone
 from moorage_kube.resources import Obj
+from moorage_workflows.decide.workflows.argosubmit import NotConverted, Submit, parse_submit
 from moorage_workflows.decide.workflows.changes import Converted, Fields, Ledger
 from moorage_workflows.decide.workflows.schedules import ScheduleError, parse_schedule
-from moorage_workflows.decide.workflows.submits import NotConverted, Submit, parse_submit
 from moorage_workflows.model.workflow import CRON_NAME_MAX
 
 API_VERSIONS = ("batch/v1", "batch/v1beta1", "batch/v2alpha1")

@@ -15,6 +15,7 @@ from msgspec import Struct
 from moorage.decide.admission.fields import Path, mapping, sequence
 from moorage_workflows.decide.workflows import metrics
 from moorage_workflows.decide.workflows.builtins import LISTED
+from moorage_workflows.decide.workflows.executororders import output_fault
 from moorage_workflows.decide.workflows.findings import Gathered
 from moorage_workflows.decide.workflows.linttext import (
     PARAMETER_NAME,
@@ -25,7 +26,6 @@ from moorage_workflows.decide.workflows.linttext import (
     check_when,
     check_whole,
 )
-from moorage_workflows.decide.workflows.orders import output_fault
 from moorage_workflows.decide.workflows.pods import ARGOS_CONTAINERS
 from moorage_workflows.decide.workflows.resources.lint import check_resource
 from moorage_workflows.decide.workflows.scopes import has_tag

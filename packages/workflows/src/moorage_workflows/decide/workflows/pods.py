@@ -43,7 +43,7 @@ from moorage.model.names import (
 from moorage_kube.errors import MoorageError
 from moorage_kube.resources import PODS, Obj
 from moorage_workflows.decide.workflows.builtins import BuiltIn, built_in, is_built_in
-from moorage_workflows.decide.workflows.orders import Ordered, OrderError, make_order
+from moorage_workflows.decide.workflows.executororders import Ordered, OrderError, make_order
 from moorage_workflows.decide.workflows.podpatch import PatchError, patched_spec
 from moorage_workflows.decide.workflows.resources.steps import ANSWERS_PATH, account_of, as_container, order_of
 from moorage_workflows.decide.workflows.text.durations import parse_duration

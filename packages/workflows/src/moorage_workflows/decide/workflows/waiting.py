@@ -23,7 +23,9 @@ from moorage_workflows.decide.workflows.text.durations import parse_duration
 from moorage_workflows.decide.workflows.views import WorkflowView, is_suspended_node
 from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
 
-IN_LINE = "many pods of this template wait for a node already"  # the message of a step whose pod is made later
+MANY_PENDING = (
+    "many pods of this template wait for a node already"  # the message of a step whose pod is made later
+)
 STEPS_NAMED = 5  # of those that wait for the same thing
 SAVING_TIME = timedelta(seconds=10)  # that is not worth a word
 _LOCK = re.compile(r"^Waiting for (.+?) lock(?:: (.+))?$", re.DOTALL)  # texts that the graph writes into a node
@@ -244,10 +246,10 @@ def _of_node(view: WorkflowView, spec: Mapping[str, Any], node: NodeRecord) -> W
                 hint="it is tried again until there is room in the quota",
                 pod=node.pod_name,
             )
-        if node.message == IN_LINE:
+        if node.message == MANY_PENDING:
             return Wait(
                 kind=WaitKind.REFUSED,
-                message=f"its pod is not created yet: {IN_LINE}",
+                message=f"its pod is not created yet: {MANY_PENDING}",
                 hint="it is created when fewer of them wait; see why they do: moor explain POD",
                 pod=node.pod_name,
             )

@@ -41,8 +41,8 @@ from moorage_workflows.actions import workflows
 from moorage_workflows.actions.workflowlogs import main_container
 from moorage_workflows.actions.workflows import Choice
 from moorage_workflows.actions.workflowwaits import explain_waits
+from moorage_workflows.decide.workflows.executororders import LOGS
 from moorage_workflows.decide.workflows.folding import Box, fold
-from moorage_workflows.decide.workflows.orders import LOGS
 from moorage_workflows.decide.workflows.templates import Library, TemplateMissing
 from moorage_workflows.decide.workflows.views import WorkflowView, view_workflow, workflow_object
 from moorage_workflows.decide.workflows.waiting import waits_of

@@ -12,7 +12,7 @@ from moorage_workflows.server.rest import (
     crons,
     cronworkflows,
     workflowartifacts,
-    workflowkept,
+    workflowpodrecords,
     workflows,
     workflowtemplates,
     workflowuse,
@@ -28,7 +28,7 @@ def routes(context: Context) -> Iterator[BaseRoute]:
     yield from steps.routes(context)
     for endpoints in (
         workflowuse.ENDPOINTS,
-        workflowkept.ENDPOINTS,
+        workflowpodrecords.ENDPOINTS,
         workflowartifacts.ENDPOINTS,
         workflows.ENDPOINTS,
         workflowwaits.ENDPOINTS,

@@ -16,8 +16,8 @@ from moorage_kube.api import Api
 from moorage_kube.errors import NotFound
 from moorage_workflows.server.workflows.databases import FILE
 from moorage_workflows.workflows.artifacts import Artifacts, open_artifacts
-from moorage_workflows.workflows.keeping import Keeping, keep_settings, sweep
 from moorage_workflows.workflows.records import LocalRecords
+from moorage_workflows.workflows.retention import Retention, retention_settings, sweep
 from moorage_workflows.workflows.store import WorkflowStore, open_workflows
 
 log = logging.getLogger(__name__)
@@ -27,32 +27,32 @@ LISTED_AT_ONCE = 100  # Workflows, of at most some MB each
 
 def make_parts(base: Base) -> Parts:
     """Raises UsageError for a setting that cannot be read, and StorageError."""
-    keeping = keep_settings(base.env)
+    retention = retention_settings(base.env)
     place = base.place
-    artifacts = _open_artifacts(place.folder, keeping, is_shared=bool(place.url))
+    artifacts = _open_artifacts(place.folder, retention, is_shared=bool(place.url))
     records = LocalRecords(
         place.url or place.folder / FILE,
         prepare=partial(move_workflows, place.folder) if place.url else None,
         artifacts=artifacts,
-        quota=keeping.record_bytes,
+        quota=retention.record_bytes,
     )
-    return Parts(values=(records, artifacts, keeping), close=(records.close,))
+    return Parts(values=(records, artifacts, retention), close=(records.close,))
 
 
 def recording(context: Context) -> Iterator[Work]:
-    kept = context.part(LocalRecords), context.part(Artifacts), context.part(Keeping)
+    kept = context.part(LocalRecords), context.part(Artifacts), context.part(Retention)
     yield partial(sweep, *kept, present=partial(_present, context.api), clock=context.clock)
 
 
-def _open_artifacts(folder: Path, keeping: Keeping, *, is_shared: bool) -> Artifacts:
+def _open_artifacts(folder: Path, retention: Retention, *, is_shared: bool) -> Artifacts:
     """`is_shared`: there are other servers, with other folders: they would not find artifacts of this one's
     folder.
     """
-    if is_shared and not keeping.artifacts:
+    if is_shared and not retention.artifacts:
         hint = "servers that share a database keep artifacts in a bucket: set MOORAGE_ARTIFACTS"
-        return Artifacts(None, most_bytes=keeping.artifact_bytes, refusal=hint)
-    where = keeping.artifacts or folder / ARTIFACTS_FOLDER
-    return open_artifacts(where, most_bytes=keeping.artifact_bytes, namespace_bytes=keeping.namespace_bytes)
+        return Artifacts(None, most_bytes=retention.artifact_bytes, refusal=hint)
+    where = retention.artifacts or folder / ARTIFACTS_FOLDER
+    return open_artifacts(where, most_bytes=retention.artifact_bytes, namespace_bytes=retention.namespace_bytes)
 
 
 def move_workflows(folder: Path, to: WorkflowStore) -> None:

@@ -25,8 +25,8 @@ from moorage_kube.testing.clock import FakeClock
 from moorage_kube.testing.waiting import until
 from moorage_local.testing.fakeapi import FakeApi
 from moorage_workflows.controllers.workflow.checks import faults_of
-from moorage_workflows.controllers.workflow.commands import Asked, ImageCommands, architectures_of
 from moorage_workflows.controllers.workflow.controller import WorkflowController
+from moorage_workflows.controllers.workflow.imagecommands import Asked, ImageCommands, architectures_of
 from moorage_workflows.controllers.workflow.registry import (
     Command,
     Credentials,

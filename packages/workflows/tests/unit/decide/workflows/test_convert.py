@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.decide.admission.fields import at, mapping
+from moorage_workflows.decide.workflows.argosubmit import NotConverted, Submit, parse_submit
 from moorage_workflows.decide.workflows.changes import Converted, Outcome
 from moorage_workflows.decide.workflows.convert import convert, convert_documents
 from moorage_workflows.decide.workflows.cronjobs import BACKOFF
-from moorage_workflows.decide.workflows.submits import NotConverted, Submit, parse_submit
 
 CONTAINER = {"name": "train", "image": "trainer:3", "command": ["python", "train.py"]}
 

@@ -17,7 +17,7 @@ from moorage_local.apiserver.auth.users import service_user
 from moorage_local.apiserver.pipeline.calls import Call
 from moorage_local.apiserver.server import ApiServer
 from moorage_local.storage import MemoryStorage
-from moorage_workflows.decide.workflows.orders import make_order
+from moorage_workflows.decide.workflows.executororders import make_order
 from moorage_workflows.decide.workflows.pods import (
     PodError,
     PodRequest,

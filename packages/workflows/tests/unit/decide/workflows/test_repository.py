@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moorage_workflows.decide.workflows.orders import make_order
+from moorage_workflows.decide.workflows.executororders import make_order
 from moorage_workflows.decide.workflows.repository import (
     Reference,
     RepositoryError,

@@ -17,7 +17,7 @@ from moorage_testing.workflowplayer import Ends, Player, by_node
 from moorage_workflows.decide.workflows.graph.events import Controls
 from moorage_workflows.decide.workflows.graph.locks import LIMITS_CONFIGMAP, lock_name
 from moorage_workflows.decide.workflows.views import view_workflow, workflow_object
-from moorage_workflows.decide.workflows.waiting import IN_LINE, RunningStep, WaitKind, saving_note, waits_of
+from moorage_workflows.decide.workflows.waiting import MANY_PENDING, RunningStep, WaitKind, saving_note, waits_of
 from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
 from moorage_workflows.present.workflowwaits import Explained, make_workflow_explanation
 from moorage_workflows.server.pages.workflowboard import WaitRow, wait_rows
@@ -88,7 +88,7 @@ def test_a_pod_that_a_quota_refuses_is_told_with_its_words():
 
 def test_a_pod_that_is_made_later_is_told_with_the_reason():
     player = begun(steps({"fit": "fit"}), plays=1)
-    pending(player, *player.pods, IN_LINE)
+    pending(player, *player.pods, MANY_PENDING)
     ((kind, steps_, message),) = waits(player)
     assert (kind, steps_) == ("refused", ("fit",))
     assert message == "its pod is not created yet: many pods of this template wait for a node already"

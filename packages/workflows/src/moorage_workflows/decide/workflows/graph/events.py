@@ -94,14 +94,14 @@ class EndPod(Struct, frozen=True):
 
 
 class ConfigMapValue(Struct, frozen=True):
-    """A question: the value of a key of a ConfigMap of the workflow's namespace. Answer: text, or a Refusal."""
+    """A query: the value of a key of a ConfigMap of the workflow's namespace. Answer: text, or a Refusal."""
 
     name: str
     key: str
 
 
 class Recall(Struct, frozen=True):
-    """A question: outputs that were remembered under a key. Answer: Outputs, or None."""
+    """A query: outputs that were remembered under a key. Answer: Outputs, or None."""
 
     cache: str
     key: str
@@ -109,7 +109,7 @@ class Recall(Struct, frozen=True):
 
 
 class Locks(Struct, frozen=True):
-    """A question: may this node hold these locks? Answer: None, when it does. It holds them until it has ended."""
+    """A query: may this node hold these locks? Answer: None, when it does. It holds them until it has ended."""
 
     node: str  # id
     priority: int
@@ -118,7 +118,7 @@ class Locks(Struct, frozen=True):
     is_exit: bool = False  # of an exit handler, which continues after Stop and the deadline
 
 
-Question = ConfigMapValue | Recall | Locks
+Query = ConfigMapValue | Recall | Locks
 
 
 class Refusal(Struct, frozen=True):
@@ -145,7 +145,7 @@ class Decision(Struct, frozen=True, kw_only=True):
     end: tuple[EndPod, ...] = ()
     release: tuple[str, ...] = ()  # pods whose end is recorded: they may go
     unlock: tuple[str, ...] = ()  # ids of nodes that hold no lock any more
-    questions: tuple[Question, ...] = ()
+    queries: tuple[Query, ...] = ()
     look_again_in: timedelta | None = None
 
 

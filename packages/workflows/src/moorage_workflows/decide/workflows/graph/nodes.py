@@ -18,7 +18,7 @@ from moorage_workflows.decide.workflows.graph.measures import measure_end, measu
 from moorage_workflows.decide.workflows.graph.outputs import export_outputs, outputs_of
 from moorage_workflows.decide.workflows.graph.podnodes import run_pod
 from moorage_workflows.decide.workflows.graph.podwaits import end_daemon
-from moorage_workflows.decide.workflows.graph.questions import ask, memo_of, release_locks, take_locks
+from moorage_workflows.decide.workflows.graph.queries import ask, memo_of, release_locks, take_locks
 from moorage_workflows.decide.workflows.graph.retries import Again, last_retry, next_attempt
 from moorage_workflows.decide.workflows.graph.scopes import outputs_paths
 from moorage_workflows.decide.workflows.graph.state import State

@@ -16,11 +16,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from moorage.decide.evaluation import TextError, shared
-from moorage_workflows.decide.workflows.graph.events import Controls, Decision, Locks, PodSeen, Question
+from moorage_workflows.decide.workflows.graph.events import Controls, Decision, Locks, PodSeen, Query
 from moorage_workflows.decide.workflows.graph.measures import note_problems
 from moorage_workflows.decide.workflows.graph.nodes import run_node
 from moorage_workflows.decide.workflows.graph.podwaits import end_what_goes_on, pod_gone, pod_refused, pod_seen
-from moorage_workflows.decide.workflows.graph.questions import note_lock_wait, set_answer
+from moorage_workflows.decide.workflows.graph.queries import note_lock_wait, set_answer
 from moorage_workflows.decide.workflows.graph.state import Draft, State
 from moorage_workflows.decide.workflows.graph.suspensions import resume
 from moorage_workflows.decide.workflows.graph.validity import violations
@@ -63,9 +63,9 @@ class Run:
         """The API server did not take a pod. `for_now`: it may take it later (a quota)."""
         pod_refused(self._state, name, message, for_now=for_now)
 
-    def answer(self, question: Question, value: Any) -> None:
-        """The answer to a question of a decision."""
-        set_answer(self._state, question, value)
+    def answer(self, query: Query, value: Any) -> None:
+        """The answer to a query of a decision."""
+        set_answer(self._state, query, value)
 
     def lock_waits(self, asked: Locks, reason: str) -> None:
         """Save why a lock is not available at all for now; empty: others hold it."""
@@ -179,7 +179,7 @@ class Run:
             remember=tuple(draft.remember),
             metrics=tuple(draft.metrics),
             unlock=tuple(draft.unlock),
-            questions=tuple(draft.questions),
+            queries=tuple(draft.queries),
             look_again_in=max(next_at - state.now, timedelta(0)) if next_at is not None else None,
         )
 

@@ -17,14 +17,14 @@ from moorage_workflows.decide.workflows.graph.events import (
     CreatePod,
     EndPod,
     PodSeen,
-    Question,
+    Query,
     Remember,
 )
 from moorage_workflows.decide.workflows.graph.frames import Awaited, Call
 from moorage_workflows.decide.workflows.graph.inputs import Inputs
 from moorage_workflows.decide.workflows.graph.locks import locks_held
 from moorage_workflows.decide.workflows.graph.naming import Ids
-from moorage_workflows.decide.workflows.graph.places import places_held
+from moorage_workflows.decide.workflows.graph.parallelism import places_held
 from moorage_workflows.decide.workflows.graph.scopes import globals_of
 from moorage_workflows.decide.workflows.graph.tasks import Limits, stamp
 from moorage_workflows.decide.workflows.graph.timers import Timers
@@ -51,7 +51,7 @@ class Draft(Struct):
     end: dict[str, EndPod] = field(default_factory=dict)  # by the pod's name
     release: list[str] = field(default_factory=list)
     unlock: list[str] = field(default_factory=list)
-    questions: list[Question] = field(default_factory=list)
+    queries: list[Query] = field(default_factory=list)
 
 
 class Pods(Struct):
@@ -68,7 +68,7 @@ class Pods(Struct):
 class Waits(Struct):
     """The waits of nodes other than those for pods and times."""
 
-    answers: dict[Question, Future[Any]] = field(default_factory=dict)
+    answers: dict[Query, Future[Any]] = field(default_factory=dict)
     # by node id; the bool: is_exit
     suspended: dict[str, tuple[NodeRecord, bool, Future[Resume]]] = field(default_factory=dict)
     resumed: dict[str, list[Resume]] = field(default_factory=dict)  # by node id: asked for before the node waited

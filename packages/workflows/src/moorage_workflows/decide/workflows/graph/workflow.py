@@ -16,7 +16,7 @@ from moorage_workflows.decide.workflows.graph.hooks import start_workflow_hooks
 from moorage_workflows.decide.workflows.graph.measures import measure_run
 from moorage_workflows.decide.workflows.graph.outputs import given_artifacts
 from moorage_workflows.decide.workflows.graph.podwaits import end_pod
-from moorage_workflows.decide.workflows.graph.questions import release_locks, take_locks
+from moorage_workflows.decide.workflows.graph.queries import release_locks, take_locks
 from moorage_workflows.decide.workflows.graph.scopes import failures_of
 from moorage_workflows.decide.workflows.graph.state import State
 from moorage_workflows.decide.workflows.graph.stops import check_cut, reason_to_end
@@ -166,6 +166,6 @@ def cut_short(state: State) -> None:
     state.waits.backoffs = []
     for going in goes_on:
         going.set(None)
-    for question in [question for question in state.waits.answers if isinstance(question, Locks)]:
-        if reason := reason_to_end(state, is_exit=question.is_exit):
-            state.waits.answers.pop(question).set(Refusal(reason))
+    for query in [query for query in state.waits.answers if isinstance(query, Locks)]:
+        if reason := reason_to_end(state, is_exit=query.is_exit):
+            state.waits.answers.pop(query).set(Refusal(reason))

@@ -10,7 +10,7 @@ from moorage.decide.evaluation import TextError
 from moorage.model.argo import WORKFLOWS
 from moorage_kube.errors import SelectorError
 from moorage_kube.resources import Obj
-from moorage_workflows.decide.workflows.orders import OrderError
+from moorage_workflows.decide.workflows.executororders import OrderError
 from moorage_workflows.decide.workflows.resources import jsonpath
 from moorage_workflows.decide.workflows.resources.conditions import parse_condition
 from moorage_workflows.decide.workflows.resources.flags import ACTIONS, read_flags

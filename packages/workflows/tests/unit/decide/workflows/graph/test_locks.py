@@ -51,7 +51,7 @@ def test_a_semaphore_has_as_many_as_its_limit() -> None:
 
 
 def test_a_semaphore_whose_limit_has_not_been_read_has_no_holder() -> None:
-    """Its question may come while the limits of others are read."""
+    """Its query may come while the limits of others are read."""
     table = LockTable()
     table.ask("u1", asked("a", "Semaphore/ns/c/k"))
     assert granted(table, {"Semaphore/ns/c/other": 2}) == []

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from moorage_testing.workflowplayer import NOON, Player
-from moorage_workflows.decide.workflows.graph.again import nodes_to_forget
 from moorage_workflows.decide.workflows.graph.events import ContainerSeen, Controls, PodSeen
+from moorage_workflows.decide.workflows.graph.rerun import nodes_to_forget
 from moorage_workflows.model.workflow import NodePhase, Retry
 
 GRAPH = """

@@ -9,9 +9,9 @@ import pytest
 from tests.workflowmanifests import NESTED_EXPORT, SAY_TEMPLATE
 
 from moorage_testing.workflowplayer import Ends, Player, Table, always, by_node
-from moorage_workflows.decide.workflows.graph.again import nodes_to_forget
 from moorage_workflows.decide.workflows.graph.events import Controls, PodSeen
 from moorage_workflows.decide.workflows.graph.naming import fnv1a
+from moorage_workflows.decide.workflows.graph.rerun import nodes_to_forget
 from moorage_workflows.model.workflow import NodePhase, Resume, Retry
 
 SAY = "\n" + textwrap.indent(SAY_TEMPLATE, 8 * " ")

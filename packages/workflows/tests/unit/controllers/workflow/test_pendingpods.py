@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from moorage_workflows.controllers.workflow.podline import LEAST, PodLine
+from moorage_workflows.controllers.workflow.pendingpods import LEAST, PendingPods
 from moorage_workflows.decide.workflows.graph.events import CreatePod
 from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
 
@@ -19,12 +19,12 @@ def orders(number: int, template: str = "train") -> list[CreatePod]:
     return [an_order(f"{template}-{at}", template) for at in range(number)]
 
 
-def taken(line: PodLine) -> list[str]:
+def taken(line: PendingPods) -> list[str]:
     return [order.record.pod_name for order in line.take()]
 
 
 def test_pods_are_created_in_their_order_until_many_wait_for_a_node():
-    line = PodLine()
+    line = PendingPods()
     line.order(orders(LEAST + 50))
     assert taken(line) == [f"train-{at}" for at in range(LEAST)]
     assert taken(line) == []
@@ -32,7 +32,7 @@ def test_pods_are_created_in_their_order_until_many_wait_for_a_node():
 
 
 def test_each_pod_that_gets_a_node_or_ends_makes_room_for_the_next():
-    line = PodLine()
+    line = PendingPods()
     line.order(orders(LEAST + 50))
     line.take()
     line.seen("train-0", "train", has_node=True)
@@ -42,7 +42,7 @@ def test_each_pod_that_gets_a_node_or_ends_makes_room_for_the_next():
 
 
 def test_as_many_may_wait_as_have_a_node():
-    line = PodLine()
+    line = PendingPods()
     for at in range(3 * LEAST):
         line.seen(f"running-{at}", "train", has_node=True)
     line.order(orders(10 * LEAST))
@@ -50,14 +50,14 @@ def test_as_many_may_wait_as_have_a_node():
 
 
 def test_pods_of_one_template_do_not_hold_up_those_of_another():
-    line = PodLine()
+    line = PendingPods()
     line.order(orders(LEAST + 50))
     line.order(orders(2, "report"))
     assert taken(line)[-2:] == ["report-0", "report-1"]
 
 
 def test_pods_that_an_earlier_operator_made_count():
-    line = PodLine()
+    line = PendingPods()
     for at in range(LEAST - 1):
         line.seen(f"old-{at}", "train", has_node=False)
     line.order(orders(5))
@@ -65,7 +65,7 @@ def test_pods_that_an_earlier_operator_made_count():
 
 
 def test_an_order_that_is_taken_back_is_not_carried_out():
-    line = PodLine()
+    line = PendingPods()
     line.order(orders(LEAST + 2))
     line.take()
     assert line.forget(f"train-{LEAST}")
@@ -74,6 +74,6 @@ def test_an_order_that_is_taken_back_is_not_carried_out():
 
 
 def test_without_a_bound_every_pod_is_created_at_once():
-    line = PodLine(bounded=False)
+    line = PendingPods(bounded=False)
     line.order(orders(10 * LEAST))
     assert len(taken(line)) == 10 * LEAST

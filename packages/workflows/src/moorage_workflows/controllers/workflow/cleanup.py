@@ -21,7 +21,7 @@ from moorage_workflows.controllers.workflow.summary import collect_at, pod_delet
 from moorage_workflows.model.workflow import NodeRecord, WorkflowRecord
 
 
-class Ending:
+class Cleanup:
     """Each may be done again, and by an operator that did not see the run."""
 
     def __init__(

@@ -22,7 +22,7 @@ SWEEP_SECONDS = 3600.0
 Uids = Callable[[], Awaitable[frozenset[str]]]
 
 
-class Keeping(Struct, frozen=True, kw_only=True):
+class Retention(Struct, frozen=True, kw_only=True):
     """Limits of size and age. `artifacts`: as MOORAGE_ARTIFACTS; empty: a folder next to the databases."""
 
     days: int = WORKFLOW_DAYS
@@ -33,9 +33,9 @@ class Keeping(Struct, frozen=True, kw_only=True):
     record_bytes: int = settings.WORKFLOW_BYTES_PER_NAMESPACE.default  # of all records of a namespace; 0: no limit
 
 
-def keep_settings(env: Mapping[str, str]) -> Keeping:
+def retention_settings(env: Mapping[str, str]) -> Retention:
     """As the environment says. Raises UsageError."""
-    return Keeping(
+    return Retention(
         days=settings.WORKFLOWS_KEPT_DAYS.read(env),
         artifacts=settings.ARTIFACTS.read(env),
         artifact_days=settings.ARTIFACTS_KEPT_DAYS.read(env),
@@ -46,16 +46,16 @@ def keep_settings(env: Mapping[str, str]) -> Keeping:
 
 
 async def sweep(
-    records: LocalRecords, artifacts: Artifacts, keeping: Keeping, *, present: Uids, clock: Clock
+    records: LocalRecords, artifacts: Artifacts, retention: Retention, *, present: Uids, clock: Clock
 ) -> None:
     """Delete old records and artifacts, each hour until cancelled. `present`: uids of all Workflows."""
     while True:
         await clock.sleep(SWEEP_SECONDS)
-        await sweep_once(records, artifacts, keeping, present=present, clock=clock)
+        await sweep_once(records, artifacts, retention, present=present, clock=clock)
 
 
 async def sweep_once(
-    records: LocalRecords, artifacts: Artifacts, keeping: Keeping, *, present: Uids, clock: Clock
+    records: LocalRecords, artifacts: Artifacts, retention: Retention, *, present: Uids, clock: Clock
 ) -> None:
     """Delete records and artifacts that are too old. After a failure the next sweep tries again."""
     uids: frozenset[str] | None = None
@@ -65,8 +65,8 @@ async def sweep_once(
         log.warning("workflows cannot be listed", extra={"error": error.message})
     now = clock.now()
     try:
-        runs = await records.forget(now - timedelta(days=keeping.days), present=uids)
-        files = await artifacts.collect(now - timedelta(days=keeping.artifact_days))
+        runs = await records.forget(now - timedelta(days=retention.days), present=uids)
+        files = await artifacts.collect(now - timedelta(days=retention.artifact_days))
     except MoorageError as error:
         log.warning("old workflows and artifacts cannot be deleted now", extra={"error": error.message})
         return

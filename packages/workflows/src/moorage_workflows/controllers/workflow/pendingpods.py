@@ -29,8 +29,8 @@ class _Kind(Struct):
         return max(LEAST, len(self.placed)) - len(self.unplaced)
 
 
-class PodLine:
-    """The pods of one run that have not ended. Where it is not `bounded`, every order's turn comes at once."""
+class PendingPods:
+    """The pods of one run that have not ended. Without `bounded`, all orders are due at once."""
 
     def __init__(self, *, bounded: bool = True) -> None:
         self._bounded = bounded
@@ -38,14 +38,14 @@ class PodLine:
         self._kind_of: dict[str, _Kind] = {}
 
     def order(self, orders: Iterable[CreatePod]) -> None:
-        """Put pods at the end of the line."""
+        """Add pods at the end of the queue."""
         for order in orders:
             name = order.record.pod_name
             self.forget(name)
             self._in(name, order.record.template).orders[name] = order
 
     def take(self) -> list[CreatePod]:
-        """The orders whose turn it is, the oldest of a template first: from now on their pods wait for a node."""
+        """Remove and return the due orders, the oldest of a template first: now their pods wait for a node."""
         taken: list[CreatePod] = []
         for kind in self._kinds.values():
             room = kind.room if self._bounded else len(kind.orders)
@@ -55,18 +55,18 @@ class PodLine:
         return taken
 
     def has(self, name: str) -> bool:
-        """Whether the pod's turn has not come."""
+        """Whether the pod is not due yet."""
         return name in self._kind_of and name in self._kind_of[name].orders
 
     def seen(self, name: str, template: str, *, has_node: bool) -> None:
-        """The pod is there, and has not ended."""
+        """Note that the pod exists and has not ended."""
         kind = self._in(name, template)
         kind.orders.pop(name, None)
         (kind.placed if has_node else kind.unplaced).add(name)
         (kind.unplaced if has_node else kind.placed).discard(name)
 
     def forget(self, name: str) -> bool:
-        """The pod has ended, or is not to be created; whether its turn had not come."""
+        """Note that the pod has ended, or is not to be created; return whether it was not due yet."""
         kind = self._kind_of.pop(name, None)
         if kind is None:
             return False

@@ -1,4 +1,4 @@
-"""The questions of a run to its controller: values of ConfigMaps, memoized outputs, locks."""
+"""The queries of a run to its controller: values of ConfigMaps, memoized outputs, locks."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 import msgspec
 
 from moorage.decide.evaluation import TextError
-from moorage_workflows.decide.workflows.graph.events import Locks, Question, Recall, Refusal
+from moorage_workflows.decide.workflows.graph.events import Locks, Query, Recall, Refusal
 from moorage_workflows.decide.workflows.graph.state import State
 from moorage_workflows.decide.workflows.graph.stops import check_cut
 from moorage_workflows.decide.workflows.graph.tasks import waiting_for
 from moorage_workflows.decide.workflows.text.durations import parse_duration
 
 
-async def ask(state: State, question: Question) -> Any:
-    """The answer; a question that others wait for too is asked once."""
-    future = state.waits.answers.get(question)
+async def ask(state: State, query: Query) -> Any:
+    """The answer; a query that others wait for too is asked once."""
+    future = state.waits.answers.get(query)
     if future is None:
-        future = state.waits.answers[question] = state.scheduler.future()
-        state.draft.questions.append(question)
+        future = state.waits.answers[query] = state.scheduler.future()
+        state.draft.queries.append(query)
     return await future
 
 
-def set_answer(state: State, question: Question, value: Any) -> None:
-    future = state.waits.answers.pop(question, None)
+def set_answer(state: State, query: Query, value: Any) -> None:
+    future = state.waits.answers.pop(query, None)
     if future is not None:
         future.set(value)
 
@@ -64,7 +64,7 @@ def note_lock_wait(state: State, asked: Locks, reason: str) -> None:
 
 
 def memo_of(template: Mapping[str, Any]) -> Recall | None:
-    """The question for the memoized outputs of a template. Raises TextError."""
+    """The query for the memoized outputs of a template. Raises TextError."""
     memoize = template.get("memoize")
     if not memoize:
         return None

@@ -16,8 +16,8 @@ from moorage_kube.errors import Forbidden
 from moorage_kube.resources import NODES, PODS, Obj, Resource
 from moorage_kube.testing.waiting import until
 from moorage_local.testing.fakeapi import FakeApi
-from moorage_workflows.controllers.workflow.podline import LEAST
-from moorage_workflows.decide.workflows.waiting import IN_LINE
+from moorage_workflows.controllers.workflow.pendingpods import LEAST
+from moorage_workflows.decide.workflows.waiting import MANY_PENDING
 from moorage_workflows.model.workflow import STRICT_ANNOTATION, NodeRecord, NodeType
 from moorage_workflows.workflows.records import LocalRecords
 
@@ -102,7 +102,7 @@ async def a_site(folder: Path, api: FakeApi, annotations: dict[str, str] | None 
 async def test_only_a_part_of_the_pods_wait_for_a_node(tmp_path: Path) -> None:
     async with a_site(tmp_path, FakeApi()) as site:
         await site.until_nodes(
-            "the steps in line", lambda nodes: sum(node.message == IN_LINE for node in nodes) == STEPS - LEAST
+            "the steps in line", lambda nodes: sum(node.message == MANY_PENDING for node in nodes) == STEPS - LEAST
         )
         await site.until_pods(LEAST)
         for pod in (await site.pods())[:7]:
@@ -149,6 +149,6 @@ async def test_a_quota_is_asked_for_a_part_of_the_pods_and_goes_on_when_there_is
             "what the quota refuses",
             lambda nodes: sum("exceeded quota" in node.message for node in nodes) == LEAST,
         )
-        assert sum(node.message == IN_LINE for node in await site.nodes()) == STEPS - LEAST
+        assert sum(node.message == MANY_PENDING for node in await site.nodes()) == STEPS - LEAST
         api.is_full = False
         await site.until_pods(LEAST)

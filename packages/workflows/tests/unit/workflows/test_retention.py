@@ -15,8 +15,8 @@ from moorage_kube.errors import ServerError, UsageError
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_workflows.model.workflow import WorkflowRecord
 from moorage_workflows.workflows.artifacts import open_artifacts
-from moorage_workflows.workflows.keeping import Keeping, keep_settings, sweep_once
 from moorage_workflows.workflows.records import LocalRecords
+from moorage_workflows.workflows.retention import Retention, retention_settings, sweep_once
 
 pytestmark = pytest.mark.anyio
 DAY = timedelta(days=1)
@@ -60,8 +60,8 @@ async def test_runs_and_artifacts_are_forgotten_at_their_own_ages(tmp_path: Path
                 await records.gone(uid, ended)
             await artifacts.put(no_data(), f"lab/{uid}", name="a")
             os.utime(tmp_path / "artifacts" / "lab" / uid, times=(ended.timestamp(), ended.timestamp()))
-        keeping = Keeping(days=5, artifact_days=5)
-        await sweep_once(records, artifacts, keeping, present=present, clock=clock)
+        retention = Retention(days=5, artifact_days=5)
+        await sweep_once(records, artifacts, retention, present=present, clock=clock)
         kept = await records.do(lambda store: [run for run in ("long", "unseen", "recent") if store.run(run)])
     assert set(kept) == left
     assert {path.name for path in (tmp_path / "artifacts" / "lab").iterdir()} == {"recent"}
@@ -69,7 +69,7 @@ async def test_runs_and_artifacts_are_forgotten_at_their_own_ages(tmp_path: Path
 
 def test_settings_say_how_much_is_kept() -> None:
     env = {"MOORAGE_WORKFLOW_DAYS": "7", "MOORAGE_ARTIFACTS": "s3://b/p", "MOORAGE_ARTIFACT_BYTES": "5Gi"}
-    assert keep_settings(env) == Keeping(days=7, artifacts="s3://b/p", artifact_bytes=5 << 30)
-    assert keep_settings({}) == Keeping()
+    assert retention_settings(env) == Retention(days=7, artifacts="s3://b/p", artifact_bytes=5 << 30)
+    assert retention_settings({}) == Retention()
     with pytest.raises(UsageError, match="invalid MOORAGE_ARTIFACTS"):
-        keep_settings({"MOORAGE_ARTIFACTS": "ftp://b"})
+        retention_settings({"MOORAGE_ARTIFACTS": "ftp://b"})

@@ -12,7 +12,7 @@ from tests.workflowmanifests import NESTED_EXPORT, SAY_TEMPLATE
 
 from moorage_testing.workflowplayer import Ends, Player, by_node
 from moorage_workflows.decide.workflows.collection import left
-from moorage_workflows.decide.workflows.graph.again import nodes_taken_over, nodes_to_forget, with_exports_of
+from moorage_workflows.decide.workflows.graph.rerun import nodes_taken_over, nodes_to_forget, with_exports_of
 from moorage_workflows.decide.workflows.graph.run import Run
 from moorage_workflows.model.workflow import NodePhase, NodeType, Retry
 
