@@ -21,7 +21,7 @@ from moorage.cli import console, terminal
 from moorage.cli.dockerrelay import relayed, types_into
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.client.connection import NAMESPACE, Connection
-from moorage.client.reach import By
+from moorage.client.discovery import By
 from moorage.model.info import LOOPBACK
 from moorage_kube.errors import NotReady
 
@@ -89,14 +89,14 @@ async def _run(program: str, words: Sequence[str], env: Mapping[str, str]) -> in
 
 
 def _is_elsewhere(url: str) -> bool:
-    """Whether a proxy may be on the way: on this machine there is none."""
+    """Whether a proxy may be between: not on this machine."""
     return urlsplit(url).hostname not in LOOPBACK
 
 
 async def _refuse_forward(session: Session) -> None:
-    """Raises NotReady where other programs cannot use our way to the server."""
-    way = (await session.server.site()).way if isinstance(session.server, Connection) else None
-    if way is not None and way.by is By.FORWARD:
+    """Raises NotReady where other programs cannot use our connection to the server."""
+    route = (await session.server.site()).route if isinstance(session.server, Connection) else None
+    if route is not None and route.by is By.FORWARD:
         raise NotReady(
             "cannot print variables for other programs: the server is reached by a port-forward, and the way to "
             "the server ends with this command",

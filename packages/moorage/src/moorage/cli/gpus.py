@@ -148,7 +148,7 @@ def top(context: click.Context, target: Target, since: str, by: str, once: bool,
     async def work(session: Session) -> int:
         # imported late: the live view needs termios and asyncio
         if live:
-            from moorage.cli.toplive import follow_use
+            from moorage.cli.topscreen import follow_use
 
             return await follow_use(session)
         if watch:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from moorage.cli import console
-from moorage.cli.bringback import bring_back, stopped
 from moorage.cli.datafolder import DataFolder
 from moorage.cli.folderhealth import find_damage
+from moorage.cli.folderrestore import replace_files, stopped
 from moorage.cli.restorefile import is_file_name, restore_file
 from moorage.cli.session import Target, target_options
 from moorage.client.datafolder import default_folder
@@ -95,7 +95,7 @@ def restore(
         if not wanted and not dropped:
             console.say("there are no damaged files: nothing was changed (--all restores every file of a copy)")
             return
-        steps = bring_back(folder, chosen, wanted, dropped, dry_run=dry_run)
+        steps = replace_files(folder, chosen, wanted, dropped, dry_run=dry_run)
     for step in steps:
         console.say(f"would {step}" if dry_run else step)
     if not dry_run:

@@ -11,8 +11,8 @@ import msgspec
 from moorage.api.backups import ARCHIVE, BACKUP_PATH, BackupSummary
 from moorage.cli import console
 from moorage.cli.backup import described, local_folder
-from moorage.cli.bringback import bring_back, stopped
 from moorage.cli.datafolder import DataFolder
+from moorage.cli.folderrestore import replace_files, stopped
 from moorage.cli.session import Session, Target, in_session
 from moorage.client.datafolder import default_folder
 from moorage.present.sizes import bytes_text
@@ -120,7 +120,7 @@ def _restore_folder(folder: DataFolder, file: Path, *, dry_run: bool, force: boo
                     staged, names, taken=manifest.taken, revision=manifest.revision,
                     objects=manifest.rows.get("objects", 0),
                 )  # fmt: skip
-                bring_back(folder, copy, names, (), logs=content / LOGS, dry_run=False)
+                replace_files(folder, copy, names, (), logs=content / LOGS, dry_run=False)
                 (folder.path / sqlite.JOURNAL).unlink(missing_ok=True)
             return summary
     finally:

@@ -191,21 +191,21 @@ def packed(directory: str) -> bytes | None:
 
     None: it has no files to send, and the command starts in the working directory of its image.
     """
-    from moorage.cli.shipping import credentials_note, pack
+    from moorage.cli.directoryarchive import credentials_note, pack
     from moorage.sdk.progress import PATIENCE_SECONDS, Bar, Meter
 
     with Bar(after=PATIENCE_SECONDS) as bar:
         meter = Meter(bar)
-        shipment = pack(Path(directory), on_start=meter.begin, on_progress=meter.add)
-    for path in shipment.left_out:
+        archived = pack(Path(directory), on_start=meter.begin, on_progress=meter.add)
+    for path in archived.left_out:
         console.note(f"{path} is not sent: its link leads outside {directory}")
-    if shipment.credentials:
-        console.note(credentials_note(shipment.credentials))
-    if not shipment.files:
+    if archived.credentials:
+        console.note(credentials_note(archived.credentials))
+    if not archived.files:
         console.note(f"{directory} has no files to send: the command starts in the image's working directory")
         return None
-    console.say(f"{directory} is sent along: {counted(shipment.files, 'file')}, {bytes_text(shipment.size)}")
-    return shipment.archive
+    console.say(f"{directory} is sent along: {counted(archived.files, 'file')}, {bytes_text(archived.size)}")
+    return archived.archive
 
 
 async def _show_dry_run(session: Session, submitted: Submitted) -> None:

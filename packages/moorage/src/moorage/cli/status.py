@@ -119,8 +119,8 @@ async def _server_of_kubeconfig() -> dict[str, Any]:
     async with open_cluster(Target()) as cluster:
         if isinstance(cluster.api, KubeClient):
             await cluster.api.raw("GET", "/version")  # an API server that is away is another thing to mend
-        way = (await cluster.server.site()).way
-        return {"server": way.url, "reachedBy": way.text} if way is not None else {}
+        route = (await cluster.server.site()).route
+        return {"server": route.url, "reachedBy": route.text} if route is not None else {}
 
 
 def login_facts() -> dict[str, Any]:

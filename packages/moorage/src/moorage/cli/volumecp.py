@@ -18,8 +18,8 @@ from moorage.actions.objects import get_object
 from moorage.actions.volumes import VOLUME
 from moorage.api.volumes import Helper
 from moorage.cli import console
+from moorage.cli.directoryarchive import Credentials, credentials_note
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.cli.shipping import Credentials, credentials_note
 from moorage.controllers.dataset.filler import Runtime, find_runtime, make_pod_spec, pod_beside, why_waiting
 from moorage.filler.paths import checked
 from moorage.filler.tree import Tree, TreeEntry

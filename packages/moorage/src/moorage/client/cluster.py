@@ -24,7 +24,7 @@ from moorage_kube.errors import ApiError, MoorageError, NotReady
 from moorage_kube.resources import Resource
 
 if TYPE_CHECKING:
-    from moorage.client.reach import Way
+    from moorage.client.discovery import Route
     from moorage_kube.remote.config import Connection as KubeConnection
 
 log = logging.getLogger(__name__)
@@ -125,8 +125,8 @@ def server_of(api: Api, connection: KubeConnection) -> Connection:
 
 
 def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
-    """Finds the server of a cluster, by the ways of `client.reach`. Raises NotReady where there is none."""
-    from moorage.client.proof import Prover
+    """Finds the server of a cluster, by the routes of `client.discovery`. Raises NotReady where there is none."""
+    from moorage.client.certificatelogin import Prover
 
     # for kubeconfigs with a client certificate and no token
     prover = Prover(api, connection)
@@ -138,39 +138,39 @@ def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
             raise failure
         # find the address, and store it unless it is a port-forward, which ends with this command
         try:
-            way = await _way(api, connection, stack)
+            route = await _find_route(api, connection, stack)
         except NotReady as error:
             failure = error
             forget_address(connection)
             raise
-        if way.pod:
+        if route.pod:
             forget_address(connection)
         else:
             now = SYSTEM.now()
-            keep_address(connection, Address(url=way.url, ca=way.ca, by_login=bool(way.token), found_at=now))
+            keep_address(connection, Address(url=route.url, ca=route.ca, by_login=bool(route.token), found_at=now))
 
         # credentials per request: tokens expire
         async def address() -> tuple[str, Mapping[str, str]]:
-            if way.token:
-                return way.url, {"Authorization": f"Bearer {way.token}"}
+            if route.token:
+                return route.url, {"Authorization": f"Bearer {route.token}"}
             authorization = await _authorization(api, connection)
             if not authorization and prover.is_of_use:
-                authorization = f"Bearer {await prover.token(way.url, way.ca)}"
+                authorization = f"Bearer {await prover.token(route.url, route.ca)}"
             headers = {"Authorization": authorization} if authorization else {}
             if connection.impersonate_user:
                 headers["Impersonate-User"] = connection.impersonate_user
-            return way.url, headers
+            return route.url, headers
 
         def forget() -> bool:
-            return not way.token and prover.forget(way.url)
+            return not route.token and prover.forget(route.url)
 
-        return Site(address=address, ca=way.ca, way=way, forget=forget)
+        return Site(address=address, ca=route.ca, route=route, forget=forget)
 
     return find
 
 
-async def _way(api: Api, connection: KubeConnection, stack: AsyncExitStack) -> Way:
-    from moorage.client.reach import needs_account, reach, ways
+async def _find_route(api: Api, connection: KubeConnection, stack: AsyncExitStack) -> Route:
+    from moorage.client.discovery import choose_route, needs_account, routes
     from moorage.cluster.serverurl import platform_info
 
     logins: Mapping[str, Saved] = {}
@@ -178,13 +178,13 @@ async def _way(api: Api, connection: KubeConnection, stack: AsyncExitStack) -> W
         logins = Known.read().logins
     info = await platform_info(api)
     account = await _username(api) if needs_account(info, connection, logins) else ""
-    candidates = ways(info, connection, logins, account=account)
+    candidates = routes(info, connection, logins, account=account)
     if not candidates and not info.server_url:
         raise NotReady(
             "this cluster has no Moorage server, or you may not see its address",
             hint=f"the ConfigMap {INFO_CONFIGMAP} of namespace {SYSTEM_NAMESPACE} names it",
         )
-    return await reach(api, connection, candidates, stack)
+    return await choose_route(api, connection, candidates, stack)
 
 
 async def _authorization(api: Api, connection: KubeConnection) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-    from moorage.client.reach import Way
+    from moorage.client.discovery import Route
 
 PAUSES = DoublingDelay(0.2, 5.0)  # before a request is repeated
 NAMESPACE = "default"
@@ -45,7 +45,7 @@ class Site:
     forget: Callable[[], bool] = lambda: False
     chosen: str = ""
     ca: str = field(default="", repr=False)  # PEM; empty: the system's authorities
-    way: Way | None = None  # how it was found from a kubeconfig
+    route: Route | None = None  # how it was found from a kubeconfig
 
     @property
     def namespace(self) -> str:

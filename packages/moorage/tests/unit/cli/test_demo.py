@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
+from moorage.cli.demo.runner import PROGRAMS, WIDTH, Place, command_lines, environment
 from moorage.cli.demo.script import next_steps
-from moorage.cli.demo.stage import PROGRAMS, WIDTH, Place, command_lines, environment
 from moorage_kube.errors import AlreadyRunning, DataFolderError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from moorage.api.use import PodNow, PodSeries, Use, UseNow, UsePoint
 from moorage.cli.gpus import is_live
-from moorage.cli.toplive import SORTS, frame
+from moorage.cli.topscreen import SORTS, frame
 from moorage.cli.use import use_lines
 from moorage_kube.testing.clock import NOON
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from moorage.cli import console
-from moorage.cli.demo.stage import Place, Stage, stop_cluster
+from moorage.cli.demo.runner import Place, Runner, stop_cluster
 from moorage_kube.errors import MoorageError
 
 NAME = "moorage-demo"
@@ -49,11 +49,11 @@ def demo(folder: Path | None, open_: bool, down: bool) -> int:
             console.say("removing the files of the previous demo")
             stop_cluster(place)
         place.prepare()
-        stage = Stage(place)
+        runner = Runner(place)
         from moorage.cli.demo.script import perform
 
         try:
-            asyncio.run(perform(stage))
+            asyncio.run(perform(runner))
         except KeyboardInterrupt:
             console.say("", "interrupted: stopping the demo's cluster")
             stop_cluster(place)
@@ -62,7 +62,7 @@ def demo(folder: Path | None, open_: bool, down: bool) -> int:
         except MoorageError:
             console.say(f"the demo failed; its cluster still runs. Remove it: moor demo --down{option}")
             raise
-        _report(stage, option)
+        _report(runner, option)
     if open_ and sys.stdout.isatty():
         from moorage.cli.browser import open_browser
         from moorage.cli.demo.script import page_address
@@ -90,16 +90,16 @@ def _down(place: Place) -> int:
     return 0
 
 
-def _report(stage: Stage, option: str) -> None:
+def _report(runner: Runner, option: str) -> None:
     from moorage.cli.demo.script import next_steps, page_address
 
-    stage.print("")
-    stage.print(f"Done in {stage.elapsed:.0f} s. The cluster keeps running. Its page shows all of this, live:")
-    stage.print(f"  {page_address(stage.place)}")
-    stage.print(
+    runner.print("")
+    runner.print(f"Done in {runner.elapsed:.0f} s. The cluster keeps running. Its page shows all of this, live:")
+    runner.print(f"  {page_address(runner.place)}")
+    runner.print(
         "  The address logs you in: keep it secret. Jobs first shows only your runs; choose Everybody's there."
     )
-    stage.print("")
-    stage.print("Try next, in this terminal:")
-    for line in next_steps(stage.place, option=option):
-        stage.print(f"  {line}")
+    runner.print("")
+    runner.print("Try next, in this terminal:")
+    for line in next_steps(runner.place, option=option):
+        runner.print(f"  {line}")

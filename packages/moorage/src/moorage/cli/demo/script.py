@@ -14,7 +14,7 @@ import yaml
 
 from moorage.api.jobs import Job
 from moorage.cli.datafolder import DataFolder
-from moorage.cli.demo.stage import ESSENTIAL_SECONDS, PROGRAMS, Place, Stage
+from moorage.cli.demo.runner import ESSENTIAL_SECONDS, PROGRAMS, Place, Runner
 from moorage.cli.session import Session, Target, open_session
 from moorage.model.manifests import ROLEBINDINGS
 from moorage.model.names import SYSTEM_NAMESPACE, TEMPLATE_LABEL
@@ -35,29 +35,29 @@ GPU = ("--gpu-type", "a100")
 RESULT = re.compile(r"\[seed 0\] accuracy ([\d.]+) loss ([\d.]+)")
 
 
-async def perform(stage: Stage) -> None:
+async def perform(runner: Runner) -> None:
     """Show it all. Raises MoorageError when the disturbed training does not end as the undisturbed one does."""
-    await start_cluster(stage)
-    async with open_session(Target(kubeconfig=stage.place.kubeconfig)) as session:
+    await start_cluster(runner)
+    async with open_session(Target(kubeconfig=runner.place.kubeconfig)) as session:
         await let_people_in(session)
-        await show_runs(stage, session)
-        await show_drain(stage, session)
-        await show_map(stage)
-        await show_dataset(stage)
-        await show_workspace(stage, session)
-        stage.step("GPU-hours of each user", f"Moorage keeps this for {USAGE_DAYS} days.")
-        await stage.moor("top")
-        await check_pages(stage)
+        await show_runs(runner, session)
+        await show_drain(runner, session)
+        await show_map(runner)
+        await show_dataset(runner)
+        await show_workspace(runner, session)
+        runner.step("GPU-hours of each user", f"Moorage keeps this for {USAGE_DAYS} days.")
+        await runner.moor("top")
+        await check_pages(runner)
 
 
-async def start_cluster(stage: Stage) -> None:
-    stage.step(
+async def start_cluster(runner: Runner) -> None:
+    runner.step(
         "Start a cluster on this machine",
         "It has two nodes with two GPUs each. The GPUs are simulated: they are counted and assigned like",
         "real ones, but compute nothing. All else is real: your CPU runs the programs.",
     )
     ports = ("--port", "0", "--api-port", "0", "--ingress-port", "0")  # 8080 and others are left to the user
-    await stage.moor("up", "--nodes", "2", "--gpus", "2", *GPU, *ports, lines=2)
+    await runner.moor("up", "--nodes", "2", "--gpus", "2", *GPU, *ports, lines=2)
 
 
 async def let_people_in(session: Session) -> None:
@@ -71,8 +71,8 @@ async def let_people_in(session: Session) -> None:
         await session.api.create(ROLEBINDINGS, binding, "default")
 
 
-async def show_runs(stage: Stage, session: Session) -> None:
-    stage.step(
+async def show_runs(runner: Runner, session: Session) -> None:
+    runner.step(
         "Ada starts a run",
         "A run is one command that the cluster executes, with limits. Ada asks for one GPU and 1 GiB of memory.",
         "--checkpoint gives it a volume that keeps its state. First a dry run: would it start now, and where?",
@@ -81,119 +81,119 @@ async def show_runs(stage: Stage, session: Session) -> None:
     limits = ("--cpu", "1", "--memory", "1Gi", "--time", "1h")
     ada = ("run", "--as", "ada", "--name", "train", "--gpus", "1", *GPU, *limits, "--checkpoint", "train-state")
     program = ("--", "python3", "train.py", "--epochs", str(EPOCHS), "--pause-after", str(HALF))
-    await stage.moor(*ada, "--dry-run", *program, stdout=False)
-    await stage.moor(*ada, *program)
+    await runner.moor(*ada, "--dry-run", *program, stdout=False)
+    await runner.moor(*ada, *program)
 
-    stage.step(
+    runner.step(
         "Grace and Linus start runs too",
         "Grace trains the same network, and a second one, on two GPUs. Linus needs no GPU.",
         "All users see the user of each GPU, and until when.",
     )
-    await stage.moor(
+    await runner.moor(
         *("run", "--as", "grace", "--name", "ensemble", "--gpus", "2", *GPU, *limits),
         *("--", "python3", "train.py", "--epochs", str(EPOCHS), "--members", "2"),
         *("--epoch-seconds", str(GRACES_EPOCH_SECONDS)),
     )
-    await stage.moor(
+    await runner.moor(
         *("run", "--as", "linus", "--name", "baseline", "--cpu", "1", "--memory", "1Gi"),
         *("--", "python3", "train.py", "--epochs", "5", "--seed", "7"),
     )
-    await until(stage, session, "train", "Running")
-    await stage.moor("gpus")
+    await until(runner, session, "train", "Running")
+    await runner.moor("gpus")
 
 
-async def show_drain(stage: Stage, session: Session) -> None:
-    stage.step(
+async def show_drain(runner: Runner, session: Session) -> None:
+    runner.step(
         "The node of Ada's run needs maintenance: it is drained half-way",
         "A drain stops all pods of a node and keeps new ones away.",
         f"Ada's program waits after epoch {HALF} of {EPOCHS}, so that you see this half-way.",
     )
-    await until_printed(stage, "train", _HALF_WAY)
+    await until_printed(runner, "train", _HALF_WAY)
     node = (await get_job(session, "train")).node
-    await stage.moor("drain", node)
-    await stage.moor("jobs")
+    await runner.moor("drain", node)
+    await runner.moor("jobs")
 
-    stage.step(
+    runner.step(
         "Her run starts again by itself, on the other node",
         "It waits while Grace uses both GPUs there.",
         "`moor explain` shows why a run waits, and which pods use its GPUs.",
     )
-    await stage.moor("explain", "train", check=False)
-    await until(stage, session, "train", "Succeeded")
-    await stage.moor("logs", "train")
-    await stage.moor("uncordon", node)
+    await runner.moor("explain", "train", check=False)
+    await until(runner, session, "train", "Succeeded")
+    await runner.moor("logs", "train")
+    await runner.moor("uncordon", node)
     job = await get_job(session, "train")
     if job.node == node or not job.restarts:
         raise MoorageError(f"the run train did not move away from {node}")
 
-    stage.step(
+    runner.step(
         "Nothing was lost",
         "Grace's first network has the same seed and was not disturbed. Both must end exactly alike.",
     )
-    await until(stage, session, "ensemble", "Succeeded")
-    results = [(await until_printed(stage, name, RESULT)).groups() for name in ("train", "ensemble")]
+    await until(runner, session, "ensemble", "Succeeded")
+    results = [(await until_printed(runner, name, RESULT)).groups() for name in ("train", "ensemble")]
     for words, (accuracy, loss) in zip(("drained and resumed:", "not disturbed:"), results, strict=True):
-        stage.print(f"  {words:<20} accuracy {accuracy}, loss {loss}")
+        runner.print(f"  {words:<20} accuracy {accuracy}, loss {loss}")
     if results[0] != results[1]:
         raise MoorageError("the resumed training ended with another result than the undisturbed one")
 
 
-async def show_map(stage: Stage) -> None:
-    stage.step(
+async def show_map(runner: Runner) -> None:
+    runner.step(
         f"A map: one command for each of {ITEMS} items",
         "Here it draws 200 small pictures, with two workers. Some tries fail, as downloads do.",
         "Moorage tries failed items again, and keeps each result.",
     )
-    await stage.moor("volume", "create", "pictures", "--size", "1Gi")
-    made = await stage.moor(
+    await runner.moor("volume", "create", "pictures", "--size", "1Gi")
+    made = await runner.moor(
         *("map", "create", "pictures", "--range", f"0:{ITEMS}", "--parallelism", "2", "--cpu", "1"),
         *("--memory", "256Mi", "--volume", "pictures:/pictures", "--wait"),
         *("--", "python3", "draw.py", "{item}", "/pictures"),
-        patience=stage.patience,
+        patience=runner.patience,
     )
     if made.code is None:
-        stage.print("This machine is busy. The map continues; follow it: moor map status --watch pictures")
-    await stage.moor("map", "status", "pictures")
+        runner.print("This machine is busy. The map continues; follow it: moor map status --watch pictures")
+    await runner.moor("map", "status", "pictures")
 
 
-async def show_dataset(stage: Stage) -> None:
-    stage.step(
+async def show_dataset(runner: Runner) -> None:
+    runner.step(
         "A dataset: files that are copied once and checked, then read by any run",
         f"The demo drew {EXAM_PICTURES} other pictures into the folder exam. They become a dataset.",
         "A run reads it, with the network that Ada trained.",
     )
-    await stage.program("digits.py", "exam", str(EXAM_PICTURES))
-    filled = await stage.moor(
-        "dataset", "create", "exam", "--source", "./exam", "--size", "1Gi", patience=stage.patience
+    await runner.program("digits.py", "exam", str(EXAM_PICTURES))
+    filled = await runner.moor(
+        "dataset", "create", "exam", "--source", "./exam", "--size", "1Gi", patience=runner.patience
     )
     if filled.code is None:
-        stage.print("This machine is busy. The dataset fills by itself; look: moor dataset show exam")
+        runner.print("This machine is busy. The dataset fills by itself; look: moor dataset show exam")
         return
-    read = await stage.moor(
+    read = await runner.moor(
         *("run", "--name", "exam", "--cpu", "1", "--memory", "256Mi", "--dataset", "exam:/exam"),
         *("--volume", "train-state:/model:ro", "--follow"),
         *("--", "python3", "exam.py", "/exam", "/model/digits-0.json"),
-        patience=stage.patience,
+        patience=runner.patience,
     )
     if read.code is None:
-        stage.print("This machine is busy. The run continues; follow it: moor logs -f exam")
+        runner.print("This machine is busy. The run continues; follow it: moor logs -f exam")
 
 
-async def show_workspace(stage: Stage, session: Session) -> None:
-    stage.step(
+async def show_workspace(runner: Runner, session: Session) -> None:
+    runner.step(
         "A workspace: an application in your browser, with a home that stays",
         "Most people use JupyterLab or code-server, which must be installed on this machine.",
         "The demo's workspace is a small gallery that shows the pictures of the map.",
     )
     await offer_gallery(session)
-    opened = await stage.moor(
+    opened = await runner.moor(
         *("workspace", "create", "gallery", "--type", "gallery", "--cpu", "100m", "--memory", "128Mi"),
         *("--volume", "pictures:/pictures:ro", "--wait"),
-        patience=stage.patience,
+        patience=runner.patience,
     )
     if opened.code is None:
-        stage.print("This machine is busy. The workspace still starts; look: moor workspace show gallery")
-    await stage.moor("workspace", "list")
+        runner.print("This machine is busy. The workspace still starts; look: moor workspace show gallery")
+    await runner.moor("workspace", "list")
 
 
 async def offer_gallery(session: Session) -> None:
@@ -213,11 +213,11 @@ async def offer_gallery(session: Session) -> None:
         await session.api.create(CONFIGMAPS, configmap, SYSTEM_NAMESPACE)
 
 
-async def check_pages(stage: Stage) -> None:
+async def check_pages(runner: Runner) -> None:
     """Open the page as a browser does. Raises NotReady when it does not answer."""
     import aiohttp
 
-    address = page_address(stage.place)
+    address = page_address(runner.place)
     jar = aiohttp.CookieJar(unsafe=True)  # cookies of an address in numbers
     async with aiohttp.ClientSession(cookie_jar=jar) as browser:
         for path in (address, *(address.partition("?")[0] + name for name in ("jobs", "maps", "datasets"))):
@@ -242,13 +242,13 @@ async def get_job(session: Session, name: str) -> Job:
     return await session.server.ask(Job, "GET", f"/api/v1/jobs/default/{name}")
 
 
-async def until(stage: Stage, session: Session, name: str, state: str) -> None:
+async def until(runner: Runner, session: Session, name: str, state: str) -> None:
     """Return when the run is in that state, or has succeeded.
 
     Raises MoorageError when it fails, NotReady when it takes too long.
     """
     current = ""
-    async for waited in stage.looks():
+    async for waited in runner.looks():
         try:
             current = (await get_job(session, name)).state
         except ApiError:
@@ -256,20 +256,20 @@ async def until(stage: Stage, session: Session, name: str, state: str) -> None:
         if current in (state, "Succeeded"):
             return
         if current in ("Failed", "OOMKilled", "Cancelled"):
-            await stage.moor("show", name)
-            await stage.moor("logs", name)
+            await runner.moor("show", name)
+            await runner.moor("logs", name)
             raise MoorageError(f"the run {name} ended as {current}")
-        stage.waiting(f"run {name} is {current}", waited)
+        runner.waiting(f"run {name} is {current}", waited)
     raise NotReady(f"the run {name} is {current} after {ESSENTIAL_SECONDS:g} s; expected {state}")
 
 
-async def until_printed(stage: Stage, name: str, pattern: re.Pattern[str]) -> re.Match[str]:
+async def until_printed(runner: Runner, name: str, pattern: re.Pattern[str]) -> re.Match[str]:
     """The first place in the log of a run. Raises NotReady when the log never has it."""
-    async for waited in stage.looks(every=LOG_SECONDS):
-        log = await stage.moor("logs", name, show=False, check=False)
+    async for waited in runner.looks(every=LOG_SECONDS):
+        log = await runner.moor("logs", name, show=False, check=False)
         if match := pattern.search(log.text):
             return match
-        stage.waiting(f"run {name} trains", waited)
+        runner.waiting(f"run {name} trains", waited)
     raise NotReady(f"the log of the run {name} lacks {pattern.pattern!r} after {ESSENTIAL_SECONDS:g} s")
 
 

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from moorage.cli.shipping import Ignore
+from moorage.cli.directoryarchive import Ignore
 from moorage.decide.runs.credentials import PATHS, credential_in, is_of_many_projects
 
 A36 = "a1" * 18

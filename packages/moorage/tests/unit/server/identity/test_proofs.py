@@ -8,7 +8,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from moorage.api.logins import ByProof
-from moorage.client.proof import make_request, sign
+from moorage.client.certificatelogin import make_request, sign
 from moorage.model.proofs import FRESH, LIFETIME, SIGNER, SIGNING_REQUESTS
 from moorage_kube.clock import rfc3339
 from moorage_kube.resources import EVENTS

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from moorage.client.certificatelogin import Prover, kept_tokens
 from moorage.client.cluster import server_of
-from moorage.client.proof import Prover, kept_tokens
 from moorage.model.proofs import SIGNER, SIGNING_REQUESTS
 from moorage.server.identity.proofs import is_signed_by, proof_text
 from moorage_kube.clock import SYSTEM, rfc3339

@@ -46,7 +46,7 @@ HINT = (
 )
 
 
-class Shipment(Struct, frozen=True):
+class DirectoryArchive(Struct, frozen=True):
     """The archive, and the paths that were left out: links to targets outside, and files with credentials."""
 
     archive: bytes
@@ -156,7 +156,7 @@ def pack(
     *,
     on_start: Callable[[int, int], None] = lambda _files, _size: None,
     on_progress: Callable[[int, int], None] = lambda _files, _size: None,
-) -> Shipment:
+) -> DirectoryArchive:
     """Pack a directory into a tar.gz of at most ARCHIVE_LIMIT_BYTES.
 
     `on_start` gets the files and bytes to pack in all, `on_progress` those of each file that is packed.
@@ -189,7 +189,7 @@ def pack(
             " can be sent",
             members,
         )
-    return Shipment(archive, len(members), total, tuple(left_out), credentials.left_out)
+    return DirectoryArchive(archive, len(members), total, tuple(left_out), credentials.left_out)
 
 
 def _walk(

@@ -43,7 +43,7 @@ def stopped(folder: DataFolder) -> Any:
         yield
 
 
-def bring_back(
+def replace_files(
     folder: DataFolder,
     copy: Copy | None,
     wanted: Sequence[str],

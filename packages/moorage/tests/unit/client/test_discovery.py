@@ -1,4 +1,4 @@
-"""Which way leads from a kubeconfig to the server, and what is said where none does."""
+"""Routes from a kubeconfig to the server, and the error without one."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from moorage.client.discovery import By, Route, choose_pod, choose_route, needs_account, needs_probe, routes
 from moorage.client.logins import Saved
-from moorage.client.reach import By, Way, choose_pod, needs_account, needs_probe, reach, ways
 from moorage.model.info import Info
 from moorage.model.people import account_user
 from moorage_kube.errors import NotReady
@@ -37,7 +37,7 @@ def a_login(url=PUBLIC, server=API, name="ada", token="session"):
             PLAIN,
             {},
             "",
-            [Way(by=By.PUBLIC, url="http://127.0.0.1:1")],
+            [Route(by=By.PUBLIC, url="http://127.0.0.1:1")],
             id="a cluster on this machine",
         ),
         pytest.param(
@@ -45,7 +45,7 @@ def a_login(url=PUBLIC, server=API, name="ada", token="session"):
             PLAIN,
             {},
             "",
-            [Way(by=By.PUBLIC, url="https://a.example"), Way(by=By.PUBLIC, url="https://b.example")],
+            [Route(by=By.PUBLIC, url="https://a.example"), Route(by=By.PUBLIC, url="https://b.example")],
             id="public addresses in their order",
         ),
         pytest.param(
@@ -53,7 +53,7 @@ def a_login(url=PUBLIC, server=API, name="ada", token="session"):
             Connection(server=API, source=POD),
             {},
             "",
-            [Way(by=By.INSIDE, url=SVC), Way(by=By.PUBLIC, url=PUBLIC)],
+            [Route(by=By.INSIDE, url=SVC), Route(by=By.PUBLIC, url=PUBLIC)],
             id="in a pod",
         ),
         pytest.param(
@@ -61,7 +61,7 @@ def a_login(url=PUBLIC, server=API, name="ada", token="session"):
             Connection(server=API, exec_plugin=PLUGIN),
             a_login(),
             "",
-            [Way(by=By.LOGIN, url=PUBLIC, ca="PEM")],
+            [Route(by=By.LOGIN, url=PUBLIC, ca="PEM")],
             id="a kubeconfig of moor login: to the server that gives its tokens",
         ),
         pytest.param(
@@ -69,7 +69,7 @@ def a_login(url=PUBLIC, server=API, name="ada", token="session"):
             PLAIN,
             a_login(),
             "",
-            [Way(by=By.LOGIN, url=PUBLIC, ca="PEM")],
+            [Route(by=By.LOGIN, url=PUBLIC, ca="PEM")],
             id="a login at an address that the cluster names: its own credentials",
         ),
         pytest.param(
@@ -77,7 +77,7 @@ def a_login(url=PUBLIC, server=API, name="ada", token="session"):
             PLAIN,
             a_login(server="https://K.example:6443/"),
             ADA,
-            [Way(by=By.LOGIN, url=PUBLIC, ca="PEM", token="session")],
+            [Route(by=By.LOGIN, url=PUBLIC, ca="PEM", token="session")],
             id="the same person's login at another address: its session",
         ),
         pytest.param(Info(server_url=SVC), PLAIN, a_login(), "admin", [], id="another person's login"),
@@ -96,14 +96,14 @@ def a_login(url=PUBLIC, server=API, name="ada", token="session"):
     ],
 )
 def test_the_addresses_to_try(info, connection, logins, account, want):
-    assert ways(info, connection, logins, account=account) == want
+    assert routes(info, connection, logins, account=account) == want
 
 
 def test_no_token_of_the_kubeconfig_goes_to_a_server_that_only_claims_the_cluster():
     evil = a_login("https://evil.example")
     for account in ("", ADA, "kubernetes-admin"):
-        for way in ways(Info(server_url=SVC, public_urls=(PUBLIC,)), PLAIN, evil, account=account):
-            assert way.url == PUBLIC or way.token == "session"
+        for route in routes(Info(server_url=SVC, public_urls=(PUBLIC,)), PLAIN, evil, account=account):
+            assert route.url == PUBLIC or route.token == "session"
 
 
 @pytest.mark.parametrize(
@@ -120,16 +120,16 @@ def test_who_one_is_is_asked_only_where_it_matters(info, connection, logins, wan
 
 
 @pytest.mark.parametrize(
-    ("way", "connection", "want"),
+    ("route", "connection", "want"),
     [
-        (Way(by=By.PUBLIC, url="http://localhost:1"), PLAIN, False),
-        (Way(by=By.PUBLIC, url=PUBLIC), PLAIN, True),
-        (Way(by=By.INSIDE, url=SVC), Connection(server=API, source=POD), False),
-        (Way(by=By.LOGIN, url="http://127.0.0.1:1", token="session"), PLAIN, True),
+        (Route(by=By.PUBLIC, url="http://localhost:1"), PLAIN, False),
+        (Route(by=By.PUBLIC, url=PUBLIC), PLAIN, True),
+        (Route(by=By.INSIDE, url=SVC), Connection(server=API, source=POD), False),
+        (Route(by=By.LOGIN, url="http://127.0.0.1:1", token="session"), PLAIN, True),
     ],
 )
-def test_addresses_that_may_be_out_of_reach_are_tried(way, connection, want):
-    assert needs_probe(way, connection) is want
+def test_addresses_that_may_be_out_of_reach_are_tried(route, connection, want):
+    assert needs_probe(route, connection) is want
 
 
 def a_pod(name, ready="True", deleting=False, ports=({"name": "main", "containerPort": 8080},)):
@@ -159,13 +159,13 @@ async def test_what_does_not_answer_is_passed_over_and_named_at_the_end():
     server = TestServer(app)
     await server.start_server()
     url = str(server.make_url("")).rstrip("/")
-    gone = Way(by=By.PUBLIC, url="http://gone.invalid:1")
-    ended = Way(by=By.LOGIN, url=url, token="401")
-    holds = Way(by=By.LOGIN, url=url, token="200")
+    gone = Route(by=By.PUBLIC, url="http://gone.invalid:1")
+    ended = Route(by=By.LOGIN, url=url, token="401")
+    holds = Route(by=By.LOGIN, url=url, token="200")
     async with AsyncExitStack() as stack:
-        assert await reach(FakeApi(), PLAIN, [gone, ended, holds], stack) == holds
+        assert await choose_route(FakeApi(), PLAIN, [gone, ended, holds], stack) == holds
         with pytest.raises(NotReady) as caught:
-            await reach(FakeApi(), PLAIN, [gone, ended], stack)
+            await choose_route(FakeApi(), PLAIN, [gone, ended], stack)
     await server.close()
     assert "http://gone.invalid:1 (publicUrl of the ConfigMap): " in caught.value.message
     assert f"{url} (the address of your login): it answers HTTP 401; " in caught.value.message

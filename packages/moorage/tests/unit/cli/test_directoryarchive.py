@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.cli.shipping import Ignore, pack
+from moorage.cli.directoryarchive import Ignore, pack
 from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES
 from moorage_kube.errors import UsageError
 
@@ -137,10 +137,10 @@ def test_links_stay_links_inside_become_files_from_outside_and_are_told_of_other
     (root / "copied").symlink_to(tmp_path / "outside" / "file")
     (root / "elsewhere").symlink_to(tmp_path / "outside" / "folder")
     (root / "broken").symlink_to("nothing")
-    shipment = pack(root)
-    assert shipment.left_out == ("broken", "elsewhere")
+    archived = pack(root)
+    assert archived.left_out == ("broken", "elsewhere")
     into = tmp_path / "into"
-    with tarfile.open(fileobj=io.BytesIO(shipment.archive)) as tar:
+    with tarfile.open(fileobj=io.BytesIO(archived.archive)) as tar:
         tar.extractall(into, filter="data")
     assert (into / "inside").readlink() == Path("real.py")
     assert (into / "linked" / "x.py").read_text() == "root/pkg/x.py"

@@ -47,7 +47,7 @@ class By(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class Route:
     """An address of the server, with its certificate authority and the token to send."""
 
     by: By
@@ -61,28 +61,30 @@ class Way:
         return f"{self.by}, to pod {self.pod}" if self.pod else str(self.by)
 
 
-def ways(info: Info, connection: KubeConnection, logins: Mapping[str, Saved], *, account: str = "") -> list[Way]:
+def routes(
+    info: Info, connection: KubeConnection, logins: Mapping[str, Saved], *, account: str = ""
+) -> list[Route]:
     """Return the addresses to try, the best first.
 
     A kubeconfig's token is sent only to the server that issued it, and to servers that the cluster itself
     names. The claim of a server that it belongs to a cluster is not enough. `account`: the user that the API
     server sees; empty: not known.
     """
-    candidates: list[Way] = []
+    candidates: list[Route] = []
     if issuer := issuer_of(connection):
-        candidates.append(Way(by=By.LOGIN, url=issuer, ca=_ca(issuer, logins)))
+        candidates.append(Route(by=By.LOGIN, url=issuer, ca=_ca(issuer, logins)))
     for saved in logins_of(connection, logins):
         if is_named(saved, info):
-            candidates.append(Way(by=By.LOGIN, url=saved.url, ca=saved.ca))
+            candidates.append(Route(by=By.LOGIN, url=saved.url, ca=saved.ca))
         elif account == account_user(saved.name) and not connection.impersonate_user:
-            candidates.append(Way(by=By.LOGIN, url=saved.url, ca=saved.ca, token=saved.token))
-    public = [Way(by=By.PUBLIC, url=url, ca=_ca(url, logins)) for url in info.public_urls]
-    inside = [Way(by=By.INSIDE, url=info.server_url)] if info.server_url else []
+            candidates.append(Route(by=By.LOGIN, url=saved.url, ca=saved.ca, token=saved.token))
+    public = [Route(by=By.PUBLIC, url=url, ca=_ca(url, logins)) for url in info.public_urls]
+    inside = [Route(by=By.INSIDE, url=info.server_url)] if info.server_url else []
     if connection.in_pod:
         candidates += [*inside, *public]
     else:
-        candidates += [*public, *(way for way in inside if not is_internal(way.url))]
-    return list({way.url: way for way in reversed(candidates)}.values())[::-1]
+        candidates += [*public, *(route for route in inside if not is_internal(route.url))]
+    return list({route.url: route for route in reversed(candidates)}.values())[::-1]
 
 
 def logins_of(connection: KubeConnection, logins: Mapping[str, Saved]) -> list[Saved]:
@@ -99,7 +101,7 @@ def is_named(saved: Saved, info: Info) -> bool:
 
 
 def needs_account(info: Info, connection: KubeConnection, logins: Mapping[str, Saved]) -> bool:
-    """Whether `ways` needs the user that the API server sees."""
+    """Whether `routes` needs the user that the API server sees."""
     return not issuer_of(connection) and any(not is_named(s, info) for s in logins_of(connection, logins))
 
 
@@ -117,27 +119,29 @@ def _ca(url: str, logins: Mapping[str, Saved]) -> str:
     return saved.ca if saved is not None else ""
 
 
-def needs_probe(way: Way, connection: KubeConnection) -> bool:
+def needs_probe(route: Route, connection: KubeConnection) -> bool:
     """Whether an address may be out of reach: not this machine's own, and not a pod's server for a pod."""
-    if way.token:
+    if route.token:
         return True
-    return host_of(way.url) not in LOOPBACK and not (way.by is By.INSIDE and connection.in_pod)
+    return host_of(route.url) not in LOOPBACK and not (route.by is By.INSIDE and connection.in_pod)
 
 
-async def reach(api: Api, connection: KubeConnection, candidates: Sequence[Way], stack: AsyncExitStack) -> Way:
+async def choose_route(
+    api: Api, connection: KubeConnection, candidates: Sequence[Route], stack: AsyncExitStack
+) -> Route:
     """Return the first address that works. A port-forward is closed with the stack.
 
     Raises NotReady with the addresses tried and their faults.
     """
     tried: list[str] = []
-    for way in candidates:
-        if not needs_probe(way, connection):
-            return way
-        fault = await _fault_of(way)
+    for route in candidates:
+        if not needs_probe(route, connection):
+            return route
+        fault = await _fault_of(route)
         if not fault:
-            return way
-        log.debug("an address of the server does not answer", extra={"url": way.url, "fault": fault})
-        tried.append(f"{way.url} ({way.by}): {fault}")
+            return route
+        log.debug("an address of the server does not answer", extra={"url": route.url, "fault": fault})
+        tried.append(f"{route.url} ({route.by}): {fault}")
     if not hasattr(api, "open_socket"):
         tried.append("this connection to the Kubernetes API has no port-forward")
     else:
@@ -153,16 +157,16 @@ async def reach(api: Api, connection: KubeConnection, candidates: Sequence[Way],
     )
 
 
-async def _fault_of(way: Way) -> str:
+async def _fault_of(route: Route) -> str:
     """Why an address is of no use; empty: a server answers there."""
-    transport = HttpTransport(way.ca)
+    transport = HttpTransport(route.ca)
     path, headers = "/healthz", {}
-    if way.token:  # a session that has ended uses the next address
-        path, headers = "/api/v1/login", {"Authorization": f"Bearer {way.token}"}
+    if route.token:  # a session that has ended uses the next address
+        path, headers = "/api/v1/login", {"Authorization": f"Bearer {route.token}"}
     try:
         async with asyncio.timeout(PROBE_SECONDS):
             answer = await transport.request(
-                "GET", way.url + path, params=(), body=None, headers=headers, silence=PROBE_SECONDS
+                "GET", route.url + path, params=(), body=None, headers=headers, silence=PROBE_SECONDS
             )
             answer.close()
         return "" if answer.status == 200 else f"it answers HTTP {answer.status}"
@@ -187,7 +191,7 @@ def _fault_of_forward(error: MoorageError) -> str:
 
 
 @asynccontextmanager
-async def forwarded(api: Api) -> AsyncIterator[Way]:
+async def forwarded(api: Api) -> AsyncIterator[Route]:
     """Forward a free port of this machine to the server, until the block ends. Raises MoorageError.
 
     Other users of this machine can connect to the port too; the server asks them to log in, as everywhere.
@@ -197,7 +201,7 @@ async def forwarded(api: Api) -> AsyncIterator[Way]:
     server = await asyncio.start_server(forward.carry, "127.0.0.1", 0)
     try:
         port = server.sockets[0].getsockname()[1]
-        yield Way(by=By.FORWARD, url=f"http://127.0.0.1:{port}", pod=f"{SYSTEM_NAMESPACE}/{forward.pod}")
+        yield Route(by=By.FORWARD, url=f"http://127.0.0.1:{port}", pod=f"{SYSTEM_NAMESPACE}/{forward.pod}")
     finally:
         server.close()
         await forward.close()

@@ -142,7 +142,7 @@ def command_lines(words: Sequence[str]) -> list[str]:
     return [*lines, line]
 
 
-class Stage:
+class Runner:
     """Types commands in a place, and prints their output."""
 
     def __init__(self, place: Place, *, clock: Clock = SYSTEM) -> None:
