@@ -441,7 +441,7 @@ RUNS = [
     submitting("an empty command", command=("",), code="invalid", message="no command given"),
     submitting("retries without a limit", memory="none", retries=1, code="invalid",
                message="retries 1 cannot be combined with memory none:"
-               " a job without a limit would take one node after the other"),
+               " retries without a limit could fill one node after another"),
     submitting("several problems at once", memory="0", grace_period=0, code="invalid",
                message="invalid memory '0': use more than zero; invalid grace period 0: use 1 to 86400 seconds"),
     about_run("a run is shown", "train", "show", seed=a_run("train")),

@@ -79,7 +79,7 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_made(local):
         "error: volume 'no' not found in namespace default\n"
         "hint: create it first: moor volume create no --size 10Gi\n"
         "error: the command 'nonsuch' does not exist on this machine\n"
-        "hint: check its spelling, or give its path; on this cluster it runs with your own PATH\n"
+        "hint: check its spelling, or give its path; on this cluster commands run with your own PATH\n"
     )
     assert not local.api.named(JOBS)
 

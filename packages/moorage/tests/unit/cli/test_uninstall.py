@@ -136,7 +136,7 @@ def test_a_dry_run_says_it_and_removes_nothing(moor, api):
         "to remove:",
     ]
     assert "  services: moorage-extender, moorage-operator, moorage-server, moorage-webhook" in lines
-    assert "  accounts in moorage-users: 1; their people cannot log in meanwhile" in lines
+    assert "  accounts in moorage-users: 1; these users cannot log in meanwhile" in lines
     assert len(api.names(DEPLOYMENTS)) == 4
 
 

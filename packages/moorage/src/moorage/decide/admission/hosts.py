@@ -260,7 +260,7 @@ class _Rights(Struct, frozen=True, kw_only=True):
         for reserved in self.reserved:
             if _touches(plain, reserved):
                 return (
-                    f"is reserved for Moorage: hosts at, below and around {reserved} are set by the operator alone"
+                    f"is reserved for Moorage: hosts at, below and around {reserved} are set only by the operator"
                 )
         if any(is_below(plain, domain) for domain in _INTERNAL):
             return "must not be a name inside the cluster"

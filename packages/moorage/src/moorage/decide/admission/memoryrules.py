@@ -19,7 +19,7 @@ _REPLACED_WHEN_FAILED = "Failed"  # podReplacementPolicy: a new pod only once th
 
 def memory_limit(subject: Subject) -> Iterator[Finding]:
     for path in subject.template.unlimited():
-        message = "is not set: growing without a limit it takes its neighbours down with it"
+        message = "is not set: without a limit, its growth can kill other pods on the node"
         yield Finding("memoryLimit", (*path, "resources", "limits", "memory"), "", message)
 
 
@@ -106,7 +106,7 @@ def retry_without_limit(subject: Subject) -> Iterator[Finding]:
     if template.job is None or not template.unlimited():
         return
     if template.job.get("backoffLimit") != 0:
-        message = "must be 0 without a memory limit: tried again it takes one node after another"
+        message = "must be 0 without a memory limit: retries can fill one node after another"
         value = shown_value(template.job.get("backoffLimit", 6))
         yield Finding("retryWithoutLimit", (*template.job_path, "backoffLimit"), value, message)
     if template.spec.get("restartPolicy") != "Never":

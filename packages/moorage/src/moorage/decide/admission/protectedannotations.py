@@ -22,8 +22,8 @@ from moorage.model import names
 from moorage.model.names import ENDED_ANNOTATION, PERSONAL_MARKS, SERVICE_MARKS, SUSPENDED_ANNOTATION
 
 _WHO = {
-    SUSPENDED_ANNOTATION: "people suspend a run in their own name",
-    ENDED_ANNOTATION: "people can only cancel a run",
+    SUSPENDED_ANNOTATION: "users suspend a run in their own name only",
+    ENDED_ANNOTATION: "users can only cancel a run",
 }
 # kind → other paths of the metadata of objects that it creates
 MORE_METADATA = {"CronWorkflow": (("spec", "workflowMetadata"),)}

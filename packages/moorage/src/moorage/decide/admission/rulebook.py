@@ -107,7 +107,7 @@ RULES: tuple[Rule, ...] = (
         name="memoryLimit",
         checks="every container has a memory limit, or the pod as a whole",
         fields="`resources.limits.memory`",
-        fix="state a limit; it alone is killed beyond it",
+        fix="set a limit: only the container that exceeds it is killed",
         default="warn",
         check=memory_limit,
         fill=fill_memory_limit,
@@ -118,7 +118,7 @@ RULES: tuple[Rule, ...] = (
         name="resourceRequests",
         checks="every container requests CPU and memory",
         fields="`resources.requests.cpu`, `.memory`",
-        fix="state requests; a limit counts as one",
+        fix="set requests; a limit counts as one",
         default="warn",
         check=resource_requests,
         fill=fill_resource_requests,
@@ -129,7 +129,7 @@ RULES: tuple[Rule, ...] = (
         name="retryWithoutLimit",
         checks="a Job without a memory limit is never tried again",
         fields="`backoffLimit`, `restartPolicy`",
-        fix="state memory limits, or set backoffLimit 0 and restartPolicy Never",
+        fix="set memory limits, or set backoffLimit 0 and restartPolicy Never",
         default="warn",
         check=retry_without_limit,
         fill=fill_retry_without_limit,
@@ -203,7 +203,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="unsupportedAnnotations",
-        checks="no annotation that nothing reads any more",
+        checks="no annotation that Kubernetes ignores",
         fields="`metadata.annotations` of pods",
         fix="remove it, or use its replacement",
         default="warn",
@@ -224,7 +224,7 @@ RULES: tuple[Rule, ...] = (
 )
 
 FIXES: Mapping[str, str] = {rule.name: rule.fix for rule in RULES} | {
-    "shape": "write the field as the API reference has it"
+    "shape": "write the field as in the API reference"
 }
 
 

@@ -268,11 +268,9 @@ def advise_limits(draft: Draft) -> None:
     for path in draft.unlimited():
         where = f"{path}.resources.limits.memory"
         if request.kind == "Job" and draft.obj["spec"].get("backoffLimit") != 0:
-            message = (
-                "is not set: growing without a limit, and tried again, this Job can take one node after another"
-            )
+            message = "is not set: retries of a Job without a limit can fill one node after another"
         else:
-            message = "is not set: growing without a limit it can take its neighbours down with it"
+            message = "is not set: without a limit, its growth can kill other pods on the node"
         draft.warnings.append(f"{where} {message}")
 
 

@@ -65,15 +65,15 @@ _HOST_REFUSED = {
     "Links": "containers find each other by the Services of their ports",
     "ExtraHosts": "host names come from the cluster",
     "Sysctls": "the node's kernel is shared",
-    "SecurityOpt": "the node's security settings are the admin's",
-    "CgroupParent": "control groups are the kubelet's",
+    "SecurityOpt": "an administrator sets the node's security settings",
+    "CgroupParent": "the kubelet manages control groups",
     "VolumeDriver": "volumes come from storage classes",
-    "Ulimits": "limits of processes are the node's",
+    "Ulimits": "the node sets limits of processes",
     "GroupAdd": "name the group in User",
-    "Runtime": "the runtime is the node's",
-    "PidsLimit": "limits of processes are the node's",
+    "Runtime": "the node sets the runtime",
+    "PidsLimit": "the node sets limits of processes",
     "OomKillDisable": "a container that exceeds its memory is killed",
-    "OomScoreAdj": "which container is killed first is the kubelet's choice",
+    "OomScoreAdj": "the kubelet chooses which container is killed first",
 }
 # which of the node's namespaces a container shares → values that mean its own
 _HOST_MODES: Mapping[str, tuple[str, ...]] = {
@@ -172,7 +172,7 @@ class _Draft:
         # an empty list unmasks the paths that Docker hides in /proc and /sys
         for where in ("MaskedPaths", "ReadonlyPaths"):
             if self.host.get(where) is not None:
-                self.fault(f"HostConfig.{where}", "the paths are the node's to hide", "leave it out")
+                self.fault(f"HostConfig.{where}", "these paths cannot be changed", "leave it out")
         # build the spec even with faults: its parts report more of them
         self._check_image()
         container, affinity, tolerations = self._container()
@@ -332,7 +332,7 @@ class _Draft:
         if user:
             match = _USER.fullmatch(user)
             if not match:
-                self.fault("User", f"{user!r} is a name; a cluster knows numbers alone", "write UID or UID:GID")
+                self.fault("User", f"{user!r} is a name: only numbers are allowed", "write UID or UID:GID")
             else:
                 made["runAsUser"] = int(match[1])
                 if match[2]:
@@ -394,7 +394,7 @@ class _Draft:
                 continue
             driver, count = str(asked.get("Driver") or ""), asked.get("Count")
             if asked.get("DeviceIDs"):
-                self.fault(f"{where}.DeviceIDs", "the cluster chooses which GPUs", "say how many with Count")
+                self.fault(f"{where}.DeviceIDs", "the cluster chooses the GPUs", "say how many with Count")
             elif isinstance(count, bool) or not isinstance(count, int) or not 0 < count <= 1024:
                 hint = "say how many: docker run --gpus 1" if count == -1 else "use 1 to 1024"
                 self.fault(f"{where}.Count", f"invalid number of GPUs {count!r}", hint)
@@ -498,7 +498,7 @@ class _Draft:
             )
             return False
         if any(mount["mountPath"] == target for mount in self.mounts):
-            self.fault(where, f"two things are mounted at {target}")
+            self.fault(where, f"two mounts have the same target {target}")
             return False
         return True
 

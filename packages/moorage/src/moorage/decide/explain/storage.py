@@ -50,7 +50,7 @@ class PodVolumes(Struct, frozen=True):
                 return f"volume {claim} cannot be reached from it"
         for claim, where in self.chosen:
             if where != node.name:
-                return f"volume {claim} is being made for node {where}"
+                return f"volume {claim} is being created for node {where}"
         return None
 
 
@@ -101,7 +101,7 @@ def _trouble(name: str, claim: Obj, pod: PodInfo, seen: Storage, others: Iterabl
     if "ReadWriteOncePod" in (spec.get("accessModes") or ()) and any(
         name in other.claims and other.namespace == pod.namespace and other.name != pod.name for other in others
     ):
-        return "may be used by one pod at a time (ReadWriteOncePod), and another uses it"
+        return "can be used by only one pod at a time (ReadWriteOncePod), and another pod uses it"
     if phase != "Pending":
         return ""
     return _unbound(claim, seen)
@@ -113,7 +113,7 @@ def _unbound(claim: Obj, seen: Storage) -> str:
     kind = spec.get("storageClassName")
     if not kind:
         why = "it names no StorageClass" + ("" if kind == "" else ", and the cluster has no default one")
-        return f"has no storage yet: {why}, so an admin must make a volume for it"
+        return f"has no storage yet: {why}, so an administrator must create a volume for it"
     if seen.classes is None:
         return ""
     storage_class = seen.classes.get(kind)

@@ -75,7 +75,7 @@ def _ways(work: Work, record: Record, policy: Policy) -> list[str]:
     ways = [f"Not needed: {stop_command(work)}"]
     if record.snoozes < policy.snooze_times:
         longest = format_span(policy.snooze_longest)
-        ways.append(f"Needed: use it, or put this off: {snooze_command(work, policy)} (up to {longest})")
+        ways.append(f"Needed: use it, or snooze it: {snooze_command(work, policy)} (up to {longest})")
     else:
         ways.append("Needed: use it")
     return ways

@@ -36,7 +36,7 @@ MEANINGS: Mapping[State, str] = {
     State.IDLE: "It is idle, for less than the policy waits before it warns.",
     State.WARNED: "Its owner was warned.",
     State.REMINDED: "Its owner was reminded.",
-    State.SNOOZED: "Its owner put it off, until a moment.",
+    State.SNOOZED: "Its owner snoozed it, until a moment.",
     State.SUSPENDED: "It was suspended. Its volumes stay, and one command resumes it.",
     State.EXEMPT: "The policy exempts it.",
 }
@@ -66,7 +66,7 @@ MOVES: Moves[State] = Moves("work", {
     (State.SNOOZED, State.SNOOZED): "its owner snoozes it again",
     (State.SNOOZED, State.EXEMPT): "the policy exempts it",
     (State.SUSPENDED, State.ACTIVE): "a user resumes it",
-    (State.EXEMPT, State.ACTIVE): "the policy exempts it no more",
+    (State.EXEMPT, State.ACTIVE): "the policy does not exempt it any more",
 })  # fmt: skip
 
 

@@ -215,7 +215,7 @@ def _goes(present: Present, removed: Sequence[Ref], delete_data: bool) -> Iterat
     if services:
         yield f"services: {', '.join(services)}"
     if kinds.intersection(("ClusterRole", "ClusterRoleBinding")):
-        yield "rights of the services, and rights of tenants' people in their namespaces"
+        yield "rights of the services, and rights of tenants' members in their namespaces"
     others = [ref for ref in removed if ref.kind not in _NAMED_APART and not (delete_data and ref.kind in _DATA)]
     if others:
         yield f"{len(others)} objects that they need: accounts of services, configuration, network"
@@ -263,7 +263,7 @@ def _stays(present: Present, delete_data: bool) -> Iterator[str]:
     if not delete_data:
         counts = _counts(present.ours)
         yield "the kinds of moorage.dev" + (f": {counts}" if counts else "")
-        yield f"accounts in {PEOPLE_NAMESPACE}: {present.accounts}; their people cannot log in meanwhile"
+        yield f"accounts in {PEOPLE_NAMESPACE}: {present.accounts}; these users cannot log in meanwhile"
         if any(ref.name == USAGE_CLAIM for ref in present.written):
             yield f"volume {SYSTEM_NAMESPACE}/{USAGE_CLAIM}: GPU history, stored logs, map results, audit log"
         yield f"Secrets, templates and the values of this installation in {SYSTEM_NAMESPACE}"

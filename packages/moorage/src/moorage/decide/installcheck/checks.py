@@ -114,7 +114,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="crds", required=True, judge=services.crds, stage=Stage.AFTER,
-        why="a definition that is missing or old loses fields of objects without a word",
+        why="a missing or old definition silently drops fields of objects",
     ),
     Check(
         name="workflow-kinds", required=False, judge=services.workflow_kinds, stage=Stage.AFTER,
@@ -122,7 +122,7 @@ CHECKS: tuple[Check, ...] = (
     ),
     Check(
         name="versions", required=False, judge=services.versions, stage=Stage.AFTER,
-        why="commands and services of different versions misunderstand each other's new fields",
+        why="commands and services of different versions do not know each other's new fields",
     ),
     Check(
         name="secrets", required=True, judge=services.secrets, stage=Stage.AFTER, on_local=False,

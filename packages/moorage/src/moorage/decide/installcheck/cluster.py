@@ -214,8 +214,8 @@ def default_priority_class(facts: Facts) -> Result:
     preempts = any(obj.get("preemptionPolicy") != "Never" for obj in foreign)
     if preempts:
         return wrong(
-            f"pods that name no class get {names}, which may preempt: they push reservations out of their places",
-            f"keep it, and let pods that use machines name their class; or make {DEFAULT_PRIORITY} the default",
+            f"pods that name no class get {names}, which may preempt: they preempt reservations",
+            f"leave it, and set a class in pods that use machines; or make {DEFAULT_PRIORITY} the default",
         )
     return in_order(f"{names} is the default, and does not preempt; Moorage leaves it")
 

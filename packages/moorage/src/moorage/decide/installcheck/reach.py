@@ -75,7 +75,7 @@ def public_url(facts: Facts) -> Result:
         )
     if site.url.startswith("http://") and not facts.local:
         return wrong(
-            f"{site.url} has no TLS: tokens travel in the clear", "docs/howto/reach-the-server.md", bearable=True
+            f"{site.url} has no TLS: tokens are sent unencrypted", "docs/howto/reach-the-server.md", bearable=True
         )
     return in_order(f"{site.url} answers")
 
@@ -87,7 +87,7 @@ def workspace_url(facts: Facts) -> Result:
         return wrong(error.message, set_value("--workspace-url", "https://*.apps.example.org"))
     if not platform.domain:
         return missing(
-            "workspaceUrl is not set: workspaces open by `moor port-forward workspace/NAME PORT` alone",
+            "workspaceUrl is not set: workspaces open only by `moor port-forward workspace/NAME PORT`",
             set_value("--workspace-url", "https://*.apps.example.org"),
             bearable=True,
         )

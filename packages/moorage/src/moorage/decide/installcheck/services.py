@@ -194,7 +194,7 @@ def database(facts: Facts) -> Result:
         return in_order("files on the server's volume; use PostgreSQL for large maps and for two servers")
     if isinstance(facts.server, Unread):
         return unknown(
-            f"the Secret {secret} names PostgreSQL; whether it answers is in the server's log",
+            f"the Secret {secret} names PostgreSQL; see the server's log whether it answers",
             f"kubectl -n {SYSTEM_NAMESPACE} logs deployment/{SERVER.full_name}",
         )
     return in_order("PostgreSQL answers the server")

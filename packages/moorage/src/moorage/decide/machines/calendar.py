@@ -228,7 +228,7 @@ def _held(
         return Condition("Held", "True", "AllHeld", message)
     text = f"{short} of {terms.count} " + ("are missing" if phase == ACTIVE else "will be missing at the start")
     if blockers:
-        text += f": {blockers} in use by guests that were there before"
+        text += f": {blockers} in use by earlier guests"
         text += f"; all there at {rfc3339(full_at)}" if full_at else "; not all of them have a time limit"
     if missing:
         text += f"; {missing} have no room on any node"

@@ -43,8 +43,8 @@ PLACE_MOVES = Moves(
         (Place.USED, Place.PENDING): "the guest ended",
         (Place.PENDING, None): "fewer are offered",
         (Place.UNPLACED, None): "fewer are offered",
-        (Place.RESERVED, None): "fewer are offered, or the node offers it no more",
-        (Place.PROMISED, None): "fewer are offered, or the node offers it no more",
+        (Place.RESERVED, None): "fewer are offered, or the node does not offer it any more",
+        (Place.PROMISED, None): "fewer are offered, or the node does not offer it any more",
     },
 )
 STAY_MOVES = Moves(

@@ -401,7 +401,7 @@ def _sample_of(rows: Sequence[object]) -> Sample:
         if peak is not None:
             memory.append(round(peak))
     if not seconds:
-        raise UsageError("the sample holds no item that ended well")
+        raise UsageError("the sample has no successful item")
     return Sample(
         seconds=tuple(seconds),
         peak_memory=max(memory) if memory else None,

@@ -653,7 +653,7 @@ class _Book:
                 lease.fence,
                 self.now,
                 LOST,
-                f"{after.losses} workers vanished while they had this item",
+                f"{after.losses} workers were lost while they had this item",
                 None,
                 b"",
                 after.tries,

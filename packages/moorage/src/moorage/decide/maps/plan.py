@@ -141,10 +141,10 @@ def durations_of_run(
     as alike, so that the forecast for the earlier run equals its real time.
     """
     if nodes < 1 or seconds <= 0 or items < 1:
-        raise UsageError("a run to learn from has nodes, a time and items above 0")
+        raise UsageError("an earlier run needs nodes, a time and items above 0")
     slots = nodes * pack(machine, work, terms).pods
     if not slots:
-        raise UsageError(f"no pod of this map fits on {machine.name}, so no run of it was there to learn from")
+        raise UsageError(f"no pod of this map fits on {machine.name}, so a run there cannot be used")
     took = seconds * machine.speed / math.ceil(items / slots)
     return constant(
         took, f"{say(took)} each: {items:,} items took {say(seconds)} on {slots:,} slots of {nodes} {machine.name}"
@@ -564,7 +564,7 @@ def _assumed(work: Work, sheet: PriceSheet, terms: Terms, choices: Sequence[Choi
             assumed.append("spot nodes are not taken away: no rate is given")
     unknown = any(choice.offer.machine.start_seconds is None for choice in choices)
     if unknown and not terms.node_start_seconds:
-        assumed.append("nodes are there at once: no time to start is given")
+        assumed.append("nodes start at once: a start time was not given")
     elif unknown:
         assumed.append(f"a node takes {say(terms.node_start_seconds)} to start where its type says no other time")
     assumed.append("all nodes come at once, and are paid until the last item is done")
@@ -580,7 +580,7 @@ def _assumed(work: Work, sheet: PriceSheet, terms: Terms, choices: Sequence[Choi
     if disk and any(choice.offer.machine.disk_bytes is None for choice in choices):
         assumed.append("the disk is large enough where a machine type does not say its size")
     if not (sheet.quotas or terms.quotas):
-        assumed.append("no quota holds: none is given")
+        assumed.append("no quota is known")
     # transfer between regions, where the file has no price for it
     moved = work.node_data_bytes or work.pod_data_bytes or work.read_bytes or work.write_bytes
     if work.data_region and moved:
@@ -597,7 +597,7 @@ def _assumed(work: Work, sheet: PriceSheet, terms: Terms, choices: Sequence[Choi
         if missing:
             assumed.append(f"bytes cost nothing from {', '.join(missing)}: no price is given")
     elif moved:
-        assumed.append("data lie in the region of the nodes, where moving them costs nothing")
+        assumed.append("data is in the region of the nodes, where transfer costs nothing")
     # age of the prices
     source = " ".join(part for part in (sheet.source, f"of {sheet.read_on}" if sheet.read_on else "") if part)
     assumed.append(f"prices: {source or 'the file names no source and no date'}")

@@ -42,7 +42,7 @@ COST = Family(
 )
 UNPRICED = Family(
     name="moorage_cost_24h_unpriced_node_seconds",
-    help="Seconds of nodes in the last 24 hours that the installed prices have no price for",
+    help="Seconds of nodes in the last 24 hours that the price file has no price for",
     series_max=1,
 )
 COMPUTED = Family(
@@ -52,7 +52,7 @@ COMPUTED = Family(
 )
 BUDGETS = Family(
     name="moorage_budget_used_ratio",
-    help="Share of a budget that a user or tenant (kind) has used in the period that is on; 1 is all of it",
+    help="Share of a budget that a user or tenant (kind) has used in the current period; 1 is all of it",
     labels=("budget", "kind", "name"),
 )
 FAMILIES = (IDLE_WORK, IDLE_GPUS, COST, UNPRICED, COMPUTED, BUDGETS)

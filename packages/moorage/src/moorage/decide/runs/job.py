@@ -156,9 +156,7 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     grace_period_seconds = grace_period(request, remarks, keeps_checkpoints=checkpoint is not None)
     restarts = restart_limit(request, facts, remarks)
     if request.share and checkpoint is None:
-        remarks.refuse(
-            "share", "a run takes turns on GPUs only where it can go on: keep a checkpoint, or do not share"
-        )
+        remarks.refuse("share", "only a run with a checkpoint can share GPUs: add a checkpoint, or do not share")
     # checks that need the choices above, or nothing of them
     _check_priority_class(request, facts, remarks)
     labels |= _queue(request, labels, facts, remarks)
@@ -232,7 +230,7 @@ def _env(
     for text in request.env:
         name, given, value = text.partition("=")
         if not _ENV_NAME.fullmatch(name):
-            hint = "write NAME=VALUE, or NAME to pass yours on"
+            hint = "write NAME=VALUE, or NAME to pass your own value"
             remarks.refuse("env", f"invalid variable name {name!r}", hint)
             continue
         if name in (CHECKPOINT_ENV, DONE_FILE_ENV, "MOORAGE_RUN"):
@@ -301,7 +299,7 @@ def _missing_program_hint(program: str) -> str:
     interpreter = interpreters.get(PurePosixPath(program).suffix)
     if interpreter:
         return f"name the program that runs it: moor run -- {interpreter} {program}"
-    return "check its spelling, or give its path; on this cluster it runs with your own PATH"
+    return "check its spelling, or give its path; on this cluster commands run with your own PATH"
 
 
 def _check_archive(caller: Caller, remarks: Remarks) -> None:

@@ -79,7 +79,7 @@ def answer(pod: Mapping[str, Any], known: Known, rule: BombRule, *, may_raise: b
 def behind_gate(pod: Obj, kill: Kill) -> Obj:
     """The new pod with the gate on it, and why."""
     gates = [*((pod.get("spec") or {}).get("schedulingGates") or ()), {"name": MEMORY_GATE}]
-    text = f"held: {kill}; created again with the same memory it would only take the next node"
+    text = f"held: {kill}; created again with the same memory, it would only fill the next node"
     return with_values(pod, [(("spec", "schedulingGates"), gates), *_marks(pod, "held", kill, text)])
 
 

@@ -148,7 +148,7 @@ def _settle(work: _Work, slot: str) -> None:
     needed = max(0, len(kills) - seen.rule.allowed + 1)
     # the webhook may have held too many: two replicas for one kill
     for pod in held[needed:]:
-        work.steps.append(Release(pod, None, "as many are held as were killed"))
+        work.steps.append(Release(pod, None, "enough pods are held for the kills"))
     # or too few: it did not know a fresh kill yet when it passed a pod
     open_kills = [
         kill

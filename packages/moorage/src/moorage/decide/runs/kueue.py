@@ -88,7 +88,7 @@ def queue_wait(obj: Mapping[str, Any] | None, workloads: Iterable[Mapping[str, A
 
 def _sentence(workload: Mapping[str, Any] | None) -> str:
     if workload is None:
-        return "Kueue has made no Workload of it: it may not run, or the queue may not exist"
+        return "Kueue has not created a Workload for it: Kueue may not run, or the queue may not exist"
     reserved = condition(workload, "QuotaReserved") or {}
     if (workload.get("spec") or {}).get("active") is False:
         why = str((condition(workload, "Evicted") or {}).get("message") or "")

@@ -51,8 +51,8 @@ def _check_unlimited(request: RunRequest, remarks: Remarks) -> None:
         if value:
             remarks.refuse(
                 field,
-                f"{noun} {value} cannot be combined with memory none: a job without a limit would take one node"
-                " after the other",
+                f"{noun} {value} cannot be combined with memory none: retries without a limit could fill one"
+                " node after another",
                 f"give a memory limit, or leave out the {noun}",
             )
 

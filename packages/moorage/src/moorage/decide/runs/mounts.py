@@ -54,7 +54,7 @@ class Mounts:
                 self._remarks.refuse("datasets", f"invalid dataset mount {text!r}", "write DATASET:/PATH")
                 continue
             if self.datasets.get(name, namespace) != namespace:
-                self._remarks.refuse("datasets", f"two datasets are named {name!r}: mount one of them alone")
+                self._remarks.refuse("datasets", f"two datasets are named {name!r}: mount only one of them")
                 continue
             path = path.rstrip("/") or "/"
             if not self._may_mount("datasets", text, path):
@@ -203,7 +203,7 @@ class Mounts:
         if users:
             self._remarks.note(
                 f"the checkpoint volume {claim} is in use by {', '.join(users)}: two runs that write the same"
-                " checkpoint spoil it"
+                " checkpoint corrupt it"
             )
 
     def _create_checkpoint(self, claim: str, size: str) -> None:

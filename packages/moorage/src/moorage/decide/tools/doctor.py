@@ -57,7 +57,7 @@ HOLD_RULES: Mapping[str, HoldRule] = {
         HoldRule(
             "utilisation",
             "requests on the node are at or above the threshold",
-            "nothing: it earns its keep; or lower requests, or raise --scale-down-utilization-threshold",
+            "nothing: the node is in use; or lower requests, or raise --scale-down-utilization-threshold",
             f"{FAQ}#how-does-scale-down-work",
         ),
         HoldRule("no-controller", "nothing would make the pod again", f"run it as a Job; or {_EVICTABLE}", _PODS),

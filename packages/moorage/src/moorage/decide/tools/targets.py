@@ -110,7 +110,7 @@ AUTOPILOT = Target(
         "cloud.google.com/*",
     ),
     labels_refused={
-        "cloud.google.com/gke-nodepool": "Autopilot has no node pools of yours",
+        "cloud.google.com/gke-nodepool": "Autopilot has no custom node pools",
         "kubernetes.io/hostname": "nodes come and go",
         "node.kubernetes.io/instance-type": "choose cloud.google.com/machine-family",
         "beta.kubernetes.io/instance-type": "choose cloud.google.com/machine-family",

@@ -109,7 +109,7 @@ def test_who_suspends_a_run_does_it_in_their_own_name_and_anybody_who_may_resume
     assert judge(asked("Job", mine, an_object())).refusals == ()
     assert judge(asked("Job", an_object(), theirs)).refusals == ()
     [refusal] = judge(asked("Job", theirs, an_object())).refusals
-    assert "people suspend a run in their own name" in refusal.message
+    assert "users suspend a run in their own name only" in refusal.message
     assert marks_of(patched(asked("Job", theirs, an_object()))) == {}
     for text in ("", "no JSON", "{}", '{"by": 1}', "[]"):
         assert judge(asked("Job", an_object(**{SUSPENDED_ANNOTATION: text}), an_object())).refusals != ()
@@ -127,7 +127,7 @@ def test_people_cancel_a_run_and_let_no_run_that_has_ended_go_on():
         (ended, an_object(**{ENDED_ANNOTATION: ""})),
     ):
         [refusal] = judge(asked("Job", new, old)).refusals
-        assert "people can only cancel a run" in refusal.message
+        assert "users can only cancel a run" in refusal.message
 
 
 def test_a_guest_that_is_let_through_last_stays_so():

@@ -34,7 +34,7 @@ LAB = Work(kind="workspace", namespace="vision", name="lab", uid="u1", owner="ad
 )
 def test_a_notice_names_a_snooze_that_the_policy_allows(longest, words, work, command):
     notice = make_notice(Act.WARN, work, WARNED, replace(BUILT_IN, snooze_longest=longest))
-    assert notice.lines[-1] == f"Needed: use it, or put this off: {command} {words}"
+    assert notice.lines[-1] == f"Needed: use it, or snooze it: {command} {words}"
 
 
 @pytest.mark.parametrize("times", [0, 2])

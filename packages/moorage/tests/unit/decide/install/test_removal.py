@@ -196,7 +196,7 @@ def test_what_goes_and_what_stays_is_said_first(delete_data, going, staying):
     owned = "DATA: namespaces of tenants with onDelete: Delete, and all in them: team-vision"
     assert (owned in removal.goes) is delete_data
     assert (
-        "accounts in moorage-users: 2; their people cannot log in meanwhile" in removal.stays
+        "accounts in moorage-users: 2; these users cannot log in meanwhile" in removal.stays
     ) is not delete_data
 
 

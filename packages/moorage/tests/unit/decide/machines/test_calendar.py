@@ -217,7 +217,7 @@ def test_what_is_missing_is_said_with_who_is_in_the_way_and_until_when() -> None
         ("0", None),
     ]
     assert report.conditions[1].message == (
-        "2 of 3 are missing: 3 in use by guests that were there before; all there at 2026-11-21T15:01:00Z"
+        "2 of 3 are missing: 3 in use by earlier guests; all there at 2026-11-21T15:01:00Z"
     )
 
 

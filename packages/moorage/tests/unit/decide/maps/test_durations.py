@@ -230,10 +230,10 @@ def test_a_sample_tells_memory_and_cpu_when_they_were_measured():
         ("[1, -2]", "item 2 of the sample: seconds is -2"),
         ("[1, true]", "item 2 of the sample: seconds is True"),
         ("[1, 0]", "item 2 of the sample took 0"),
-        ('[{"seconds": 1, "ok": false}]', "no item that ended well"),
+        ('[{"seconds": 1, "ok": false}]', "no successful item"),
         ('{"items": 4}', "not a list of items"),
         ("[1,", "not JSON"),
-        ("[]", "no item that ended well"),
+        ("[]", "no successful item"),
     ],
 )
 def test_a_sample_that_is_none_is_refused_with_the_place(text, says):

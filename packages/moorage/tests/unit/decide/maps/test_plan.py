@@ -246,10 +246,10 @@ def test_what_was_assumed_is_said():
     assert assumed == (
         "items: 150,000, 4s each; 4s on average",
         "spot nodes are not taken away: no rate is given",
-        "nodes are there at once: no time to start is given",
+        "nodes start at once: a start time was not given",
         "all nodes come at once, and are paid until the last item is done",
         "system and daemons take nothing of the nodes for which no `reserved` is given",
-        "no quota holds: none is given",
+        "no quota is known",
         "prices: the file names no source and no date",
     )
 

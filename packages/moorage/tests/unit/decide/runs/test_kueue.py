@@ -75,7 +75,7 @@ RESERVED = {"QuotaReserved": ("True", "Quota reserved in ClusterQueue gpus")}
         pytest.param([a_workload()], "it waits for its turn", id="Kueue has not looked yet"),
         pytest.param(
             [a_workload("other", QuotaReserved=("False", "x"))],
-            "Kueue has made no Workload of it: it may not run, or the queue may not exist",
+            "Kueue has not created a Workload for it: Kueue may not run, or the queue may not exist",
             id="of another Job",
         ),
         pytest.param(

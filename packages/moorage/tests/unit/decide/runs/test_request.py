@@ -297,7 +297,7 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
             {"memory": "none", "retries": 2},
             "retries",
             "retries 2 cannot be combined with memory none:"
-            " a job without a limit would take one node after the other",
+            " retries without a limit could fill one node after another",
             "give a memory limit, or leave out the retries",
             id="a wandering bomb by retries",
         ),
@@ -305,7 +305,7 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
             {"memory": "none", "restart_limit": 1},
             "restartLimit",
             "restart limit 1 cannot be combined with memory none:"
-            " a job without a limit would take one node after the other",
+            " retries without a limit could fill one node after another",
             "give a memory limit, or leave out the restart limit",
             id="a wandering bomb by restarts",
         ),
@@ -355,7 +355,7 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
             {"env": ("1A=2",)},
             "env",
             "invalid variable name '1A'",
-            "write NAME=VALUE, or NAME to pass yours on",
+            "write NAME=VALUE, or NAME to pass your own value",
             id="no variable name",
         ),
         pytest.param(
@@ -425,7 +425,7 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
         pytest.param(
             {"share": True},
             "share",
-            "a run takes turns on GPUs only where it can go on: keep a checkpoint, or do not share",
+            "only a run with a checkpoint can share GPUs: add a checkpoint, or do not share",
             None,
             id="turns without a checkpoint",
         ),
@@ -728,7 +728,7 @@ def test_a_checkpoint_volume_that_exists_is_used_as_it_is():
     assert plan.notes[-3:] == (
         "the volume data exists with 10Gi; it is not enlarged to 20Gi",
         "the volume data exists: its files are used as the checkpoint",
-        "the checkpoint volume data is in use by older: two runs that write the same checkpoint spoil it",
+        "the checkpoint volume data is in use by older: two runs that write the same checkpoint corrupt it",
     )
 
 
@@ -773,7 +773,7 @@ def a_use(run: str, owner: str = ME, *, at: datetime | None = None, has_ended: b
             "busy",
             [
                 "continues the checkpoint of your run busy, on volume data (10Gi), written 2026-11-21T12:00:00Z",
-                "the checkpoint volume data is in use by busy: two runs that write the same checkpoint spoil it",
+                "the checkpoint volume data is in use by busy: two runs that write the same checkpoint corrupt it",
             ],
             id="of a run that still runs",
         ),
