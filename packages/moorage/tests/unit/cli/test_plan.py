@@ -31,7 +31,7 @@ def test_the_seeds_estimate_is_the_marked_row(capsys):
         "2m48s",
         "12.16",
     ]
-    assert "note: no quota is known" in shown.err
+    assert "note: quotas do not apply: none is given" in shown.err
     assert "days old; check that they are still right" in shown.err
 
 

@@ -580,7 +580,7 @@ def _assumed(work: Work, sheet: PriceSheet, terms: Terms, choices: Sequence[Choi
     if disk and any(choice.offer.machine.disk_bytes is None for choice in choices):
         assumed.append("the disk is large enough where a machine type does not say its size")
     if not (sheet.quotas or terms.quotas):
-        assumed.append("no quota is known")
+        assumed.append("quotas do not apply: none is given")
     # transfer between regions, where the file has no price for it
     moved = work.node_data_bytes or work.pod_data_bytes or work.read_bytes or work.write_bytes
     if work.data_region and moved:

@@ -249,7 +249,7 @@ def test_what_was_assumed_is_said():
         "nodes start at once: a start time was not given",
         "all nodes come at once, and are paid until the last item is done",
         "system and daemons take nothing of the nodes for which no `reserved` is given",
-        "no quota is known",
+        "quotas do not apply: none is given",
         "prices: the file names no source and no date",
     )
 
