@@ -144,7 +144,7 @@ def test_a_run_that_is_younger_than_the_copy_goes_on_and_ends_with_its_exit_code
     assert pids_of(data) == running
     restored = moor("restore", "latest", data=data)
     assert restored.returncode == 0, restored.stderr
-    assert "put back 1 pod younger than it: default/young-" in restored.stderr
+    assert "add 1 pod newer than the copy: default/young-" in restored.stderr
     assert moor("up", data=data).returncode == 0
     assert pids_of(data) == running
     assert state_of("old", data) == "Running"

@@ -67,7 +67,10 @@ def private_source() -> Iterator[str]:
 def test_a_member_starts_at_once(typed, server, people, unique):
     told = log_in(typed, server, people["member"])
     assert f"team {unique}-a: member, namespace {unique}-a" in told
-    assert f"another one for one command: -n {unique}-b; for all: moor kubeconfig --save -n {unique}-b" in told
+    assert (
+        f"use another namespace for one command: -n {unique}-b; for all: moor kubeconfig --save -n {unique}-b"
+        in told
+    )
     assert f"no runs in namespace {unique}-a" in typed("jobs").stderr
     done = typed("run", "--name", "first", "--memory", "64Mi", "--follow", "--", "echo", "hello")
     assert (done.returncode, "hello" in done.stdout, "warning" in done.stderr) == (0, True, False), done.stderr

@@ -39,7 +39,7 @@ def test_a_replay_of_the_clusters_own_history(own_cluster: Cluster) -> None:
     data = ("--data", str(own_cluster.home))
     early = own_cluster.moor("simulate", "--history", *data, check=False)
     assert early.returncode == 2
-    assert "knows 0 pods with GPUs; a replay needs at least 20" in early.stderr
+    assert "has 0 pods with GPUs; a replay needs at least 20" in early.stderr
     store = UsageStore(own_cluster.home / "usage.db")
     store.apply(Open(an_interval(at)) for at in range(40))
     store.close()

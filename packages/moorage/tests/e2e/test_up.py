@@ -264,7 +264,7 @@ def test_up_status_and_down_say_what_comes_next_and_erase_removes_all(data):
 
     stopped = moor("down", data=data)
     assert stopped.stderr == (
-        f"stopped\nruns, volumes and accounts stay in {data}\n"
+        f"stopped\nruns, volumes and accounts remain in {data}\n"
         f"start again: moor up --data {data}   remove all: moor down --erase --data {data}\n"
     )
     assert f"moor down --erase --data {data}" in moor("status", data=data).stdout
@@ -282,7 +282,7 @@ def test_up_status_and_down_say_what_comes_next_and_erase_removes_all(data):
     assert (data / "volumes" / "mine").exists()
     assert moor("down", "--erase", "--yes", data=data).returncode == 0
     assert not data.exists()
-    assert moor("down", "--erase", data=data).stderr == f"nothing to erase: {data} is not there\n"
+    assert moor("down", "--erase", data=data).stderr == f"nothing to erase: {data} does not exist\n"
 
 
 @pytest.mark.xdist_group("up")

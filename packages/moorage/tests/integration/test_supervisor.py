@@ -115,7 +115,7 @@ def test_what_could_not_be_noted_is_reported_once_and_noted_later(folder: Path, 
     second = child(folder, 2)
     pid.rmdir()
     wait_until("the note", lambda: pid.is_file() and pid.read_text() == f"{second}\n")
-    assert (folder / "supervisor.log").read_text().count("is not noted") == 1
+    assert (folder / "supervisor.log").read_text().count("pid file cannot be written") == 1
 
 
 def test_a_child_that_hangs_is_replaced(folder: Path, supervisor: Start) -> None:

@@ -106,7 +106,9 @@ def users_things(cluster: Cluster) -> None:
 def test_the_whole_life_of_an_installation_whose_services_are_down(cluster: Cluster) -> None:
     words = ("install", "--image", IMAGE, "--no-wait", "--scheduler", "second")
     planned = cluster.moor(*words, "--dry-run")
-    assert re.search(r"^[1-9]\d* to make, 0 to change, 0 to remove", planned.stdout, re.MULTILINE), planned.stdout
+    assert re.search(r"^[1-9]\d* to create, 0 to change, 0 to remove", planned.stdout, re.MULTILINE), (
+        planned.stdout
+    )
     installed = cluster.moor(*words)
     assert "objects: " in installed.stderr
     assert installed.stdout.startswith("user: admin\npassword: ")
@@ -115,7 +117,7 @@ def test_the_whole_life_of_an_installation_whose_services_are_down(cluster: Clus
     # again, and an upgrade: nothing changes
     assert "nothing changes" in cluster.moor("install", "--no-wait").stderr
     assert "nothing changes" in cluster.moor("upgrade", "--no-wait").stderr
-    assert cluster.moor("upgrade", "--dry-run").stdout.startswith("0 to make, 0 to change, 0 to remove")
+    assert cluster.moor("upgrade", "--dry-run").stdout.startswith("0 to create, 0 to change, 0 to remove")
 
     # what an admin sets by hand stays, or is named
     cluster.moor("install", "--no-wait", "--public-url", "https://a.example.org", "--ingress-class", "nginx")

@@ -85,7 +85,9 @@ def local_folder(target: Target) -> DataFolder | None:
 def _existing(folder: DataFolder) -> DataFolder:
     folder.check_version()
     if not folder.exists():
-        raise NotReady(f"{folder.path} is no data folder of a local cluster", hint="`moor up --data` makes one")
+        raise NotReady(
+            f"{folder.path} is not a data folder of a local cluster", hint="create one: moor up --data FOLDER"
+        )
     return folder
 
 

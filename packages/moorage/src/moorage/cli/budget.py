@@ -62,7 +62,7 @@ def show(target: Target, name: str, output: str) -> int:
         answer = await _ask(session)
         rows = [row for row in answer.budgets if row.budget == name]
         if not rows:
-            raise NotFound(f"budget {name} not found, or it does not hold for you", hint="see moor budget list")
+            raise NotFound(f"budget {name} not found, or it does not apply to you", hint="see moor budget list")
         if output != "text":
             console.print_document([msgspec.to_builtins(row) for row in rows], output)
             return 0
@@ -105,5 +105,5 @@ def _listing(rows: tuple[BudgetRow, ...]) -> Listing:
         ],
         items=[msgspec.to_builtins(row) for row in rows],
         names=[row.budget for row in rows],
-        nothing="no budget holds for you",
+        nothing="you have no budgets",
     )

@@ -290,7 +290,7 @@ def _jobs(path: Path) -> list[dict[str, Any]]:
     except (UnicodeDecodeError, DocumentError, msgspec.ValidationError) as error:
         first = str(error).partition("\n")[0]
         raise UsageError(
-            f"{path} is no list of jobs: {first}",
+            f"{path} is not a list of jobs: {first}",
             hint="- {name: nightly, cpu: 4, memory: 8Gi, seconds: 3600, times: 30}",
         ) from error
     return [msgspec.to_builtins(job) for job in jobs]

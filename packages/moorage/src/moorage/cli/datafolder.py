@@ -245,7 +245,7 @@ class DataFolder:
         try:
             raw = json.loads(path.read_bytes())
             if not isinstance(raw, dict):
-                raise TypeError("it holds no table of settings")
+                raise TypeError("it has no table of settings")
             if unknown := raw.keys() - set(Config.__struct_fields__):
                 raise TypeError(f"it has no setting {min(unknown)!r}")
             config = Config(**raw)

@@ -69,7 +69,7 @@ def drain(
         except TimeoutError as error:
             raise MoorageError(
                 f"node {node} is cordoned but not empty after {timeout}",
-                hint=f"`moor drain {node}` continues; `moor uncordon {node}` opens it again",
+                hint=f"`moor drain {node}` continues; `moor uncordon {node}` makes it schedulable again",
             ) from error
         spent = timedelta(seconds=session.clock.monotonic() - started)
         console.say(f"evicted {count} pod{'' if count == 1 else 's'} in {format_duration(spent)}")

@@ -155,7 +155,7 @@ def _prepare_cluster(folder: DataFolder, copy: Copy, scratch: Path, *, dry_run: 
     steps = [f"restore {CLUSTER} of {rfc3339(copy.taken)}: {counted(copy.objects, 'object')}"]
     if restored.adopted:
         count = counted(len(restored.adopted), "pod")
-        steps.append(f"put back {count} younger than it: {', '.join(restored.adopted)}")
+        steps.append(f"add {count} newer than the copy: {', '.join(restored.adopted)}")
     return steps
 
 

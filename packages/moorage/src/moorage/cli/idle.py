@@ -50,7 +50,8 @@ def idle(context: click.Context, target: Target, all_namespaces: bool, output: s
             rows=lambda: [row_of(item, answer.now, named=all_namespaces) for item in answer.work],
             items=[msgspec.to_builtins(item) for item in answer.work],
             names=[name_of(item, named=all_namespaces) for item in answer.work],
-            nothing="no work that holds GPUs is idle" + ("" if all_namespaces else f" in {session.namespace}"),
+            nothing="there is no idle work that holds GPUs"
+            + ("" if all_namespaces else f" in {session.namespace}"),
         ).show(output)
         return 0
 
@@ -168,7 +169,7 @@ def spec_of(file: Path) -> Any:
     """The spec of the one IdlePolicy in a file. Raises UsageError."""
     document = parse_document(file.read_text())
     if not isinstance(document, dict) or document.get("kind") != "IdlePolicy" or "spec" not in document:
-        raise UsageError(f"--policy: {file} is no IdlePolicy", hint="it begins with kind: IdlePolicy")
+        raise UsageError(f"--policy: {file} is not an IdlePolicy", hint="begin the file with kind: IdlePolicy")
     return document["spec"]
 
 

@@ -123,7 +123,7 @@ async def _work(
         wait=chosen.wait,
         rolling=bool(installed),
     )
-    counts = f"objects: {len(plan.made)} made, {len(plan.changed)} changed, {len(plan.same)} unchanged"
+    counts = f"objects: {len(plan.made)} created, {len(plan.changed)} changed, {len(plan.same)} unchanged"
     console.say(counts + (f", {len(plan.removed)} removed" if plan.removed else ""))
     await _first_user(api, admin)
     for line in next_lines(values, admin=admin, is_new=not installed):
@@ -151,7 +151,7 @@ def plan_lines(plan: InstallPlan) -> Iterator[str]:
             yield f"    {change}"
     for ref in plan.removed:
         yield f"- {ref}"
-    counts = f"{len(plan.made)} to make, {len(plan.changed)} to change, {len(plan.removed)} to remove"
+    counts = f"{len(plan.made)} to create, {len(plan.changed)} to change, {len(plan.removed)} to remove"
     yield f"{counts}, {len(plan.same)} unchanged"
 
 

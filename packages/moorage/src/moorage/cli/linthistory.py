@@ -30,7 +30,7 @@ def peaks_for(target: Target, texts: Iterable[tuple[str, str]]) -> Peaks:
 
     peaks = in_session(target, work)
     if not peaks.bytes_by_pod:
-        console.note("the cluster has measured no memory of earlier runs in this namespace")
+        console.note("the cluster has no memory measurements of earlier runs in this namespace")
     return peaks
 
 

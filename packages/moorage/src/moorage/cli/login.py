@@ -294,7 +294,8 @@ def start_work(saved: Saved, namespace: str | None, *, is_written: bool) -> None
         console.say(f"working in namespace {chosen}; {first}")
     if len(namespaces) > 1:
         console.say(
-            f"another one for one command: -n {namespaces[1]}; for all: moor kubeconfig --save -n {namespaces[1]}"
+            f"use another namespace for one command: -n {namespaces[1]};"
+            f" for all: moor kubeconfig --save -n {namespaces[1]}"
         )
     if running_kubeconfig(default_folder()) and not any(os.environ.get(name) for name in ENV_KUBECONFIGS):
         other = f"; to reach {saved.url}: --context {context}" if context else ""

@@ -175,7 +175,7 @@ async def _dry_run(session: Session, plan: MapJobPlan, spool: Spool, sources: So
     """Let the API server validate the MapJob, and print the objects."""
     await mapjobs.check_map(session.api, plan, session.namespace)
     console.show_text("---\n".join(console.as_yaml(_shown(obj)) for obj in plan.documents), nl=False)
-    console.say(f"{_items_text(spool.count, sources)}; nothing was made")
+    console.say(f"{_items_text(spool.count, sources)}; nothing was created")
     return 0
 
 
@@ -191,7 +191,7 @@ async def _make(session: Session, given: Given, plan: MapJobPlan, spool: Spool, 
         try:
             await mapjobs.create_map(session.api, plan, session.namespace, session.clock, note=console.note)
         except asyncio.CancelledError:
-            console.say("", f"the map {name} was not made")
+            console.say("", f"the map {name} was not created")
             raise
         sample = min(given["sample"], spool.count) if given["sample"] else None
         start = 0

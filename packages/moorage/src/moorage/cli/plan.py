@@ -256,7 +256,7 @@ def request_of(sheet: PriceSheet, given: dict[str, Any]) -> tuple[Work, Terms, t
     # the CPU use of a sample is only noted
     cpu = _amount(given, "cpu")
     if sample is not None and sample.cpu is not None:
-        notes.append(f"the sample used {sample.cpu:.2g} CPUs on average; {cpu / 1000:g} are asked for")
+        notes.append(f"the sample used {sample.cpu:.2g} CPUs on average; {cpu / 1000:g} are requested")
     # the work
     work = Work(
         items=given["items"],

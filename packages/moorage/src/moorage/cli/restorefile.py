@@ -52,7 +52,7 @@ def _say(summary: BackupSummary, *, dry_run: bool) -> None:
     objects = summary.rows.get("objects", 0)
     held = f", {counted(objects, 'object')}" if objects else ""
     files = f"{counted(summary.files, 'file')}, {bytes_text(summary.bytes)}"
-    console.say(f"it holds {described(summary.rows)}{held}; {files}; all checksums are right")
+    console.say(f"it holds {described(summary.rows)}{held}; {files}; all checksums are valid")
     if summary.replaces:
         verb = "would replace" if dry_run else "replaced"
         console.say(f"it {verb} {listed(summary.replaces)}{' (needs --force)' if dry_run else ''}")

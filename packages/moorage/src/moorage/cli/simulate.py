@@ -249,7 +249,7 @@ def recall(target: Target, usage_db: Path | None) -> tuple[list[TraceNode], list
     known = sum(1 for pod in pods if pod.devices)
     if known < LEAST_HISTORY:
         raise UsageError(
-            f"{path} knows {known} pods with GPUs; a replay needs at least {LEAST_HISTORY}",
+            f"{path} has {known} pods with GPUs; a replay needs at least {LEAST_HISTORY}",
             hint="try again after more runs, or describe the expected load with --nodes and --pods",
         )
 

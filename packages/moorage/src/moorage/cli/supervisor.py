@@ -122,7 +122,7 @@ class Child:
             problem = write_pid(self._data, self.name, self._process.pid)
             self._is_noted = problem is None
             if problem is not None:
-                self._report(f"its process is not noted: {problem}")
+                self._report(f"its pid file cannot be written: {problem}")
 
     def check(self) -> None:
         """Start the child (again) if it is not running and its wait is over."""
@@ -228,7 +228,7 @@ def keep_small(logs: Path, most: int = LOG_BYTES) -> None:
                 )  # in its place: a full disk may have no other room
                 file.truncate(0)
         except OSError as error:
-            say(f"{log.name} is not cut: {error.strerror}")
+            say(f"{log.name} cannot be truncated: {error.strerror}")
 
 
 def supervise(
@@ -254,7 +254,7 @@ def supervise(
     signal.signal(signal.SIGCHLD, lambda _signal, _frame: None)  # only to cut the wait below short
     # note the pid for `moor down`
     if (problem := write_pid(data, "supervisor", os.getpid())) is not None:
-        say(f"this process is not noted: {problem}")
+        say(f"its own pid file cannot be written: {problem}")
     # start the children
     started = [
         Child(name, module, data, fds, ready_fd, hang_seconds=hang_seconds, log_to_stderr=log_to_stderr)

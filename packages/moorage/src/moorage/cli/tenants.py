@@ -209,7 +209,9 @@ def delete(target: Target, name: str) -> int:
     async def work(session: Session) -> int:
         spec = (await tenants.delete_tenant(session.api, name))["spec"]
         goes = spec.get("onDelete") == "Delete"
-        console.say(f"tenant {name} deleted; namespace {spec['namespace']} {'goes too' if goes else 'stays'}")
+        console.say(
+            f"tenant {name} deleted; namespace {spec['namespace']} {'is deleted too' if goes else 'remains'}"
+        )
         return 0
 
     return in_session(target, work)

@@ -62,7 +62,7 @@ async def tunnel_to(session: Session, name: str, port: int = 0) -> AsyncGenerato
     """The port where it begins. Raises NotReady without a server, and PortTaken."""
     server = session.server
     if not isinstance(server, Connection):
-        raise NotReady("this cluster has no Moorage server that a tunnel could lead through")
+        raise NotReady("a tunnel needs a Moorage server, and this cluster has none")
     await server.address()
     carrier = _Carrier(server, TUNNEL_PATH.format(namespace=session.namespace, name=name))
     try:

@@ -331,7 +331,7 @@ def down(keep_pods: bool, erase: bool, yes: bool, data: Path | None) -> None:
     if erase and keep_pods:
         raise UsageError("--erase and --keep-pods cannot be used together: pods need the data folder")
     if erase and not folder.exists():
-        console.say(f"nothing to erase: {folder.path} is not there")
+        console.say(f"nothing to erase: {folder.path} does not exist")
         return
     if erase and not yes:
         console.confirm(f"Stop the cluster and remove {folder.path} with all its runs, volumes and files?")
@@ -343,7 +343,7 @@ def down(keep_pods: bool, erase: bool, yes: bool, data: Path | None) -> None:
     elif folder.exists():
         option = "" if folder.path == default_folder() else f" --data {folder.path}"
         console.say(
-            f"runs, volumes and accounts stay in {folder.path}",
+            f"runs, volumes and accounts remain in {folder.path}",
             f"start again: moor up{option}   remove all: moor down --erase{option}",
         )
 
@@ -444,7 +444,7 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
     if isinstance(entries, dict) and set(entries) == {"nodes"}:
         entries = entries["nodes"]
     if not isinstance(entries, list) or not entries:
-        raise UsageError(f"{path} holds no list of nodes", hint="write `- {name: gpu, count: 2, gpus: 4}`")
+        raise UsageError(f"{path} has no list of nodes", hint="write `- {name: gpu, count: 2, gpus: 4}`")
     # check each entry, and expand its count into single nodes
     nodes: list[dict[str, Any]] = []
     for at, entry in enumerate(entries):

@@ -114,7 +114,7 @@ def workspace() -> None:
     "--access",
     type=click.Choice(["login", "token"]),
     default=None,
-    help="login: those who may edit in the namespace; token: all who have its address.",
+    help="login: users who may edit in the namespace; token: all users with its address.",
 )
 @click.option("--start", default=None, metavar="CRON", help="Start it on this schedule, such as '0 8 * * 1-5'.")
 @click.option("--stop", default=None, metavar="CRON", help="Stop it on this schedule.")
@@ -345,7 +345,7 @@ def delete(target: Target, names: tuple[str, ...], delete_home: bool, yes: bool,
                 await workspaces.delete_workspace(session.api, session.namespace, name, delete_home=delete_home)
             console.show(f"{name} {'would be deleted' if dry_run else 'deleted'}")
             if not delete_home:
-                console.note(f"its home stays: volume {home}")
+                console.note(f"its home remains: volume {home}")
         return 0
 
     return in_session(target, work)

@@ -278,5 +278,5 @@ def choose_pod(pods: Iterable[Mapping[str, Any]]) -> tuple[str, int]:
             if named:
                 ready[str(meta["name"])] = int(named[0]["containerPort"])
     if not ready:
-        raise NotReady(f"no pod of the server is ready in namespace {SYSTEM_NAMESPACE}")
+        raise NotReady(f"the server has no ready pod in namespace {SYSTEM_NAMESPACE}")
     return min(ready.items())

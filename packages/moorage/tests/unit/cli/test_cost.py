@@ -44,6 +44,6 @@ def test_quantities_of_jobs_are_numbers_or_texts(moor, compare):
 
 def test_the_list_that_the_hint_shows_is_one(compare):
     refused = compare("- {name: nightly, memory: []}")
-    assert (refused.code, "is no list of jobs" in refused.err) == (2, True)
+    assert (refused.code, "is not a list of jobs" in refused.err) == (2, True)
     shown = next(line for line in refused.err.splitlines() if line.startswith("hint: ")).removeprefix("hint: ")
     assert compare(shown).code == 0

@@ -139,7 +139,7 @@ def test_a_drain_that_takes_too_long_says_how_to_go_on(moor):
     assert done.code == 1
     assert done.err.splitlines()[-2:] == [
         "error: node node-1 is cordoned but not empty after 1s",
-        "hint: `moor drain node-1` continues; `moor uncordon node-1` opens it again",
+        "hint: `moor drain node-1` continues; `moor uncordon node-1` makes it schedulable again",
     ]
 
 

@@ -94,7 +94,7 @@ def test_installing_again_changes_nothing_and_shows_no_password(moor, api):
     typed = moor("install")
     assert (typed.code, typed.out) == (0, "")
     assert "nothing changes" in typed.err
-    assert "objects: 0 made, 0 changed" in typed.err
+    assert "objects: 0 created, 0 changed" in typed.err
 
 
 def test_values_of_earlier_installations_stay_and_can_be_taken_back(moor, api, tmp_path):
@@ -118,7 +118,7 @@ def test_values_of_earlier_installations_stay_and_can_be_taken_back(moor, api, t
 
 
 def test_a_dry_run_writes_nothing_and_shows_fields(moor, api):
-    assert "to make, 0 to change" in moor("install", "--image", IMAGE, "--dry-run").out
+    assert "to create, 0 to change" in moor("install", "--image", IMAGE, "--dry-run").out
     assert api.names(CONFIGMAPS) == set()
     documents = yaml.safe_load(moor("install", "--image", IMAGE, "--dry-run", "-o", "yaml").out)
     assert {"Deployment", "CustomResourceDefinition"} <= {obj["kind"] for obj in documents["items"]}

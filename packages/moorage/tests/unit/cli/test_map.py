@@ -346,7 +346,7 @@ def test_a_dry_run_prints_the_mapjob_and_makes_nothing(typed, tmp_path):
     done = typed("create", "m", "-f", lines(tmp_path), "--dry-run", *WORDS)
     assert done.code == 0
     assert yaml.safe_load(done.out)["spec"]["command"] == ["python3", "make.py", "{item}"]
-    assert done.err.endswith("5 items; nothing was made\n")
+    assert done.err.endswith("5 items; nothing was created\n")
     assert typed.api.named(MAPJOBS) == []
 
 

@@ -250,4 +250,4 @@ def test_without_an_address_or_when_asked_a_workspace_is_opened_through_a_tunnel
     moor.api.put(WORKSPACES, obj)
     done = moor("workspace", "open", "lab", *options)
     assert done.code == 1
-    assert "error: this cluster has no Moorage server that a tunnel could lead through" in done.err
+    assert "error: a tunnel needs a Moorage server, and this cluster has none" in done.err

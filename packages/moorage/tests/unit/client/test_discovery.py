@@ -144,7 +144,7 @@ def a_pod(name, ready="True", deleting=False, ports=({"name": "main", "container
 def test_a_ready_pod_is_chosen():
     pods = [a_pod("c"), a_pod("b"), a_pod("a", ready="False"), a_pod("a2", deleting=True), a_pod("a3", ports=())]
     assert choose_pod(pods) == ("b", 8080)
-    with pytest.raises(NotReady, match="no pod of the server is ready in namespace moorage-system"):
+    with pytest.raises(NotReady, match="the server has no ready pod in namespace moorage-system"):
         choose_pod(pods[2:])
 
 

@@ -11,4 +11,4 @@ folder, model = Path(sys.argv[1]), Path(sys.argv[2])
 network = Network.load(model)
 pictures = [(int(path.stem[-1]), read_picture(path)) for path in sorted(folder.glob("*.pgm"))]
 print(f"{len(pictures)} pictures in {folder}, a network trained for {network.epoch} epochs")
-print(f"read rightly: {network.accuracy(pictures):.0%}")
+print(f"read correctly: {network.accuracy(pictures):.0%}")
