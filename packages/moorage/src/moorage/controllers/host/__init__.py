@@ -1,1 +1,1 @@
-"""Hosts that Ingresses of two namespaces name."""
+"""Hosts that Ingresses of two namespaces use."""

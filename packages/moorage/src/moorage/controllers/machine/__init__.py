@@ -1,1 +1,1 @@
-"""Machines: reservation pods, and the guests that take their places."""
+"""Machines: reservation pods, and the guests that replace them."""

@@ -1,1 +1,1 @@
-"""Makes the workers of a MapJob and keeps as many as its queue can use. See docs/design/0008-mapjob.md."""
+"""The workers of a MapJob: as many as its queue can use. See docs/design/0008-mapjob.md."""

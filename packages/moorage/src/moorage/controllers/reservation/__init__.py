@@ -1,1 +1,1 @@
-"""Reservations: the calendar's entries judged and reported, and backfill asked to leave in time."""
+"""Reservations: judge and report the entries of the calendar, and ask backfill to leave in time."""

@@ -1,1 +1,1 @@
-"""Runs: start them again after disruptions, let go of pods on lost nodes."""
+"""Runs: start them again after disruptions, and delete pods on lost nodes."""
