@@ -1,4 +1,4 @@
-"""What the history of what pods use costs: bytes on the disk, seconds of a report, CPU of a round.
+"""What the history of pods' usage costs: bytes on the disk, seconds of a report, CPU of a round.
 
     python benchmarks/usage_history.py                      # 1,000 pods, 30 days, a reading every 30 s: an hour
     python benchmarks/usage_history.py --pods 100 --days 3  # a look

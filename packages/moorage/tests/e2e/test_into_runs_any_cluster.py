@@ -190,7 +190,7 @@ def test_waiting_ends_with_the_run_and_says_how_it_ended(cluster, name, tmp_path
     assert explained[0].startswith(f"run default/{name} failed at ")
     assert explained[1:] == [
         "Exit code 3: the program itself reported an error; the end of its log usually says which",
-        f"What it printed last: `moor logs --tail 20 {name}`",
+        f"Its last output: `moor logs --tail 20 {name}`",
         f"To run it again: `moor rerun {name}`",
     ]
 
@@ -202,7 +202,7 @@ def test_a_cancelled_run_is_explained_as_cancelled(cluster, name, tmp_path):
     assert explained[0].startswith(f"run default/{name} was cancelled by ")
     assert explained[1:] == [
         "A cancelled run does not start again by itself",
-        f"What it printed last: `moor logs --tail 20 {name}`",
+        f"Its last output: `moor logs --tail 20 {name}`",
         f"To run it again: `moor rerun {name}`",
     ]
 

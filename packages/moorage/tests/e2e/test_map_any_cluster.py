@@ -233,7 +233,7 @@ async def test_workers_that_cannot_work_are_not_restarted_for_ever(api, maps, co
     await maps.make("broken", 10, parallelism=2, template=template)
     failed = await until("the failure", lambda: maps.has("broken", "Failed", "True"))
     assert failed["reason"] == told
-    assert "What to do: " in failed["message"]
+    assert "To fix it: " in failed["message"]
     await maps.until_running("broken", 0)
     pods = (await api.list(PODS, maps.namespace)).items
     assert 3 <= len(pods) <= 6, "a few tried, and no more"

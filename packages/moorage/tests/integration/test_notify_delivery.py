@@ -303,7 +303,7 @@ async def test_what_is_not_allowed_is_refused_and_the_other_targets_still_get_th
         found = await send(NOTICE, [Command(("true",)), Email(("a@example.com",)), Webhook(url)], strict)
     assert [one.problem for one in found] == [
         "commands are not allowed here",
-        "no mail server is set; the administrator sets MOORAGE_SMTP_URL",
+        "mail server not set; the administrator sets MOORAGE_SMTP_URL",
         "",
     ]
     assert len(got) == 1

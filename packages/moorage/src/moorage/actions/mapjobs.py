@@ -308,7 +308,7 @@ async def set_workers(api: Api, namespace: str, name: str, workers: int) -> None
 def no_workers(namespace: str, name: str) -> NotFound:
     """The error for a map that no MapJob stands for."""
     return NotFound(
-        f"map {name!r} in namespace {namespace} has no workers of its own",
+        f"map {name!r} in namespace {namespace} has no MapJob",
         hint="start workers where the map was made",
         code=ErrorCode.NOT_FOUND,
     )

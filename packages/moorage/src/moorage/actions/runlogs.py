@@ -47,7 +47,7 @@ class Cut(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        return f"earlier lines of {self.pod} were dropped: the last {format_bytes(self.most_bytes)} are kept"
+        return f"earlier lines of {self.pod} were dropped: the last {format_bytes(self.most_bytes)} are stored"
 
 
 class Gone(Struct, frozen=True):

@@ -176,7 +176,7 @@ async def read_request(api: Api, namespace: str, name: str) -> Again:
     request = kept_request(first)
     if request is None:
         raise UsageError(
-            f"run {name} cannot be run again: its options were not kept",
+            f"run {name} cannot be run again: its options were not saved",
             hint=f"see its command with moor show {name}, and type it after moor run",
         )
     return Again(replace(request, namespace=namespace), annotations_of(first).get(DIRECTORY_ANNOTATION, ""))

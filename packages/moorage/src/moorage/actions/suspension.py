@@ -67,7 +67,7 @@ async def resume_run(api: Api, namespace: str, name: str, *, clock: Clock = SYST
         return _switched(jobs, changed=False)
     if not suspension_of(last) and queue_of(last):
         raise Conflict(
-            f"run {name} waits in Kueue's queue {queue_of(last)}: nobody suspended it",
+            f"run {name} waits in Kueue's queue {queue_of(last)}: no user suspended it",
             hint=f"moor explain {name} -n {namespace}",
             code=ErrorCode.CONFLICT,
         )
@@ -87,7 +87,7 @@ async def _live_jobs(api: Api, namespace: str, name: str) -> list[Obj]:
     if (is_over and not was_suspended(last)) or ended:
         raise Conflict(
             f"run {name} has ended" + (f" ({ended})" if ended else ""),
-            hint=f"start it anew: moor rerun {name} -n {namespace}",
+            hint=f"start it again: moor rerun {name} -n {namespace}",
             code=ErrorCode.CONFLICT,
         )
     return jobs

@@ -91,7 +91,7 @@ async def remove_from_tenant(api: Api, name: str, role: str, names: Names) -> No
                 kind = "person" if field == "people" else "group"
                 raise UsageError(
                     f"{kind} {missing[0]!r} does not have the role {role} in tenant {name!r}",
-                    hint=f"see who is: moor tenant show {name}",
+                    hint=f"list the members: moor tenant show {name}",
                     code=ErrorCode.INVALID,
                     field=field,
                 )

@@ -159,7 +159,7 @@ class Keeper:
                     failing = False
                 except StorageError as error:
                     if not failing:
-                        log.error("attempts are not kept", extra={"error": str(error)})
+                        log.error("cannot store attempts", extra={"error": str(error)})
                     failing = True
                 await self._change_or_turn()
         finally:
@@ -405,7 +405,7 @@ class Keeper:
             kept.failures += 1
             kept.not_before = self._clock.monotonic() + RETRY.after(kept.failures)
             if kept.failures == 1:
-                log.warning("a log is not kept for now", extra={"pod": kept.pod.name, "error": str(error)})
+                log.warning("cannot store a log for now", extra={"pod": kept.pod.name, "error": str(error)})
 
     async def _copy(self, kept: _Log, *, follow: bool, to_the_end: bool) -> None:
         await self._flush(kept)

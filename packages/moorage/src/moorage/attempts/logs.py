@@ -247,4 +247,4 @@ def _errors(verb: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         kind = StorageFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
-        raise kind(f"could not {verb} the kept logs in {path}: {error.strerror or error}") from error
+        raise kind(f"could not {verb} the stored logs in {path}: {error.strerror or error}") from error

@@ -55,7 +55,7 @@ class LogTable:
         self._term, self._clock = term, clock
         self._segment_bytes = max(SEGMENT_MIN, keep_bytes // FULL_SEGMENTS)
         self._lock = threading.Lock()
-        self._database = LateDatabase(url, SCHEMA, name="the table of kept logs")
+        self._database = LateDatabase(url, SCHEMA, name="the table of stored logs")
 
     @property
     def _db(self) -> Database:

@@ -188,7 +188,7 @@ class Loop(ControlLoop[Key]):
         finally:
             _pass.reset(before)
         if current.is_full_look and current.has_written and not self.queue.is_waiting(key):
-            log.warning("a full look mended what was forgotten", extra={"controller": self.name, "key": str(key)})
+            log.warning("a full resync repaired a missed change", extra={"controller": self.name, "key": str(key)})
             if self._metrics is not None:
                 self._metrics.healed(self.name)
 

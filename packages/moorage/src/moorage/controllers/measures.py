@@ -42,13 +42,13 @@ RETRIES = Family(
 )
 HEALS = Family(
     name="moorage_reconcile_healed_total",
-    help="Passes of the regular full look that wrote what no change had told of: each is a defect that was mended",
+    help="Passes of the regular full resync that repaired a missed change: each is a defect",
     kind="counter",
     labels=("controller",),
     series_max=LOOPS_MAX,
 )
 LEADS = Family(
-    name="moorage_operator_leads", help="1 while this operator works, 0 while it stands by", series_max=1
+    name="moorage_operator_leads", help="1 while this operator works, 0 while it waits for the lease", series_max=1
 )
 FAMILIES = (PASSES, DEPTH, RETRIES, HEALS, LEADS, *CACHES, BUILD)
 

@@ -7,7 +7,7 @@ lifetimes; it shows the refusals of a normal day. They rank policies differently
 Points come from `Scoreboard`, the choice between equals from `winner`, both the extender's own, or all of it
 from the extender's handler (`Extender`), with the same outcome. Around it is a model of kube-scheduler: it
 looks at a part of the nodes (`numFeasibleNodesToFind`), adds its own scores where they are on, and takes one of
-the best at random. A pod that finds no node is refused and does not wait.
+the best at random. A pod that does not fit on any node is refused and does not wait.
 
 Columns of a trace, further ones are ignored:
 

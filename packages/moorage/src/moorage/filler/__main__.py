@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("fill", help="fill a volume once from a source")
     command.add_argument("--source", required=True, help="https://, s3://, gs://, or folder:/path")
     command.add_argument("--root", type=Path, required=True, help="where the volume is mounted")
-    command.add_argument("--revision", required=True, help="of what is to be filled")
+    command.add_argument("--revision", required=True, help="of the dataset")
     command.add_argument("--most-bytes", type=int, default=None)
     command.add_argument("--most-files", type=int, default=None)
     command.add_argument("--unpack", action="store_true")
@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--single-folder", default="")
     command.add_argument("--single-name", default="")
     command.set_defaults(work=_receive)
-    command = commands.add_parser("wait", help="do nothing, for whoever runs something beside it")
+    command = commands.add_parser("wait", help="do nothing, while a command is run in the container")
     command.set_defaults(work=_wait)
     return parser
 

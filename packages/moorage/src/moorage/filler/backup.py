@@ -309,7 +309,7 @@ def _unpack(tree: Tree, target: Target, name: str, wanted: str, progress: Progre
         while through.read(CHUNK):
             pass  # to the end, for the checksum
     if through.running.hexdigest() != wanted:
-        raise Corrupt(f"the backup {name} is not what was written: its checksum differs")
+        raise Corrupt(f"the backup {name} is damaged: its checksum differs")
     for path, mode in reversed(modes):
         tree.make_folder(path, mode & 0o777 | 0o700)
 

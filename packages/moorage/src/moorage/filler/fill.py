@@ -318,7 +318,7 @@ class _Fill:
                 if len(data) > entry.size:
                     raise SourceChanged(f"{shown(entry.path)} has become longer at the source")
             if len(data) < entry.size:
-                raise SourceFailed(f"{shown(entry.path)}: {entry.size:,} bytes were told, {len(data):,} came")
+                raise SourceFailed(f"{shown(entry.path)}: {entry.size:,} bytes expected, {len(data):,} received")
             self._take_room(len(data))
             digest = await asyncio.to_thread(self._write_small, part, bytes(data))
             self._progress.add(size=len(data))
@@ -345,7 +345,7 @@ class _Fill:
             os.close(fd)
         if entry.size is not None and size < entry.size:
             self._progress.add(size=-size)
-            raise SourceFailed(f"{shown(entry.path)}: {entry.size:,} bytes were told, {size:,} came")
+            raise SourceFailed(f"{shown(entry.path)}: {entry.size:,} bytes expected, {size:,} received")
         return size, running.hexdigest()
 
     def _write_small(self, part: str, data: bytes) -> str:

@@ -89,7 +89,7 @@ def _send_one(tree: Tree, entry: TreeEntry, name: str, write: IO[bytes], on_prog
     try:
         fd = tree.open(entry.path)
     except FileNotFoundError as error:
-        raise SourceChanged(f"{shown(entry.path)} went away while it was copied") from error
+        raise SourceChanged(f"{shown(entry.path)} was deleted while it was copied") from error
     running, left = hashlib.sha256(), entry.size
     _put(write, {"path": name, "size": entry.size, "mode": entry.mode, "mtime_ns": entry.mtime_ns})
     with failing(f"cannot read {shown(entry.path)}"), os.fdopen(fd, "rb") as file:
@@ -203,7 +203,7 @@ def _put(write: IO[bytes], message: dict[str, Any]) -> None:
         write.write(struct.pack(">I", len(data)) + data)
         write.flush()
     except OSError as error:
-        raise SourceFailed("the connection broke off; the same command goes on where it was") from error
+        raise SourceFailed("the connection broke off; the same command resumes the transfer") from error
 
 
 def _get(read: IO[bytes]) -> dict[str, Any]:
@@ -224,6 +224,6 @@ def _exactly(read: IO[bytes], size: int) -> bytes:
     while len(data) < size:
         chunk = read.read(size - len(data))
         if not chunk:
-            raise SourceFailed("the connection broke off; the same command goes on where it was")
+            raise SourceFailed("the connection broke off; the same command resumes the transfer")
         data += chunk
     return bytes(data)

@@ -40,11 +40,11 @@ class BudgetSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     Each user or tenant has a separate amount.
     """
 
-    users: Annotated[list[_Name], Meta(max_length=1000, description='Users; "*": everybody. Or `tenants`.')] = []
+    users: Annotated[list[_Name], Meta(max_length=1000, description='Users; "*": all users. Or `tenants`.')] = []
     tenants: Annotated[list[_Name], Meta(max_length=1000, description='Tenants; "*": all. Or `users`.')] = []
     period: Annotated[
         str, Meta(pattern="^(day|week|month)$", extra_json_schema={"enum": list(PERIODS)}),
-        Meta(description="It begins anew at midnight, on Mondays, or on the first. Default month."),
+        Meta(description="A new one begins at midnight, on Mondays, or on the first day. Default month."),
     ] = "month"  # fmt: skip
     time_zone: Annotated[
         str, Meta(max_length=64, description="Time zone in which periods begin, such as Asia/Tokyo. Default UTC.")
@@ -63,13 +63,13 @@ class BudgetSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     when_over: Annotated[
         str, Meta(pattern="^(warn|queue|refuse)$", extra_json_schema={"enum": list(ACTIONS)}),
         Meta(
-            description="Of new work once the budget is used: warn, queue (it waits behind others), or refuse."
-            " What is under way goes on. Default warn."
+            description="For new work once the budget is used: warn, queue (it waits behind others), or refuse."
+            " Running work continues. Default warn."
         ),
     ] = WARN  # fmt: skip
     notify: Annotated[
         list[Annotated[str, Meta(max_length=2048)]],
-        Meta(max_length=10, description="Who hears of it: https://… or mailto:ADDRESS."),
+        Meta(max_length=10, description="Receivers of notices: https://… or mailto:ADDRESS."),
     ] = []
 
 

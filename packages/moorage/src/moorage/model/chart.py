@@ -170,7 +170,7 @@ _TEXTS = {  # values that are texts, and what they mean
     "kubernetesUrl": "where people reach the Kubernetes API",
     "kubernetesCa": 'its certificate authority, PEM in base64, or "system"',
     "workspaceUrl": "addresses of workspaces: https://*.apps.example.org",
-    "ingressClass": "IngressClass of the server and of workspaces; empty: no Ingress is made for the server",
+    "ingressClass": "IngressClass of the server and of workspaces; empty: the server has no Ingress",
     "tlsSecret": "Secret of type kubernetes.io/tls for these Ingresses",
     "trustedProxies": "networks whose X-Forwarded headers are believed, with commas between them",
     "storageClass": "StorageClass of the server's volume; empty: the default",

@@ -57,7 +57,7 @@ class DatasetSource(Struct, frozen=True, rename="camel", omit_defaults=True):
             max_length=2048,
             pattern="^(s3|gs|https|http)://|^volume:|^upload:$",
             description="s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, https://… (ending in / it is listed as a folder),"
-            " volume:NAME[/FOLDER] of this namespace, or upload: for what its user sends.",
+            " volume:NAME[/FOLDER] of this namespace, or upload: for files that the user sends.",
         ),
     ]
     secret: Annotated[
@@ -82,8 +82,8 @@ class DatasetSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
         str,
         Meta(
             extra_json_schema={"enum": list(METHODS)},
-            description="How many nodes come to read it: shared (a ReadWriteMany volume), clone (a ReadWriteOnce"
-            " one that is filled and then cloned as ReadOnlyMany), or auto: by what the StorageClass can do.",
+            description="How many nodes read it: shared (a ReadWriteMany volume), clone (a ReadWriteOnce"
+            " one that is filled and then cloned as ReadOnlyMany), or auto: by the abilities of the StorageClass.",
         ),
     ] = AUTO
     readers: Annotated[
@@ -142,8 +142,8 @@ class DatasetStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
     filled_at: Annotated[str, _TIME, Meta(description="When it was filled.")] = ""
     revision: Annotated[str, Meta(description="Of the source that is, or is being, filled.")] = ""
     attempts: Annotated[int, _NATURAL, Meta(description="Filler Jobs that were started.")] = 0
-    stalled: Annotated[int, Meta(ge=0, description="Attempts one after another that got no further.")] = 0
-    mark: Annotated[int, Meta(ge=0, description="Bytes that stood when the last attempt began.")] = 0
+    stalled: Annotated[int, Meta(ge=0, description="Consecutive attempts without progress.")] = 0
+    mark: Annotated[int, Meta(ge=0, description="Bytes on the volume when the last attempt began.")] = 0
     progress: FillProgress | None = None
     readers: list[Reader] = []
     used_by: Annotated[list[Use], Meta(max_length=USED_BY_MAX)] = []
@@ -246,7 +246,9 @@ def check_dataset(name: str, spec: DatasetSpec, size: int) -> list[Fault]:
         message = "must be volume:NAME or volume:NAME/FOLDER, without .. in it"
         faults.append(Fault("spec.source.url", url, message))
     elif "@" in host:
-        message = "must hold no password: anybody who may see the Dataset would; name a Secret"
+        message = (
+            "must not contain a password, because all users who can read the Dataset would see it: name a Secret"
+        )
         faults.append(Fault("spec.source.url", url, message))
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in url):
         faults.append(Fault("spec.source.url", ascii(url), "must hold no control characters"))

@@ -84,7 +84,7 @@ class QuietSpan(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class QuietHours(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """When no notice is sent and nothing is suspended. This time does not count for reminders and suspension."""
+    """Times without notices and suspensions. This time does not count for reminders and suspension."""
 
     spans: Annotated[list[QuietSpan], Meta(min_length=1, max_length=32)]
     time_zone: Annotated[str, Meta(max_length=64, description="IANA name, such as Asia/Tokyo. Default UTC.")] = ""
@@ -122,7 +122,7 @@ class IdleNotify(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     targets: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=2048)]],
-        Meta(max_length=10, description="Told of everything: https://… (Slack's form) or mailto:ADDRESS."),
+        Meta(max_length=10, description="Receivers of all notices: https://… (Slack's form) or mailto:ADDRESS."),
     ] = []
     mail_domain: Annotated[
         str, Meta(max_length=253, description="Owner ada has the address ada@ this domain.")
@@ -326,7 +326,7 @@ def _check_quiet(quiet: QuietHours | None) -> list[Fault]:
                 message = f"must be one of {', '.join(DAYS)}"
                 faults.append(Fault(f"spec.quietHours.spans[{at}].days", day, message))
     if not faults and _is_always(_parse_quiet(quiet)):
-        message = "these spans cover the whole week: nobody would ever be told"
+        message = "these spans cover the whole week: notices would never be sent"
         faults.append(Fault("spec.quietHours.spans", "", message))
     return faults
 

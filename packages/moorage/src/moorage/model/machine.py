@@ -87,7 +87,7 @@ class MachineSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
         str,
         Meta(
             extra_json_schema={"enum": [FIFO, FAIR], "default": FIFO},
-            description="Who is let through first: who came first, or who used least lately.",
+            description="Which guest is first: the earliest, or that of the owner with the least recent usage.",
         ),
     ] = FIFO
     half_life_seconds: Annotated[
@@ -106,7 +106,7 @@ class Usage(Struct, frozen=True, rename="camel"):
     pending: Annotated[
         int, Meta(ge=0, description="Places in flight: between reservation and guest, or being made.")
     ] = 0
-    unplaced: Annotated[int, Meta(ge=0, description="Places offered for which no node has room.")] = 0
+    unplaced: Annotated[int, Meta(ge=0, description="Places offered that do not fit on any node.")] = 0
     unmanaged: Annotated[int, Meta(ge=0, description="Pods that name the type and never passed the webhook.")] = 0
 
 

@@ -449,7 +449,7 @@ def _check_template(template: Mapping[str, Any]) -> list[Fault]:
         faults.append(Fault(f"{where}.containers[0].image", "", "must be set: an image with python3"))
     for key in ("command", "args"):
         if first.get(key):
-            message = "must be left out: the worker runs there; what the items run is spec.command"
+            message = "must be left out: the worker runs there; the items run spec.command"
             faults.append(Fault(f"{where}.containers[0].{key}", " ".join(map(str, first[key]))[:80], message))
     return faults + _check_resources(first, f"{where}.containers[0].resources")
 

@@ -26,7 +26,7 @@ Level = Annotated[
     Meta(
         pattern="^(off|warn|fill|deny)$",
         extra_json_schema={"enum": list(LEVELS)},
-        description='"off" (quoted: bare, YAML reads it as false), warn, fill (write what is missing) or deny.',
+        description='"off" (quoted: bare, YAML reads it as false), warn, fill (add missing values) or deny.',
     ),
 ]
 Judged = Annotated[
@@ -74,11 +74,9 @@ class FillableRule(Struct, frozen=True, rename="camel", omit_defaults=True):
 class Escalation(Struct, frozen=True, rename="camel", omit_defaults=True):
     """More memory for the replacement of a pod that was killed for memory."""
 
-    max: Annotated[
-        Quantity, Meta(description="The most memory a container is given; from there on pods are held.")
-    ]
+    max: Annotated[Quantity, Meta(description="The most memory that a container gets; above it pods are held.")]
     factor: Annotated[
-        float, Meta(ge=1.1, le=10, description="What its memory is multiplied with, as often as it takes.")
+        float, Meta(ge=1.1, le=10, description="Factor of its memory, applied as often as needed.")
     ] = 2.0
 
 
@@ -156,7 +154,7 @@ class ExpectedNode(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     resources: Annotated[
         dict[str, Quantity],
-        Meta(min_length=1, description="What it offers, such as nvidia.com/gpu: 8; only GPUs are looked at."),
+        Meta(min_length=1, description="Resources that it offers, such as nvidia.com/gpu: 8; only GPUs count."),
     ]
     labels: Annotated[
         dict[str, str], Meta(description="Its labels; those that name a GPU type are looked at.")
@@ -170,8 +168,8 @@ class GuardrailPolicySpec(Struct, frozen=True, rename="camel", omit_defaults=Tru
     namespace_selector: Annotated[
         NamespaceSelector | None,
         Meta(
-            description="Namespaces it holds in, by their labels; none: in every namespace that bears"
-            " moorage.dev/guard=enabled. Others are never judged."
+            description="Namespaces of the policy, by their labels; none: every namespace with the label"
+            " moorage.dev/guard=enabled. Others are never checked."
         ),
     ] = None
     expected_nodes: Annotated[

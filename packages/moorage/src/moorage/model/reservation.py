@@ -52,7 +52,10 @@ class ReservationSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     ] = ""
     lead_seconds: Annotated[
         Annotated[int, Meta(ge=0, le=LEAD_MAX_SECONDS)] | None,
-        Meta(description="So long before, no guest without a time limit starts on what is kept. Default a day."),
+        Meta(
+            description="So long before the start, guests without a time limit no longer start on reserved"
+            " machines. Default a day."
+        ),
     ] = None
 
 
@@ -65,14 +68,15 @@ class Granted(Struct, frozen=True, rename="camel", kw_only=True):
     start: Annotated[str, _TIME, Meta(description="When the reservation starts.")] = field(name="from")
     end: Annotated[str, _TIME, Meta(description="When the reservation ends.")] = field(name="to")
     at: Annotated[
-        str, Meta(extra_json_schema={"format": "date-time"}, description="Since when: the earlier one goes first.")
+        str,
+        Meta(extra_json_schema={"format": "date-time"}, description="Since when: the earlier one has precedence."),
     ]
 
 
 class Blocker(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A guest on a machine that is reserved for another owner."""
 
-    owner: Annotated[str, Meta(description="Who owns the pod.")]
+    owner: Annotated[str, Meta(description="Owner of the pod.")]
     namespace: Annotated[str, Meta(description="Namespace of the pod.")]
     pod: Annotated[str, Meta(description="Name of the pod.")]
     until: Annotated[
@@ -87,10 +91,10 @@ class ReservationStatus(Struct, frozen=True, rename="camel", omit_defaults=True)
         str,
         Meta(
             extra_json_schema={"enum": list(PHASES)},
-            description="Pending, Preparing (machines are kept for it), Active, Expired or Refused.",
+            description="Pending, Preparing (machines are held for it), Active, Expired or Refused.",
         ),
     ] = ""
-    held: Annotated[int, Meta(ge=0, description="Machines kept now, those in use by their owner included.")] = 0
+    held: Annotated[int, Meta(ge=0, description="Machines held now, including those in use by their owner.")] = 0
     in_use: Annotated[int, Meta(ge=0, description="Machines that its owner's guests use.")] = 0
     shortfall: Annotated[
         int, Meta(ge=0, description="Machines missing: now, or before it starts those expected to be.")
@@ -98,7 +102,7 @@ class ReservationStatus(Struct, frozen=True, rename="camel", omit_defaults=True)
     full_at: Annotated[
         str, Meta(extra_json_schema={"format": "date-time"}, description="When nothing is missing any more.")
     ] = ""
-    blocked_by: Annotated[list[Blocker], Meta(max_length=20, description="Who is in the way.")] = []
+    blocked_by: Annotated[list[Blocker], Meta(max_length=20, description="Pods in the way.")] = []
     granted: Granted | None = None
     conditions: Annotated[list[Condition], _CONDITIONS] = []
     observed_generation: Annotated[

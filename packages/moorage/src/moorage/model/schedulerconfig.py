@@ -56,8 +56,8 @@ def kube_scheduler_configuration(
       that ignore the GPU resource, and explains why a node can never run the pod.
     - `weight` 5. A point of ours counts 10 x weight. For a pod that asks for GPUs and states no wishes one node
       gets points that nothing outvotes at any weight (`decide.winner`). For other pods a tenth of a node is 50,
-      above what one pod moves the default scores (LeastAllocated and BalancedAllocation, 200 together), and larger
-      weights would drown wishes that people stated: preferred affinity and spreading weigh up to 200. In a replay
+      more than one pod changes the default scores (LeastAllocated and BalancedAllocation, 200 together), and
+      larger weights would drown stated wishes: preferred affinity and spreading weigh up to 200. In a replay
       of a production trace without that one node, weight 1 was out-voted (22 of 44 eight-GPU pods rejected); from
       5 on it was 5, and more changed nothing.
     - `nodeCacheCapable`: names travel, not nodes. At 5,000 nodes that is 160 KB for 76 MB.

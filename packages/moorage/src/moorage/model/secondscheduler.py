@@ -1,6 +1,6 @@
 """A second kube-scheduler that asks our extender, for clusters whose own cannot be configured: pure builders.
 
-`kubectl apply -k deploy/scheduler` applies what `make_second_scheduler` returns, and so does
+`kubectl apply -k deploy/scheduler` applies the objects of `make_second_scheduler`, and so does
 `moor install --scheduler second`. The operator writes its configuration into the Secret SCHEDULER_SECRET; its pods
 start once that is there. The ConfigMap SCHEDULER_CONFIGMAP turns it on: where it is, the webhook names this
 scheduler in new GPU pods, and the operator in reservations of machines with GPUs.

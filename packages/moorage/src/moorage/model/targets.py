@@ -38,7 +38,7 @@ class Email(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 < len(self.to) <= RECIPIENTS_MAX:
-            raise UsageError(f"an e-mail goes to 1 to {RECIPIENTS_MAX} addresses, not {len(self.to)}")
+            raise UsageError(f"an e-mail has 1 to {RECIPIENTS_MAX} addresses, not {len(self.to)}")
         for address in self.to:
             if not is_email(address):
                 raise UsageError(
@@ -83,7 +83,7 @@ def parse_target(text: str) -> Target:
             try:
                 return Command(tuple(shlex.split(rest)))
             except ValueError as error:
-                raise UsageError(f"a command's arguments cannot be told apart: {error}") from error
+                raise UsageError(f"cannot split the arguments of the command: {error}") from error
     raise UsageError("invalid target: use https://…, mailto:… or command:…")
 
 

@@ -89,11 +89,11 @@ class TenantIngress(Struct, frozen=True, rename="camel", omit_defaults=True):
     """Under which hosts the team is reached."""
 
     domain: Annotated[
-        str, Meta(max_length=253, description="Hosts are this one or below it; nobody else may use them.")
+        str, Meta(max_length=253, description="Hosts are this one or below it, reserved for this tenant.")
     ] = ""
     class_name: Annotated[
         str,
-        Meta(max_length=253, description="IngressClass of its Ingresses: a controller of its own, if any."),
+        Meta(max_length=253, description="IngressClass of its Ingresses, if it has a separate controller."),
     ] = ""
     controller_namespace: Annotated[
         str, Meta(max_length=63, description="Where that controller runs; its pods may connect to the team's.")
@@ -105,7 +105,10 @@ class TimeSharing(Struct, frozen=True, rename="camel", omit_defaults=True):
 
     rule: Annotated[
         str,
-        Meta(extra_json_schema={"enum": ["fair"]}, description="fair: who used fewest GPUs lately is next."),
+        Meta(
+            extra_json_schema={"enum": ["fair"]},
+            description="fair: the user with the lowest recent GPU usage is next.",
+        ),
     ] = "fair"
     runs: Annotated[
         str,
@@ -116,7 +119,7 @@ class TimeSharing(Struct, frozen=True, rename="camel", omit_defaults=True):
         ),
     ] = "Asked"
     guaranteed_seconds: Annotated[
-        int, Meta(ge=1, le=2_592_000, description="Seconds of a turn that nobody ends. Default 7200.")
+        int, Meta(ge=1, le=2_592_000, description="Seconds of a turn that are guaranteed. Default 7200.")
     ] = 7200
     half_life_seconds: Annotated[
         int,
@@ -147,15 +150,16 @@ class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     defaults: TenantDefaults = TenantDefaults()
     admins: Annotated[Members, Meta(description="They may do all in the namespace, let others in.")] = Members()
     members: Annotated[Members, Meta(description="They run things.")] = Members()
-    viewers: Annotated[Members, Meta(description="They look; they see no Secrets.")] = Members()
+    viewers: Annotated[Members, Meta(description="They can read, but not Secrets.")] = Members()
     quota: Annotated[
-        dict[str, Quantity], Meta(description="What the team may use in all: a ResourceQuota's `hard`.")
+        dict[str, Quantity], Meta(description="The team's total limits: a ResourceQuota's `hard`.")
     ] = {}
     priority_classes: Annotated[
         list[Name],
         Meta(
-            description="PriorityClasses its pods may name, besides the cluster's default and moorage-default."
-            " Those that begin with `system-`, moorage-guest and moorage-reservation cannot be used by tenants.",
+            description="PriorityClasses its pods may name, in addition to the cluster's default and"
+            " moorage-default. Those that begin with `system-`, moorage-guest and moorage-reservation"
+            " cannot be used by tenants.",
         ),
     ] = []
     network: TenantNetwork = TenantNetwork()
@@ -165,8 +169,8 @@ class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
         str,
         Meta(
             extra_json_schema={"enum": ["Keep", "Delete"]},
-            description="Of the namespace, when the Tenant is deleted. Keep (default): it stays, its people lose"
-            " their roles, quota and NetworkPolicy stay. Delete: it goes with all that is in it.",
+            description="Deletion policy of the namespace. Keep (default): it stays, its people lose"
+            " their roles, quota and NetworkPolicy stay. Delete: it is deleted with all its objects.",
         ),
     ] = "Keep"
     restart_limit: Annotated[

@@ -89,9 +89,9 @@ class VolumeBackupStatus(Struct, frozen=True, rename="camel", omit_defaults=True
     last_success: Annotated[str, _TIME, Meta(description="When the last good backup ended.")] = ""
     next: Annotated[str, _TIME, Meta(description="When the next backup starts.")] = ""
     backups: Annotated[list[Kept], Meta(max_length=KEEP_MAX)] = []
-    restore_id: Annotated[str, Meta(description="The restore that was acted on last.")] = ""
+    restore_id: Annotated[str, Meta(description="The last restore that was started.")] = ""
     restore_phase: Annotated[str, Meta(description="Running, Done or Failed.")] = ""
-    restore_message: Annotated[str, Meta(description="What the restore did, or why it failed.")] = ""
+    restore_message: Annotated[str, Meta(description="The result of the restore, or why it failed.")] = ""
     conditions: Annotated[list[Condition], _CONDITIONS] = []
     observed_generation: Annotated[
         int, Meta(ge=0, description="The generation of the spec that this status describes.")

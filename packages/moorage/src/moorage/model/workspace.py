@@ -122,13 +122,15 @@ class App(Struct, frozen=True, rename="camel", omit_defaults=True):
     ] = []
     args: Annotated[list[str], _WORDS, Meta(description="Arguments of the command.")] = []
     port: Annotated[int, _PORT, Meta(description="Port that the application serves HTTP on.")] = 8888
-    path: Annotated[str, Meta(max_length=4096, pattern="^(/.*)?$", description="Where a person begins.")] = ""
+    path: Annotated[
+        str, Meta(max_length=4096, pattern="^(/.*)?$", description="First page of the application.")
+    ] = ""
     ready: Annotated[
         str,
         Meta(max_length=4096, pattern="^(/.*)?$", description="Answers 200 once it is ready. Default: the port."),
     ] = ""
     env: Annotated[list[Variable], Meta(max_length=200, extra_json_schema=_MAPPED)] = []
-    token: Annotated[TokenUse | None, Meta(description="Without: it has no sign-in of its own.")] = None
+    token: Annotated[TokenUse | None, Meta(description="None: it has no sign-in.")] = None
     image: Annotated[str, Meta(max_length=1024, description="Of a Workspace that names none.")] = ""
     home: Annotated[str, Meta(max_length=4096, pattern="^(/.*)?$", description="Where its home is mounted.")] = ""
     fs_group: Annotated[

@@ -27,7 +27,7 @@ async def mail(notice: Notice, target: Email, outbound: Outbound) -> None:
     """Raises NotDelivered. A cancelled try may still be carried out: smtplib has a separate thread."""
     server = outbound.mail
     if server is None:
-        raise NotDelivered("no mail server is set; the administrator sets MOORAGE_SMTP_URL", again=False)
+        raise NotDelivered("mail server not set; the administrator sets MOORAGE_SMTP_URL", again=False)
     message = make_message(notice, target, server.sender)
     await asyncio.to_thread(_talk, message, server, outbound.seconds)
 

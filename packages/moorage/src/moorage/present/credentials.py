@@ -17,7 +17,7 @@ def secret_command(name: str, namespace: str, url: str) -> str:
 
 
 def after_denial(secret: str) -> str:
-    """What to check when a source refused the credentials. `secret`: name of the Secret; "": none."""
+    """The check to make when a source refused the credentials. `secret`: name of the Secret, or ""."""
     if secret:
         return f"it refused the keys of Secret {secret!r}, or they may not read it"
     return "the dataset names no Secret with credentials"

@@ -18,10 +18,10 @@ from moorage_kube.quantity import format_bytes
 LINES_SHOWN = 20  # of the log, by the command that is offered
 SIGNALLED = 128  # a shell, and the kubelet, add the number of the signal
 MEANINGS = {
-    STOPPED: "the program was told to stop, and did not say that it had finished ($MOORAGE_DONE_FILE)",
+    STOPPED: "the program was asked to stop, and did not report that it had finished ($MOORAGE_DONE_FILE)",
     126: "the command exists, and cannot be executed: it has no execute permission, or is not a program",
     127: "the command was not found in the container",
-    130: "somebody or something interrupted the program (SIGINT)",
+    130: "a user or a program interrupted it (SIGINT)",
     134: "the program aborted itself (SIGABRT), often after a failed check in native code",
     135: "the program was killed by SIGBUS, often because /dev/shm or a disk is full",
     137: "the program was killed from outside (SIGKILL), often because its node had no memory left",
@@ -30,10 +30,10 @@ MEANINGS = {
 }
 START_FAILURES = frozenset({"StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError"})
 DISRUPTIONS = {
-    "EvictionByEvictionAPI": "its node was drained, or somebody evicted its pod",
+    "EvictionByEvictionAPI": "its node was drained, or a user evicted its pod",
     "PreemptionByScheduler": "a run of a higher priority took its place",
     "DeletionByTaintManager": "its node did not answer, or refuses its pod",
-    "DeletionByPodGC": "its node is gone",
+    "DeletionByPodGC": "its node was deleted",
     "TerminationByKubelet": "its node shut down, or had no room for it",
     "NodeLost": "its node did not answer",
 }
@@ -94,14 +94,14 @@ def ending_lines(run: RunView, *, public: bool) -> list[str]:
             _disrupted(run),
             "Its next attempt starts by itself, as soon as there is room",
         ]
-    log = [] if public else [f"What it printed last: `moor logs --tail {LINES_SHOWN} {run.name}`"]
+    log = [] if public else [f"Its last output: `moor logs --tail {LINES_SHOWN} {run.name}`"]
     match run.state:
         case State.SUCCEEDED:
             return log
         case State.DELETED if _verb(run) == "was deleted":
             return log
         case State.DELETED:
-            return ["It was deleted later; its facts and the end of its log are kept", *log]
+            return ["It was deleted later; its facts and the end of its log are stored", *log]
         case State.CANCELLED:
             return ["A cancelled run does not start again by itself", *log, *_again(run, public=public)]
     return [*_tries(run), *_why_failed(run), *log, *_again(run, public=public)]
@@ -178,7 +178,7 @@ def _disrupted(run: RunView) -> str:
     pod = _newest(run)
     is_interrupted = run.attempts[-1].reason == INTERRUPTED or (pod is not None and pod.exit_code == STOPPED)
     if is_interrupted and (pod is None or pod.reason not in DISRUPTIONS):
-        return "Its program ended after it was told to stop, and has not finished"
+        return "Its program ended after it was asked to stop, and has not finished"
     if pod is None or not pod.reason:
         return "Its pod was disrupted"
     if pod.reason in DISRUPTIONS:

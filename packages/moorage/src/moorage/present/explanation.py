@@ -33,7 +33,7 @@ LIKENESS = {
     "work": "same image and command",
     "name": "same name",
     "owner": "this owner's runs on the type",
-    "type": "everybody's runs on the type",
+    "type": "all users' runs on the type",
 }
 
 
@@ -49,7 +49,7 @@ def short_reason(explanation: Explanation, *, typed: bool = True) -> str:
     if explanation.refusals:
         first = explanation.refusals[0]
         if first.code == "unknown_gpu_type":
-            return f"no node has GPU type {' or '.join(explanation.gpu_types)}"
+            return f"GPU type {' or '.join(explanation.gpu_types)} not found"
         return first.message.partition(" asks for ")[2] or first.message
     if explanation.quota:
         return "quota exceeded"
@@ -87,7 +87,9 @@ def _short_of_machine(explanation: Explanation) -> str:
     if not machine.order:
         return f"waits for a machine {machine.group}/{machine.type}"
     if machine.waits_until is not None:
-        return f"what is free of {machine.group}/{machine.type} is reserved until {rfc3339(machine.waits_until)}"
+        return (
+            f"the free machines {machine.group}/{machine.type} are reserved until {rfc3339(machine.waits_until)}"
+        )
     if machine.used < machine.available:
         return f"a machine {machine.group}/{machine.type} is being given out"
     return f"all {machine.available} machines of type {machine.group}/{machine.type} are in use"
@@ -284,7 +286,7 @@ def _missing_section(explanation: Explanation) -> Section | None:
     if not explanation.missing or explanation.refusals or explanation.obstacles:
         return None
     return Section(
-        heading="What is missing", rows=tuple((_missing_text(missing),) for missing in explanation.missing)
+        heading="Missing resources", rows=tuple((_missing_text(missing),) for missing in explanation.missing)
     )
 
 
@@ -302,7 +304,7 @@ def _holders_section(explanation: Explanation) -> Section | None:
         return None
     left = len(explanation.held_by) - HOLDERS_SHOWN
     return Section(
-        heading="Who holds it",
+        heading="Current holders",
         rows=tuple(held_row(held, explanation.now) for held in explanation.held_by[:HOLDERS_SHOWN]),
         more=f"and {left} more" if left > 0 else "",
     )
@@ -371,7 +373,7 @@ def _line_section(explanation: Explanation) -> Section | None:
     order = "the scheduler tries them first; a smaller one may pass a larger"
     if explanation.machine is not None:
         is_fair = explanation.machine.order == FAIR
-        order = "who used least lately goes first" if is_fair else "who came first goes first"
+        order = "the owner with the least recent usage is first" if is_fair else "the earliest is first"
     rows = tuple(
         (
             waiter.owner,
@@ -416,7 +418,7 @@ def start_lines(explanation: Explanation) -> list[str]:
     if explanation.machine is not None and not explanation.machine.known:
         return ["It cannot start until this is fixed"]
     if explanation.held_by:
-        return ["When it can start is not known: the holders of what it needs set no `--time`"]
+        return ["When it can start is not known: the runs that hold it have no `--time`"]
     return ["When it can start is not known"]
 
 
@@ -438,8 +440,8 @@ def _earliest_text(explanation: Explanation, earliest: Earliest) -> str:
         return f"It could start {after}now" + (f", on {earliest.node}" if earliest.node else "")
     span = format_duration(earliest.at - explanation.now)
     return (
-        f"It could start {after}at {moment_text(earliest.at)} (in {span}){where}, if all keep their time limits;"
-        " earlier if somebody ends sooner"
+        f"It could start {after}at {moment_text(earliest.at)} (in {span}){where}, if all runs reach their"
+        " time limits; earlier if one ends sooner"
     )
 
 

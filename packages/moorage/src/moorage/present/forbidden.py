@@ -112,7 +112,7 @@ def plain(message: str) -> str:
 
 
 def way_out(refusal: Refusal, person: str, teams: Sequence[Membership], *, command: str = "") -> str:
-    """What the refused user can do: work in another namespace, or ask a person who can grant the right."""
+    """Advice for the refused user: work in another namespace, or ask a person with the right to grant it."""
     who = person or refusal.user
     doing = refusal.doing(command)
     if doing.endswith("nodes"):

@@ -36,7 +36,7 @@ def way_to_mount(mount: FailedMount, namespace: str, pod: str) -> str:
     events = f"every try is in its events: `kubectl describe pod {pod} -n {namespace}`"
     if source is None or source.kind != "PersistentVolumeClaim":
         return f"Its node tries again by itself; {events}"
-    users = f"`moor volume list -n {namespace}` says who mounts it"
+    users = f"`moor volume list -n {namespace}` shows the pods that mount it"
     if mount.reason == FAILED_ATTACH and any(words in mount.message for words in _IN_USE):
         return f"The volume {source.name} is in use on another node, and must be free there first: {users}"
     return f"Its node tries again by itself: {users}, and {events}"

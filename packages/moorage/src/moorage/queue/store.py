@@ -464,7 +464,7 @@ class Store:
                 f"SELECT total, closed, namespace FROM maps WHERE id = ?{self._db.locking(' FOR UPDATE')}", of
             )
             if not map_rows:
-                raise NotFound("the map is gone")
+                raise NotFound("the map was deleted")
             total, closed, namespace = map_rows[0]
             if request is not None and (
                 additions := self._db.rows(
@@ -677,7 +677,7 @@ class Store:
         clause = self._db.locking(" FOR UPDATE") if lock else ""
         stored = self._first(self._db.rows(f"{_MAPS} WHERE id = ?{clause}", of))
         if stored is None:
-            raise NotFound("the map is gone")
+            raise NotFound("the map was deleted")
         return stored
 
     def _first(self, rows: Sequence[Row]) -> Stored | None:

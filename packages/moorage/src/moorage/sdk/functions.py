@@ -48,7 +48,7 @@ def check_sendable(function: bytes) -> None:
     with zipfile.ZipFile(io.BytesIO(function)) as archive:
         if what := next(filter(None, (credential_in(archive.read(name)) for name in archive.namelist())), None):
             raise UsageError(
-                f"the function is not sent: it holds {what}, and everyone in the namespace can read functions",
+                f"the function is not sent: it contains {what}, and all namespace members can read functions",
                 hint="put that into a Secret, mount it, and read it inside the function",
             )
 

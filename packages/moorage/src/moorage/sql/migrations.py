@@ -74,7 +74,7 @@ def migrations(dialect: str, schema: Schema) -> list[Migration]:
             sql = file.read_text(encoding="utf-8")
             readable = _READABLE.match(sql)
             if readable is None:
-                raise StorageError(f"migration {file.name} does not say by whom the schema stays readable")
+                raise StorageError(f"migration {file.name} does not name the versions that can read the schema")
             steps.append(Migration(int(named[1]), sql, int(readable[1])))
     steps.sort(key=lambda step: step.number)
     if [step.number for step in steps] != list(range(1, len(steps) + 1)):

@@ -181,7 +181,7 @@ class PostgresDatabase:
             if isinstance(exc, errors.DiskFull):
                 raise StorageFull(
                     f"could not {verb} {self.name}: its disk is full",
-                    hint="free some space; what was written is kept",
+                    hint="free some space; the data written so far is safe",
                 ) from exc
             raise StorageError(f"could not {verb} {self.name}: {exc}") from exc
 

@@ -57,7 +57,7 @@ class SqliteDatabase:
         if durable:
             refuse_less(self._path)
         elif problem := find_problem(self._path, deep=False):
-            log.warning("a database has lost what it held", extra={"path": str(self._path), "problem": problem})
+            log.warning("a database has lost its data", extra={"path": str(self._path), "problem": problem})
         make_private(self._path)
         self._high_water.begin()
         with self._errors("open"):

@@ -14,7 +14,7 @@ TABLES_MAX = 40  # schemas, and three verbs of each
 
 SECONDS = Family(
     name="moorage_sql_duration_seconds",
-    help="Time of an SQL statement or of the end of a transaction, by what the database holds and what was done",
+    help="Time of an SQL statement or of the end of a transaction, by the use of the database and the verb",
     kind="histogram",
     labels=("database", "verb"),
     series_max=TABLES_MAX,

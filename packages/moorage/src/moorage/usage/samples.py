@@ -137,7 +137,7 @@ class SampleStore:
     def __init__(self, where: Path | str, *, kept: Kept | None = None) -> None:
         self._lock = threading.Lock()
         self._kept = kept or Kept()
-        self._database = LateDatabase(where, SCHEMA, name="the history of what pods use")
+        self._database = LateDatabase(where, SCHEMA, name="the history of pods' usage")
         self._numbers: dict[str, int] = {}  # by uid, of pods that readings were added of
         if not is_postgres(where):
             self._database.use()

@@ -435,7 +435,7 @@ class Webhook:
         except BodyTooLong as error:
             return PlainTextResponse(str(error), 413, {"connection": "close"})
         except ClientLeft:
-            return PlainTextResponse("the client has gone", 400)
+            return PlainTextResponse("the client closed the connection", 400)
         try:
             asked = parse_json(body, _Review, bytes_max=_BODY_MAX_BYTES).request
         except DocumentError as error:
@@ -472,7 +472,7 @@ class Webhook:
             try:
                 account = await self._api.get(SERVICEACCOUNTS, name, PEOPLE_NAMESPACE)
             except (ApiError, OSError) as error:
-                log.warning("cannot tell whose account this is", extra={"account": name, "error": str(error)})
+                log.warning("cannot read the owner of this account", extra={"account": name, "error": str(error)})
                 return asked
         person = person_in(account)
         return msgspec.structs.replace(asked, user_info=_User(person, user.groups)) if person else asked

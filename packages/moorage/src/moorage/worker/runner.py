@@ -314,7 +314,7 @@ def end_after_stop(code: int, done_file: str) -> int:
         return 0
     if code == 0:
         say(
-            "interrupted: the program was told to stop and did not say that it had finished ($"
+            "interrupted: the program was asked to stop and did not report that it had finished ($"
             + DONE_FILE_ENV
             + ")"
         )

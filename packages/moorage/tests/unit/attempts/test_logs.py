@@ -84,5 +84,5 @@ def test_a_key_tells_its_pod_and_is_no_other_logs(tmp_path, uid, container):
 
 def test_what_the_disk_refuses_is_a_storage_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="could not write the kept logs"):
+    with pytest.raises(StorageError, match="could not write the stored logs"):
         LogFolder(tmp_path / "file", keep_bytes=KEEP).append("p1", b"x\n")

@@ -101,7 +101,7 @@ def test_what_a_lost_node_never_reported_is_shown_as_unknown(gone):
 def test_the_kept_log_is_printed_and_says_where_it_begins(gone):
     done = gone("logs", "train")
     assert (done.code, done.out) == (0, "one\ntwo\n")
-    assert done.err == "note: earlier lines of train-x were dropped: the last 1Mi are kept\n"
+    assert done.err == "note: earlier lines of train-x were dropped: the last 1Mi are stored\n"
     assert gone("logs", "train", "--tail", "1") == type(done)(0, "two\n", "")
 
 

@@ -445,7 +445,7 @@ def test_a_map_is_scaled(typed):
     assert typed("scale", "m", "4").out == "m may have 4 workers\n"
     assert typed.api.objects[("mapjobs", "default", "m")]["spec"]["parallelism"] == 4
     done = typed("scale", "none", "1")
-    assert done.err.splitlines()[0] == "error: map 'none' in namespace default has no workers of its own"
+    assert done.err.splitlines()[0] == "error: map 'none' in namespace default has no MapJob"
     assert typed("scale", "m", "0").code == 2
 
 
@@ -460,7 +460,7 @@ def test_a_program_without_a_kubeconfig_attaches_to_a_map_by_the_server(typed, s
         assert items.add(["c"], close=True) == 3
         with pytest.raises(Conflict, match="is closed"):
             items.add(["d"])
-        with pytest.raises(NotFound, match="has no workers of its own"):
+        with pytest.raises(NotFound, match="has no MapJob"):
             items.scale(2)  # this server has no cluster
         typed.work("m")
         assert [result["twice"][0] for result in items.results()] == ["a", "b", "c"]

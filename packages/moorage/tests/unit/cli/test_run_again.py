@@ -82,7 +82,7 @@ def test_a_run_that_keeps_no_options_cannot_be_run_again(cluster):
     done = cluster("rerun", "train")
     assert (done.code, done.err) == (
         2,
-        "error: run train cannot be run again: its options were not kept\n"
+        "error: run train cannot be run again: its options were not saved\n"
         "hint: see its command with moor show train, and type it after moor run\n",
     )
     missing = cluster("rerun", "nope")

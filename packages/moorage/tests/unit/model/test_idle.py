@@ -50,7 +50,7 @@ def test_every_mistake_is_named_at_once():
         ({"idle": {"gpuBelow": 200}}, Fault("spec.idle.gpuBelow", "", "Expected `float` <= 100.0")),
         (
             {"quietHours": {"spans": [{"start": "00:00", "end": "00:00"}]}},
-            Fault("spec.quietHours.spans", "", "these spans cover the whole week: nobody would ever be told"),
+            Fault("spec.quietHours.spans", "", "these spans cover the whole week: notices would never be sent"),
         ),
     ],
 )

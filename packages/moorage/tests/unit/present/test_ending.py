@@ -90,7 +90,7 @@ def text_of(job, *pods, kept=()) -> str:
 
 
 FAILED = "run lab/train failed at 05 Jan 11:55 UTC (5m ago), after 55m on n1\n"
-LOG = "What it printed last: `moor logs --tail 20 train`"
+LOG = "Its last output: `moor logs --tail 20 train`"
 AGAIN = "To run it again: `moor rerun train`"
 
 
@@ -224,7 +224,7 @@ def test_a_run_that_was_told_to_stop_says_so_and_starts_again():
     explanation = ask(a_job(reason="PodFailurePolicy", message=message), a_pod(STOPPED))
     assert explain_text(explanation) == (
         "run lab/train is restarting: attempt 1 was disrupted\n"
-        "Its program ended after it was told to stop, and has not finished\n"
+        "Its program ended after it was asked to stop, and has not finished\n"
         "Its next attempt starts by itself, as soon as there is room"
     )
 
@@ -236,7 +236,7 @@ def test_a_deleted_run_says_how_it_ended_before():
     text = explain_text(explain(a_pod(), nodes=(), pods=(), now=NOON, run=run))
     assert text == (
         "run lab/train failed at 05 Jan 11:55 UTC (5m ago)\n"
-        f"It was deleted later; its facts and the end of its log are kept\n{LOG}"
+        f"It was deleted later; its facts and the end of its log are stored\n{LOG}"
     )
 
 

@@ -116,7 +116,7 @@ def test_the_text_is_the_view_laid_out():
     explanation = ask(a_pod(), [a_node(), a_node("n2", unschedulable=True)], pods)
     view, text = explanation_view(explanation), explain_text(explanation)
     assert text.startswith("\n".join((view.headline, *view.advice, "", "")))
-    assert [section.heading for section in view.sections] == ["What is missing", "Who holds it", "", "Nodes"]
+    assert [section.heading for section in view.sections] == ["Missing resources", "Current holders", "", "Nodes"]
     holders = view.sections[1]
     assert (len(holders.rows), holders.more) == (15, "and 25 more")
     for section in view.sections:
@@ -275,7 +275,7 @@ def test_a_guest_is_told_who_has_the_machines_its_turn_and_when():
     assert found.earliest.at == NOON + 3 * HOUR
     text = explain_text(found)
     assert text.startswith("run lab/me waits for a machine: all 1 machines of type vision/one are in use")
-    assert "In line: 1 ahead of it (who came first goes first)" in text
+    assert "In line: 1 ahead of it (the earliest is first)" in text
     assert "moorage.dev/machine" not in text
 
 

@@ -35,7 +35,7 @@ def test_a_guest_held_back_by_the_calendar_is_told_for_whom_and_until_when() -> 
     assert found.state == "gated"
     assert found.earliest is not None
     assert found.earliest.at.isoformat() == "2026-11-22T12:00:00+00:00"
-    assert short_reason(found) == "what is free of gpu/big is reserved until 2026-11-22T12:00:00Z"
+    assert short_reason(found) == "the free machines gpu/big are reserved until 2026-11-22T12:00:00Z"
     assert WHY in explain_text(found).splitlines()
     machine = make_explanation(found).machine
     assert machine is not None

@@ -111,6 +111,6 @@ def test_a_function_with_a_token_in_it_is_not_sent_to_a_cluster(tmp_path, monkey
     (tmp_path / "tokened.py").write_text("TOKEN = 'hf_" + "x1" * 17 + "'\ndef run(x): return x")
     functions.check_sendable(functions.pack("plain:run"))
     packed = functions.pack("tokened:run")  # for this machine
-    with pytest.raises(UsageError, match="holds a token of Hugging Face") as refused:
+    with pytest.raises(UsageError, match="contains a token of Hugging Face") as refused:
         functions.check_sendable(packed)
     assert "Secret" in refused.value.hint

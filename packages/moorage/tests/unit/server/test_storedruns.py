@@ -175,7 +175,7 @@ async def test_where_the_beginning_is_cut_the_log_says_how_much_is_kept(ada):
     many = b"".join(b"2026-11-21T12:00:00Z %d a line of a long log\n" % at for at in range(60_000))
     await ada.keep(many)
     first, second = (await ada(f"{ONE}/logs")).text.splitlines()[:2]
-    assert first == "--- earlier lines of train-x were dropped: the last 1Mi are kept"
+    assert first == "--- earlier lines of train-x were dropped: the last 1Mi are stored"
     assert second.endswith("a line of a long log")
     assert "---" not in (await ada(f"{ONE}/logs?tail=5")).text
     assert "---" not in (await ada("/jobs/lab/train/log")).text  # as its end alone is shown there
@@ -187,7 +187,7 @@ async def test_where_the_beginning_is_cut_the_log_says_how_much_is_kept(ada):
 async def test_the_page_marks_where_a_kept_log_begins(ada):
     few = b"".join(b"2026-11-21T12:00:00Z %d %s\n" % (at, b"<" * 6000) for at in range(300))
     await ada.keep(few)
-    mark = '<span class="cut">earlier lines of train-x were dropped: the last 1Mi are kept</span>\n'
+    mark = '<span class="cut">earlier lines of train-x were dropped: the last 1Mi are stored</span>\n'
     first, second = (await ada("/jobs/lab/train/log")).text.split("\n")[:2]
     assert f"{first}\n" == mark
     assert second.endswith("&lt;")

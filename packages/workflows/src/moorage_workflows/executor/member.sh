@@ -77,7 +77,7 @@ while :; do
     wait_for "$pid"
     pid=
     if [ "$code" -eq 0 ] && [ -n "$stopping" ] && [ ! -e "$MOORAGE_DONE_FILE" ]; then
-        say "interrupted: the program was told to stop and did not say that it had finished (\$MOORAGE_DONE_FILE)"
+        say "interrupted: the program was asked to stop and did not report that it had finished (\$MOORAGE_DONE_FILE)"
         leave 85
     fi
     [ "$code" -ne 0 ] && [ "$retries" -gt 0 ] && [ -z "$stopping" ] || leave "$code"

@@ -96,7 +96,7 @@ if [ $# -gt 0 ] && find_program "$1"; then
         kill -0 "$pid" 2>/dev/null || break
     done
     if [ "$code" -eq 0 ] && [ -n "$told" ] && [ ! -e "$MOORAGE_DONE_FILE" ]; then
-        say "interrupted: the program was told to stop and did not say that it had finished (\$MOORAGE_DONE_FILE)"
+        say "interrupted: the program was asked to stop and did not report that it had finished (\$MOORAGE_DONE_FILE)"
         code=85
     fi
 else

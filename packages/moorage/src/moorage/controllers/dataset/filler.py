@@ -145,7 +145,7 @@ def pod_beside(claim: Mapping[str, Any], pods: Sequence[Obj]) -> Obj | None:
         if (group := labels_of(obj).get(MACHINE_GROUP_LABEL)) and MACHINE_GROUP_LABEL in tolerated:
             raise UsageError(
                 f"volume {claim['metadata']['name']} is in use by pod {pod.name} on node {pod.node}, "
-                f"which is kept for the machines of {group}: no other pod may use it there",
+                f"which is reserved for the machines of {group}: other pods cannot use it there",
                 hint="wait for the end of that pod, or use a volume that many nodes may mount (ReadWriteMany)",
             )
         return obj

@@ -249,7 +249,7 @@ def _plan_fill(seen: Seen, status: NewStatus) -> Plan:
         )
     if not claim.ours:
         return _failed(
-            status, "NameTaken", f"a volume {dataset.claim!r} that is not this dataset's stands in its way"
+            status, "NameTaken", f"a volume {dataset.claim!r} that belongs to another owner exists already"
         )
     if claim.deleting:
         return _filling(status, "VolumeGoing", "its volume is being deleted", phase=PENDING, again=WAIT_SECONDS)
@@ -258,7 +258,7 @@ def _plan_fill(seen: Seen, status: NewStatus) -> Plan:
     stranger = next((attempt for attempt in seen.attempts if not attempt.ours), None)
     if stranger is not None:
         return _failed(
-            status, "NameTaken", f"a Job {stranger.name!r} that is not this dataset's stands in its way"
+            status, "NameTaken", f"a Job {stranger.name!r} that belongs to another owner exists already"
         )
     stale = [attempt for attempt in mine if attempt.revision != status.revision]
     current = sorted((a for a in mine if a.revision == status.revision), key=lambda attempt: attempt.number)
@@ -341,7 +341,7 @@ def _publish(seen: Seen, status: NewStatus, done: AttemptSeen) -> Plan:
             status, "Cloning", "a clone that many nodes can read is made", (MakeClone(),), phase=PUBLISHING
         )
     if not seen.clone.ours:
-        return _failed(status, "NameTaken", "a volume that is not this dataset's stands in its clone's way")
+        return _failed(status, "NameTaken", "the clone's volume exists already and belongs to another owner")
     waits = seen.storage is not None and seen.storage.waits
     if seen.clone.phase != "Bound" and not waits:
         return _filling(status, "Cloning", "the clone is being made", phase=PUBLISHING, again=WAIT_SECONDS)
@@ -361,7 +361,9 @@ def _plan_ready(seen: Seen, status: NewStatus) -> Plan:
     if seen.claim is None:
         return Plan(
             status=replace(status, phase=FAILED),
-            ready=Word(status=False, reason="VolumeLost", message="its volume is gone: make the dataset anew"),
+            ready=Word(
+                status=False, reason="VolumeLost", message="its volume was deleted: create the dataset again"
+            ),
         )
     if wanted and not seen.shareable and not has_finalizer:
         actions.append(SetFinalizer(True))
@@ -399,7 +401,7 @@ def _reader(seen: Seen, each: ReaderSeen) -> Reader:
     if seen.shareable:
         return Reader(tenant=each.tenant, namespace=each.namespace, message=seen.shareable)
     if each.claim_phase and not each.claim_ours:
-        taken = f"a volume {each.claim!r} that is not ours stands in its way there"
+        taken = f"a volume {each.claim!r} that belongs to another owner exists there"
         return Reader(tenant=each.tenant, namespace=each.namespace, message=taken)
     return Reader(
         tenant=each.tenant, namespace=each.namespace, claim=each.claim, ready=each.claim_phase == "Bound"

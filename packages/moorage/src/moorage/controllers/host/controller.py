@@ -38,8 +38,11 @@ class HostController(Controller):
         if ingress is None or not taken or not await self._is_guarded(key.namespace):
             return None
         for host, oldest in taken:
-            text = f"{host} belongs to namespace {oldest.namespace}, whose Ingress {oldest.name} named it first"
-            await self._events.record(ingress, "Warning", REASON, f"{text}: remove it from this Ingress")
+            text = (
+                f"{host} belongs to namespace {oldest.namespace}: its Ingress {oldest.name} was the first"
+                " with this host; remove it from this Ingress"
+            )
+            await self._events.record(ingress, "Warning", REASON, text)
         return None
 
     def _sharing(self, ingress: Obj) -> set[Key]:

@@ -314,7 +314,7 @@ class MachineController(Controller):
                 await self._promise(reservation, guest, pods)
                 mark = {"metadata": {"labels": {PLACE_PREFIX + guest.uid: pool.group}}}
                 await self._api.patch(NODES, reservation.node, mark)
-                message = f"The place on {guest.place} was lost; it goes on to {reservation.node}"
+                message = f"The place on {guest.place} was lost; the new place is on {reservation.node}"
                 await self._events.record(pods[guest.uid], "Warning", "PlaceLost", message)
             case Unmark(node, label):
                 await self._api.patch(NODES, node, {"metadata": {"labels": {label: None}}})

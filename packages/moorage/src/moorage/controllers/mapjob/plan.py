@@ -278,7 +278,7 @@ class _Pass:
             "Queue": "twice as many workers as Kueue has admitted",
         }[binding]
         if not self.items.total:
-            return 0, Word(status=False, reason="NoItems", message="no items were added yet")
+            return 0, Word(status=False, reason="NoItems", message="the map has no items yet")
         if not (self.items.ready + self.items.waiting + self.items.leased) and self.items.large:
             message = f"{self.items.large} items need more memory than these workers have"
             return wanted, Word(status=wanted > 0, reason="NeedsMemory", message=message)
@@ -491,4 +491,4 @@ def _advice(cause: str, pod: PodSeen, count: int) -> str:
         NO_START: "check the image's name, its pull secret, and that it has python3 in PATH",
         FAULT: "this is a fault of Moorage's worker: report it with the pod's log",
     }[cause]
-    return f"{count} workers in a row, {pod.name} the last: {what}. What to do: {todo}"
+    return f"{count} workers in a row, {pod.name} the last: {what}. To fix it: {todo}"

@@ -50,6 +50,6 @@ def plan(classes: Iterable[Mapping[str, Any]]) -> tuple[Action, ...]:
             name, value = other["metadata"]["name"], int(other.get("value") or 0)
             text = f"pods of {name}, the cluster's default, push out the reservations of machines: "
             text += f"create a PriorityClass of the value {value} with preemptionPolicy Never and the label "
-            text += "moorage.dev/stand-in=true, and guarded namespaces get it in its place"
+            text += "moorage.dev/stand-in=true, and guarded namespaces use it instead"
             actions.append(Warn(name, text))
     return tuple(actions)

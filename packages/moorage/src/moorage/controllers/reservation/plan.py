@@ -158,10 +158,10 @@ def why_it_leaves(leave: Leave[Guest]) -> str:
 def _sentence(phase: str, hold: Hold) -> str:
     terms, what = hold.terms, f"{hold.terms.count} {hold.booking.type}"
     sentences = {
-        PENDING: f"{what} will be kept from {rfc3339(terms.start)} to {rfc3339(terms.end)}",
+        PENDING: f"{what} will be reserved from {rfc3339(terms.start)} to {rfc3339(terms.end)}",
         PREPARING: f"No guest without a time limit starts on {what} any more",
-        ACTIVE: f"{what} are kept until {rfc3339(terms.end)}",
-        EXPIRED: f"It ended at {rfc3339(terms.end)}: nothing is kept any more",
+        ACTIVE: f"{what} are reserved until {rfc3339(terms.end)}",
+        EXPIRED: f"It ended at {rfc3339(terms.end)}: the machines are released",
     }
     return sentences[phase]
 

@@ -199,7 +199,7 @@ def failed_status(pod: Obj, *, now: datetime) -> Obj:
 
 
 def disrupted_status(pod: Obj, to: str, *, now: datetime) -> Obj | None:
-    """The status that says of a pod that it is ended for another run's turn; None: it says so already."""
+    """The status of a pod that ends for another run's turn; None if it is set already."""
     if is_condition_true(pod, "DisruptionTarget"):
         return None
     conditions = with_condition(
@@ -208,7 +208,7 @@ def disrupted_status(pod: Obj, to: str, *, now: datetime) -> Obj | None:
         "True",
         now=rfc3339(now),
         reason=TURN_REASON,
-        message=f"it gives its place to {to}, whose turn it is",
+        message=f"{to} is next in turn and gets its place",
     )
     return {"status": {"conditions": conditions}}
 

@@ -118,7 +118,7 @@ def plan(seen: Observed) -> Plan:
     mine = own_nodes(spec, seen.nodes)
     actions += _taint_nodes(name, mine, seen.nodes)
     if (spec.get("cpuNodes") or {}).get("selector") and not mine:
-        message = "No node without GPUs bears the labels of cpuNodes: pods without GPUs wait"
+        message = "No node without GPUs has the labels of cpuNodes: pods without GPUs wait"
         return Plan(actions=tuple(actions), ready=False, reason="NoNodes", message=message, people=len(people))
     return Plan(actions=tuple(actions), people=len(people), nodes=len(mine))
 

@@ -377,7 +377,7 @@ def _standing(seen: Seen, foreign: str) -> Standing:
     pod = alive[-1] if alive else None
     if not seen.view.spec.running and not seen.fault:
         if pod is None:
-            return Standing(STOPPED, "Stopped", "it is stopped; its home is kept")
+            return Standing(STOPPED, "Stopped", "it is stopped; its home remains")
         return Standing(STOPPING, "Stopping", "its processes are being asked to end", pod)
     if seen.fault:
         return Standing(FAILED, seen.fault_reason, seen.fault)
@@ -389,7 +389,7 @@ def _standing(seen: Seen, foreign: str) -> Standing:
     asked = seen.view.spec.resources.gpu_type
     if gpu_terms(asked, seen.gpu_types) is None:
         there = ", ".join(sorted({gpu_type.value for gpu_type in seen.gpu_types})) or "none"
-        return Standing(WAITING, "UnknownGpuType", f"no node has GPUs of type {asked!r}; there are: {there}")
+        return Standing(WAITING, "UnknownGpuType", f"GPU type {asked!r} not found; available: {there}")
     if pod is None:
         return _without_pod(seen)
     if is_deleting(pod):
@@ -535,7 +535,7 @@ def _events_of(seen: Seen, standing: Standing) -> Iterator[Event]:
         case "Running":
             yield Event("Normal", "Ready", "the workspace can be opened")
         case "Stopped" if before.phase:
-            yield Event("Normal", "Stopped", "the workspace is stopped; its home is kept")
+            yield Event("Normal", "Stopped", "the workspace is stopped; its home remains")
         case "Waiting":
             yield Event("Normal", f"WaitsFor{standing.reason}", standing.message[:900])
         case "Failed":

@@ -38,9 +38,9 @@ def make_machine_objects() -> list[Obj]:
     binds the role that writes in it.
     """
     descriptions = {
-        RESERVATION_PRIORITY: "Holds a place for a machine's guest. Autoscalers ignore what is lower.",
+        RESERVATION_PRIORITY: "Holds a place for a machine's guest. Autoscalers ignore lower priorities.",
         GUEST_PRIORITY: "Takes the place of a machine's reservation.",
-        DEFAULT_PRIORITY: "Pods that name no class: they do not push out what holds a machine's place.",
+        DEFAULT_PRIORITY: "Pods that name no class: they do not preempt the reservation pods of machines.",
         OVER_BUDGET_PRIORITY: "Work of those whose budget is used up: it waits behind that of others.",
     }
     values = {RESERVATION_PRIORITY: RESERVATION_VALUE, OVER_BUDGET_PRIORITY: OVER_BUDGET_VALUE}

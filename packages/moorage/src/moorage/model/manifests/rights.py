@@ -38,12 +38,12 @@ TENANT_OBJECT = "moorage-tenant"  # name of a tenant's ResourceQuota and Network
 _NETWORKING = "networking.k8s.io"
 # creation cannot be tied to a name; what others made can be neither changed nor deleted
 TENANT_RULES = (
-    Rule(group=GROUP, resources=("tenants/status",), verbs=("patch",), why="what it reports of them"),
+    Rule(group=GROUP, resources=("tenants/status",), verbs=("patch",), why="status of its objects"),
     Rule(
         group=GROUP,
         resources=("tenants/finalizers",),
         verbs=("update",),
-        why="a namespace that goes with its Tenant is owned by it",
+        why="owner references of namespaces that are deleted with their Tenant",
     ),
     Rule(resources=("namespaces",), verbs=("get", "create", "patch"), why="tenants' namespaces, and their labels"),
     Rule(resources=("resourcequotas",), verbs=(*LIST, "create"), why="a tenant's quota"),
@@ -228,7 +228,7 @@ def make_workflow_roles() -> list[Obj]:
     ]
 
 
-KUBELETS_RULE = Rule(resources=("nodes/stats",), verbs=("get",), why="what pods and volumes use")
+KUBELETS_RULE = Rule(resources=("nodes/stats",), verbs=("get",), why="usage of pods and volumes")
 
 
 def make_kubelets_account() -> list[Obj]:

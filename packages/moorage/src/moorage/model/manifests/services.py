@@ -81,13 +81,13 @@ OPERATOR = Service(
             group=GROUP,
             resources=("machines", "guardrailpolicies", "reservations", "volumebackups", "tenants"),
             verbs=LIST,
-            why="they are kept, or held to",
+            why="controllers reconcile and enforce them",
         ),
         Rule(
             group=GROUP,
             resources=("mapjobs", "workspaces", "datasets"),
             verbs=(*LIST, "patch"),
-            why="they are kept; patch: finalizers, schedules of workspaces",
+            why="controllers reconcile them; patch: finalizers, schedules of workspaces",
         ),
         Rule(
             group=GROUP,
@@ -107,7 +107,7 @@ OPERATOR = Service(
                 "volumebackups/status",
             ),
             verbs=("patch",),
-            why="what it reports of them",
+            why="status of its objects",
         ),
         Rule(
             group=GROUP,
@@ -119,7 +119,7 @@ OPERATOR = Service(
                 "volumebackups/finalizers",
             ),
             verbs=("update",),
-            why="what it makes for them is owned by them: OwnerReferencesPermissionEnforcement asks for it",
+            why="owner references to them: OwnerReferencesPermissionEnforcement requires it",
         ),
         Rule(group="batch", resources=("jobs/finalizers",), verbs=("update",), why="as above, of pods of runs"),
         Rule(
@@ -132,7 +132,7 @@ OPERATOR = Service(
             group=ARGO,
             resources=("cronworkflows",),
             verbs=(*LIST, "patch"),
-            why="they are kept; patch: finalizers and status, which is no subresource",
+            why="controllers reconcile them; patch: finalizers and status, which is no subresource",
         ),
         Rule(
             group=ARGO,
@@ -150,13 +150,13 @@ OPERATOR = Service(
             group=ARGO,
             resources=("workflows/finalizers", "cronworkflows/finalizers"),
             verbs=("update",),
-            why="as above, of what workflows and schedules make",
+            why="as above, for the objects of workflows and schedules",
         ),
         Rule(
             group=RECORDS_RIGHT.group,
             resources=(RECORDS_RIGHT.plural,),
             verbs=("update",),
-            why="no kind: the server lets who may do this write the records of workflows",
+            why="no kind: holders of this right may write the records of workflows at the server",
         ),
         Rule(
             resources=("configmaps",),
@@ -167,7 +167,7 @@ OPERATOR = Service(
             group="authorization.k8s.io",
             resources=("subjectaccessreviews",),
             verbs=("create",),
-            why="whether a submitter may use what another namespace has",
+            why="whether a submitter may use the objects of another namespace",
         ),
         Rule(
             group="policy",
@@ -233,9 +233,9 @@ OPERATOR = Service(
             group=KUEUE,
             resources=("workloads",),
             verbs=("list", "patch"),
-            why="where Kueue is installed: why it holds workspaces and maps; it starts cancelled runs no more",
+            why="where Kueue is installed: why it holds workspaces and maps; cancelled runs are not started again",
         ),
-        Rule(resources=("events",), verbs=("create", "get", "patch"), why="what it did and found"),
+        Rule(resources=("events",), verbs=("create", "get", "patch"), why="events of its objects"),
         Rule(
             group="admissionregistration.k8s.io",
             resources=("mutatingwebhookconfigurations", "validatingwebhookconfigurations"),
@@ -245,9 +245,7 @@ OPERATOR = Service(
         ),
     ),
     among_people=(
-        Rule(
-            resources=("serviceaccounts",), verbs=READ, why="who is in which group; which pull secrets a step has"
-        ),
+        Rule(resources=("serviceaccounts",), verbs=READ, why="members of groups; pull secrets of steps"),
     ),
     for_tenants=True,
     at_home=(
@@ -301,7 +299,7 @@ WEBHOOK = Service(
             group=GROUP,
             resources=("tenants", "guardrailpolicies", "budgets", "machines", "reservations"),
             verbs=LIST,
-            why="what admission judges by",
+            why="the rules of admission",
         ),
         Rule(group="networking.k8s.io", resources=("ingresses",), verbs=LIST, why="which hosts are taken"),
         Rule(
@@ -330,7 +328,7 @@ EXTENDER = Service(
     args=("--token-file", "/token/token"),
     volumes=({"name": "token", "secret": {"secretName": EXTENDER_SECRET}},),
     mounts=({"name": "token", "mountPath": "/token", "readOnly": True},),
-    everywhere=(Rule(resources=("nodes", "pods"), verbs=LIST, why="what is free, and what is used"),),
+    everywhere=(Rule(resources=("nodes", "pods"), verbs=LIST, why="free and used resources"),),
 )
 
 SERVER = Service(
@@ -367,16 +365,16 @@ SERVER = Service(
     ),
     recreate=True,
     everywhere=(
-        Rule(resources=("nodes", "pods"), verbs=LIST, why="who holds which GPUs"),
+        Rule(resources=("nodes", "pods"), verbs=LIST, why="holders of GPUs"),
         Rule(
             resources=("pods/log",),
             verbs=("get",),
-            why="the end of logs of runs and steps is kept: it goes with the pod",
+            why="the end of logs of runs and steps is stored: the pod's log is deleted with it",
         ),
         Rule(
             resources=("namespaces",),
             verbs=("get", "list"),
-            why="one made anew shows nothing of the old one of its name",
+            why="a new one shows no data of a deleted one of the same name",
         ),
         Rule(
             group="batch", resources=("jobs",), verbs=(*READ, "patch"), why="runs; patch: checkpoints, idle ones"
@@ -384,7 +382,7 @@ SERVER = Service(
         Rule(
             resources=("persistentvolumeclaims", "persistentvolumes", "events"),
             verbs=("list",),
-            why="why somebody's run waits, told in public words",
+            why="why a run waits, in public words",
         ),
         Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=("list",), why="as above"),
         Rule(group=GROUP, resources=("machines",), verbs=("list",), why="as above"),
@@ -395,7 +393,7 @@ SERVER = Service(
             group=ARGO,
             resources=("workflows",),
             verbs=("get", "list", "patch"),
-            why="the history of those that are gone ends; patch: marks of idle ones",
+            why="the history of deleted ones ends; patch: marks of idle ones",
         ),
         Rule(group=LEASES, resources=("leases",), verbs=("list",), why="whether Argo's controller runs workflows"),
         Rule(resources=("secrets",), verbs=("create",), why="the token of a map's workers; none can be read"),
@@ -405,11 +403,11 @@ SERVER = Service(
             verbs=(*READ, "patch"),
             why="where the gateway leads; patch: when they were used, and the stop of idle ones",
         ),
-        Rule(group=GROUP, resources=("idlepolicies",), verbs=LIST, why="what counts as idle, and what follows"),
+        Rule(group=GROUP, resources=("idlepolicies",), verbs=LIST, why="rules for idle work"),
         Rule(resources=("events",), verbs=("get", "create", "patch"), why="warnings of idle work"),
-        Rule(group=GROUP, resources=("budgets",), verbs=("list",), why="what may be used"),
-        Rule(group=GROUP, resources=("budgets/status",), verbs=("patch",), why="what is used"),
-        Rule(group=GROUP, resources=("tenants",), verbs=("list",), why="what they fill in, for their own people"),
+        Rule(group=GROUP, resources=("budgets",), verbs=("list",), why="limits of use"),
+        Rule(group=GROUP, resources=("budgets/status",), verbs=("patch",), why="use"),
+        Rule(group=GROUP, resources=("tenants",), verbs=("list",), why="defaults for their members"),
         Rule(
             group="discovery.k8s.io",
             resources=("endpointslices",),
@@ -420,22 +418,22 @@ SERVER = Service(
             group="metrics.k8s.io",
             resources=("pods",),
             verbs=("list",),
-            why="what pods use, where no kubelet tells",
+            why="usage of pods, if the kubelets do not report it",
         ),
         Rule(
             group="authorization.k8s.io",
             resources=("subjectaccessreviews",),
             verbs=("create",),
-            why="what a person may do",
+            why="the rights of users",
         ),
         Rule(
-            group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",), why="whose token it is"
+            group="authentication.k8s.io", resources=("tokenreviews",), verbs=("create",), why="owners of tokens"
         ),
         Rule(
             group="certificates.k8s.io",
             resources=("certificatesigningrequests",),
             verbs=("get",),
-            why="who made one has shown who they are: people with client certificates",
+            why="proof of identity: the creators have client certificates",
         ),
     ),
     at_home=(
@@ -443,7 +441,7 @@ SERVER = Service(
             resources=("serviceaccounts/token",),
             verbs=("create",),
             names=(KUBELETS_ACCOUNT,),
-            why="kubelets tell that account what volumes hold; it may ask for nothing else",
+            why="kubelets report the use of volumes to that account; it has no other rights",
         ),
         Rule(
             resources=("secrets",), verbs=("get",), names=(GATEWAY_SECRET,), why="the key of the gateway's cookies"
@@ -454,7 +452,7 @@ SERVER = Service(
         Rule(
             resources=("serviceaccounts",),
             verbs=(*READ, "create", "patch", "impersonate"),
-            why="what is done for people is done as them, and for nobody else",
+            why="requests of users are made with their identity, only for such accounts",
         ),
         Rule(resources=("serviceaccounts/token",), verbs=("create",), why="kubeconfigs and tokens of people"),
         Rule(

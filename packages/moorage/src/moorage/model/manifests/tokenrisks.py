@@ -48,7 +48,7 @@ TOKEN_RISKS: Mapping[str, TokenRisk] = {
     ),
     "moorage-server": TokenRisk(
         can=(
-            "act as everybody who has an account in `moorage-users`, administrators among them",
+            "act as all users with an account in `moorage-users`, administrators among them",
             "read the logs of all pods",
             "create accounts, and read the hashes of passwords",
         ),
@@ -67,6 +67,6 @@ TOKEN_RISKS: Mapping[str, TokenRisk] = {
 IN_PODS: Mapping[str, str] = {
     "a run": "report checkpoints of that run, until it ends",
     "a map": "claim and finish items of that map, until it is deleted",
-    "a workflow": "report for the steps of that workflow, and read and write its artifacts, until it is gone",
-    "a workspace": "open that workspace from inside the cluster; the gateway asks for a login beside it",
+    "a workflow": "report for the steps of that workflow, and read and write its artifacts, until it is deleted",
+    "a workspace": "open that workspace from inside the cluster; the gateway also requires a login",
 }

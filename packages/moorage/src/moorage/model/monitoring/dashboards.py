@@ -69,7 +69,7 @@ TENANT = Variable(name="tenant", label="Tenant", metric="moorage_runs")
 CLUSTER = Dashboard(
     uid="moorage-cluster",
     title="Moorage / Cluster",
-    text="Who holds which GPUs, and what is free. Everybody may see it.",
+    text="Holders of GPUs, and free GPUs. All users may see it.",
     panels=(
         _stat("GPUs used", 'max(moorage_cluster_gpus{state="used"})'),
         _stat("GPUs free", 'max(moorage_cluster_gpus{state="free"})'),
@@ -78,7 +78,7 @@ CLUSTER = Dashboard(
         _stat("Share in use", "cluster:moorage_gpus:used_ratio", "percentunit"),
         _stat("Runs that wait", "sum(max by (reason, tenant) (moorage_runs_waiting)) or vector(0)"),
         Panel(
-            title="Who holds what",
+            title="Holders of GPUs",
             kind=TABLE,
             queries=(
                 _q(
@@ -171,7 +171,7 @@ GPUS = Dashboard(
             queries=(
                 _q('max by (type, kind) (moorage_gpus_free_of_little_use{type=~"$type"})', "{{type}} {{kind}}"),
             ),
-            text="Beside taken ones (fragmented), or with no CPU or memory left beside them (stranded)",
+            text="On a node with used ones (fragmented), or without free CPU or memory (stranded)",
         ),
         Panel(
             title="Most free GPUs on one node",
@@ -196,7 +196,7 @@ _UNUSED = 'max by (tenant, kind, currency) (moorage_cost_24h{kind=~"unused|idle"
 USE = Dashboard(
     uid="moorage-use",
     title="Moorage / Use, idle GPUs and cost",
-    text="How busy held GPUs are, which are idle, and what they cost.",
+    text="Use, idleness and cost of held GPUs.",
     panels=(
         _stat(
             "Utilisation of held GPUs",
@@ -213,10 +213,10 @@ USE = Dashboard(
             "Held GPUs with idle work",
             "cluster:moorage_idle_gpus:ratio",
             "percentunit",
-            "Of all held GPUs; what its owner snoozed is not among them",
+            "Of all held GPUs, without work that its owner snoozed",
         ),
         _stat("Money of the last 24 hours", "sum(max by (tenant, kind, currency) (moorage_cost_24h))"),
-        _stat("Money of GPUs that nobody used", f"sum({_UNUSED})", text="Unused, and of no pod, in 24 hours"),
+        _stat("Money of unused GPUs", f"sum({_UNUSED})", text="Unused, and without a pod, in 24 hours"),
         _stat(
             "Budgets used up", "count(max by (budget, kind, name) (moorage_budget_used_ratio) >= 1) or vector(0)"
         ),
@@ -288,10 +288,10 @@ USE = Dashboard(
                     "{{tenant}} {{currency}}",
                 ),
             ),
-            text="- is of nobody, or of namespaces of no tenant",
+            text="- is without an owner, or in namespaces without a tenant",
         ),
         Panel(
-            title="Money of the last 24 hours by what became of it",
+            title="Money of the last 24 hours by kind of use",
             stacked=True,
             queries=(
                 _q(
@@ -306,7 +306,7 @@ USE = Dashboard(
 QUEUE = Dashboard(
     uid="moorage-queue",
     title="Moorage / Queue and waits",
-    text="What waits, why and for how long.",
+    text="Waiting work, with reasons and waiting times.",
     variables=(TENANT,),
     panels=(
         Panel(
@@ -504,7 +504,7 @@ SERVICES = Dashboard(
             unit="bytes",
             queries=(_q(f"process_resident_memory_bytes{{{_JOBS}}}", "{{job}} {{instance}}"),),
         ),
-        Panel(title="Kept logs on the disk", unit="bytes", queries=(_q("max(moorage_kept_log_bytes)", "logs"),)),
+        Panel(title="Stored logs on the disk", unit="bytes", queries=(_q("max(moorage_kept_log_bytes)", "logs"),)),
         Panel(title="Versions", kind=TABLE, queries=(_q("max by (job, version) (moorage_build_info)"),), wide=12),
     ),
 )

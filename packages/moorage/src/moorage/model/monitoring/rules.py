@@ -135,7 +135,7 @@ ALERTS = (
         " and on() sum(moorage_node_gpus) > 0",
         wait="10m",
         severity="warning",
-        summary="No scheduler has asked the extender for an hour.",
+        summary="The extender has had no request for an hour.",
         description="docs/howto/pack-gpus-with-kube-scheduler.md: pods may be placed by another scheduler",
     ),
     Alert(
@@ -227,7 +227,7 @@ ALERTS = (
         f' / sum(max by (state) (moorage_cluster_gpus{{state=~"free|used|reserved"}})) > {FREE_SHARE}',
         wait="1h",
         severity="info",
-        summary="A quarter of the GPUs is free, and of little use: beside taken ones, or without CPU and memory.",
+        summary="A quarter of the GPUs is free, and of little use: next to used ones, or without CPU and memory.",
         description="docs/howto/choose-a-packing-policy.md",
     ),
     Alert(
@@ -237,7 +237,7 @@ ALERTS = (
         wait="30m",
         severity="info",
         summary="GPUs are free and runs wait for GPUs: the free ones are of another type, or on different nodes.",
-        description="moor explain RUN says what keeps each of them; moor gpus shows the free ones",
+        description="moor explain RUN shows why each of them waits; moor gpus shows the free ones",
     ),
     Alert(
         name="MoorageRunsWaitLong",
@@ -252,7 +252,7 @@ ALERTS = (
         expr=f"cluster:moorage_idle_gpus:ratio > {IDLE_SHARE}",
         wait="6h",
         severity="info",
-        summary="For 6 hours, more than a quarter of the held GPUs has been with idle work that nobody snoozed.",
+        summary="For 6 hours, idle work that is not snoozed has held more than a quarter of the held GPUs.",
         description="moor idle -A lists it; docs/howto/reclaim-idle-gpus.md: let a policy suspend it",
     ),
     Alert(

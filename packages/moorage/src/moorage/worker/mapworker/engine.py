@@ -222,7 +222,7 @@ class Engine:
         if self._scarce_since is None or any(slot.task is not None for slot in self._slots):
             self._scarce_since = now
         elif now >= self._scarce_since + SCARCE_SECONDS:
-            self._reason, self._code = f"no item can be started here: {lack}", 1
+            self._reason, self._code = f"items cannot be started here: {lack}", 1
             self._start_leaving()
 
     def _recall(self) -> bool:
@@ -408,7 +408,7 @@ class Engine:
 
     def _refused(self, refused: Refused) -> None:
         if refused.status == 410:
-            self._reason, self._exit = f"the map is gone: {refused}", 0
+            self._reason, self._exit = f"the map was deleted: {refused}", 0
         elif refused.code == "result_too_large":
             for report in self._reports:
                 if len(json.dumps(report.get("value"))) > 200 * 1024:

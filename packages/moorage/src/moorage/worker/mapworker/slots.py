@@ -318,7 +318,7 @@ class Slot:
     def _how_it_died(self, status: int) -> Report:
         """The report for a process that did not finish its item."""
         if self._verdict == "oom":
-            text = f"killed: it used more than {self._memory} bytes, what an item may use here"
+            text = f"killed: it used more than {self._memory} bytes, the limit of an item here"
             return {"outcome": "oom", "message": text, "exit": status}
         if self._verdict == "timeout":
             return {"outcome": "timeout", "message": "stopped after its time", "exit": status}

@@ -50,7 +50,9 @@ async def events_about(*ingresses: Any, order: Iterable[str] = ("a", "b")) -> li
     return sorted((event["metadata"]["namespace"], event["message"]) for event in events)
 
 
-MESSAGE = "shop.org belongs to namespace a, whose Ingress web named it first: remove it from this Ingress"
+MESSAGE = (
+    "shop.org belongs to namespace a: its Ingress web was the first with this host; remove it from this Ingress"
+)
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])

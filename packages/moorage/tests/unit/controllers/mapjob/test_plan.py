@@ -254,7 +254,7 @@ def test_what_more_workers_would_not_mend_stops_the_map(view, pods, reason):
     assert (decided.failed.reason if decided.failed else None) == reason
     if reason:
         assert told(decided) == [("scale", 1, 0)]
-        assert decided.failed.message.count("What to do: ") == 1
+        assert decided.failed.message.count("To fix it: ") == 1
 
 
 def test_a_map_that_failed_rests_until_it_is_changed():

@@ -116,14 +116,14 @@ def test_what_is_missing_who_holds_it_and_when_it_could_start():
         == """\
 run lab/run-me waits: needs 2 GPUs of type a100; one node has at most 1 free (2 in all)
 
-What is missing
+Missing resources
   2 GPUs of type a100: most free on one node 1 (n1), in total 2
 
-Who holds it
+Current holders
   bob  run-x  1 GPU  n1  since 05 Jan 10:00 UTC (2h)  until 05 Jan 13:00 UTC at the latest (in 60m)
   eve  run-y  1 GPU  n2  since 05 Jan 10:00 UTC (2h)  end unknown
 
-It could start at 05 Jan 13:00 UTC (in 60m) on n1, if all keep their time limits; earlier if somebody ends sooner
+It could start at 05 Jan 13:00 UTC (in 60m) on n1, if all runs reach their time limits; earlier if one ends sooner
 It would start now with 1 GPU, on n1 (`--gpus 1`)
 
 Nodes

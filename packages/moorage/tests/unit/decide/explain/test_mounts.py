@@ -237,15 +237,15 @@ def test_a_missing_secret_is_quoted_with_the_command_that_creates_it() -> None:
             'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) other',
             "volume data (PersistentVolumeClaim images) cannot be attached to the node (FailedAttachVolume)",
             "The volume images is in use on another node, and must be free there first: `moor volume list -n lab`"
-            " says who mounts it",
+            " shows the pods that mount it",
             id="a disk that another node uses",
         ),
         pytest.param(
             FAILED_MOUNT,
             'MountVolume.MountDevice failed for volume "pvc-1" : exit status 32',
             "volume data (PersistentVolumeClaim images) cannot be mounted (FailedMount)",
-            "Its node tries again by itself: `moor volume list -n lab` says who mounts it, and every try is in its"
-            " events: `kubectl describe pod train-x -n lab`",
+            "Its node tries again by itself: `moor volume list -n lab` shows the pods that mount it, and every try"
+            " is in its events: `kubectl describe pod train-x -n lab`",
             id="a disk, whatever the reason",
         ),
         pytest.param(

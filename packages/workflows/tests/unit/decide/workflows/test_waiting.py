@@ -286,7 +286,7 @@ def test_a_step_that_waits_for_gpus_is_explained_as_a_run_is():
     assert (answer.short, answer.waits[0].explanation.step) == ("fit: needs 1 GPU; none is free", "wf/fit")
     lines = answer.text.splitlines()
     assert lines[0] == "step fit of workflow default/wf waits: needs 1 GPU; none is free"
-    assert "Who holds it" in lines
+    assert "Current holders" in lines
 
 
 def test_a_step_whose_volume_cannot_be_mounted_says_why_and_what_to_do():
