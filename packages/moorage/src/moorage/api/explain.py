@@ -134,7 +134,7 @@ class SmallerRequest(Answer, frozen=True):
 
 
 class Refusal(Answer, frozen=True):
-    """Why it can never run on this cluster as it is."""
+    """Why it can never run on the present cluster."""
 
     code: Annotated[
         str, about("One word: no_gpus, unknown_gpu_type, unknown_resource, more_than_any_node or no_node_accepts.")

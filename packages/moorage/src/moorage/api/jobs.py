@@ -244,6 +244,6 @@ class JobList(Answer, frozen=True):
 
 
 class JobDetails(JobList, frozen=True):
-    """Runs at a moment, each as it is shown alone."""
+    """Runs at a moment, each with the details of a single run."""
 
     jobs: tuple[Job, ...] = ()

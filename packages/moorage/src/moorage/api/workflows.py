@@ -1,4 +1,4 @@
-"""Workflows over REST, in the shapes of Argo's own server: its clients can talk to ours.
+"""Workflows over REST, in the shapes of Argo's server, so that Argo's clients can use this server.
 
 https://argo-workflows.readthedocs.io/en/latest/swagger/
 """

@@ -1,7 +1,7 @@
 """The table of commands.
 
-A command's module is imported when it is called, and brings its own click command. Nothing of ours is imported
-here: `moor --help` needs no more than the table.
+A command's module is imported when it is called, and has its own click command. This module imports no other
+module of Moorage: `moor --help` needs only the table.
 """
 
 from __future__ import annotations

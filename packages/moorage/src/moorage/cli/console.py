@@ -137,7 +137,7 @@ def group(
 
 
 def write_examples(examples: Mapping[str, str], formatter: click.HelpFormatter) -> None:
-    """The last section of a help. Lines are not wrapped: each can be copied as it is."""
+    """Write the last section of a help. Lines are not wrapped, so that each can be copied."""
     if not examples:
         return
     formatter.write("\nExamples:\n")
@@ -146,7 +146,7 @@ def write_examples(examples: Mapping[str, str], formatter: click.HelpFormatter) 
 
 
 def show(*lines: str) -> None:
-    """Lines on stdout. Each stays one line: line ends that others wrote are escaped as all control characters."""
+    """Print lines on stdout. Line ends inside a line are escaped, as all control characters."""
     show_text(as_lines(lines))
 
 
@@ -208,7 +208,7 @@ def raw(data: bytes | str, *, nl: bool = True) -> None:
 
 
 def note(message: str) -> None:
-    """Something worth knowing that is no error."""
+    """Print a note on stderr, for facts that are not errors."""
     say(f"note: {message}")
 
 
@@ -222,7 +222,7 @@ def has_colour(stream: TextIO) -> bool:
 
 
 def terminal_width(stream: TextIO) -> int | None:
-    """Columns of the terminal behind a stream; None where there is none, as in a pipe: then nothing is cut."""
+    """Return the columns of the terminal of a stream; None if it is not a terminal: then cells are not cut."""
     import shutil
 
     return max(1, shutil.get_terminal_size().columns) if stream.isatty() else None
@@ -292,7 +292,10 @@ def print_listing(
     names: Sequence[str],
     nothing: str,
 ) -> None:
-    """Print a listing in the chosen form. An empty table says `nothing` on stderr; the other forms stay empty."""
+    """Print a listing in the chosen format.
+
+    For an empty table, `nothing` is printed on stderr; other formats are empty.
+    """
     match output:
         case "json" | "yaml":
             print_document(list(items), output)

@@ -280,7 +280,10 @@ def _source_in(text: str) -> PriceSource:
 
 
 def _jobs(path: Path) -> list[dict[str, Any]]:
-    """The list of a file, as it is sent; quantities may be numbers, as in a price file. Raises UsageError."""
+    """Return the list of jobs in a file, unchanged; quantities may be numbers, as in a price file.
+
+    Raises UsageError.
+    """
     from moorage.api.costs import CompareJob
     from moorage_kube.documents import parse_document
 

@@ -360,7 +360,7 @@ class DataFolder:
         )
 
     def write(self, name: str, text: str) -> None:
-        """Replace one of the folder's small files, readable by its owner alone; whole or not at all."""
+        """Replace one of the folder's small files, readable only by its owner; whole or not at all."""
         write_private(self.path / name, text)
 
 

@@ -105,7 +105,9 @@ async def _refuse_forward(session: Session) -> None:
 
 
 def point(url: str, headers: dict[str, str], folder: Path, *, ca: str = "") -> dict[str, str]:
-    """Write Docker's configuration into the folder, readable by its owner alone; the environment that uses it.
+    """Write Docker's configuration into the folder, readable only by its owner.
+
+    Returns the environment that uses it.
 
     `ca`: PEM of the authority that signed the server's certificate; empty: those of this machine.
     """

@@ -1,4 +1,4 @@
-"""`moor doctor nodes`: why a node that costs money stays. `moor doctor install`: whether a cluster is ready."""
+"""`moor doctor nodes`: why the autoscaler keeps a node. `moor doctor install`: whether a cluster is ready."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ GROUP = "moorage.local"
 
 
 class Copy(Protocol):
-    """A copy of the data folder. `problem` says why it cannot be used."""
+    """A copy of the data folder. `problem`: why it cannot be used; None if it can."""
 
     @property
     def path(self) -> Path: ...

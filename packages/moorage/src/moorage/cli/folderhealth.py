@@ -69,7 +69,7 @@ def _listed(problems: dict[str, str]) -> list[Damage]:
 
 
 def _misplaced(path: Path) -> Iterator[tuple[str, str]]:
-    """Files where a folder belongs, and the reverse. Databases are looked at one by one."""
+    """Yield files in the place of folders, and folders in the place of files. Databases are checked one by one."""
     from moorage.cli.embedded import embedded
     from moorage.server.databases import ARTIFACTS_FOLDER, LOGS_FOLDER
 

@@ -162,7 +162,7 @@ def top(context: click.Context, target: Target, since: str, by: str, once: bool,
 
 
 def is_live(*, once: bool, chosen: bool, output: str) -> bool:
-    """Whether the live view is meant: a person looks, and asked for nothing in particular."""
+    """Whether to show the live view: the output is a terminal, and there are no options for the sums."""
     return not once and not chosen and output == "table" and sys.stdin.isatty() and sys.stdout.isatty()
 
 

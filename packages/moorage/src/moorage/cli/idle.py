@@ -38,7 +38,7 @@ _NEXT = {"warn": "warning", "remind": "reminder", "suspend": "suspension", "end"
 @target_options
 @click.pass_context
 def idle(context: click.Context, target: Target, all_namespaces: bool, output: str) -> int:
-    """List work that holds GPUs and is idle, with the measurements that say so."""
+    """List idle work that holds GPUs, with the measurements behind it."""
     if context.invoked_subcommand is not None:
         return 0
 
@@ -122,7 +122,7 @@ def report(target: Target, since: str, file: Path | None, output: str) -> int:
 @click.option("--for", "time", required=True, metavar="TIME", help="A span such as 90m, 4h or 1d.")
 @target_options
 def snooze(target: Target, works: tuple[str, ...], time: str) -> int:
-    """Put off the suspension of idle work, within the limits of its policy. A name alone is a run's."""
+    """Put off the suspension of idle work, within the limits of its policy. A name without a kind is a run."""
     return snooze_all(target, works, time)
 
 

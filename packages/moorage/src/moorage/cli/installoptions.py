@@ -90,7 +90,7 @@ class Chosen(Struct, frozen=True, kw_only=True):
 
 
 def seconds_of(timeout: str) -> int:
-    """Raises UsageError for a time-out that is no time."""
+    """Parse a timeout. Raises UsageError for an invalid one."""
     try:
         return parse_time(timeout)
     except ValueError as error:
@@ -137,7 +137,7 @@ def read_values(file: Path) -> dict[str, Any]:
 
 
 def check_namespace(target: Target) -> None:
-    """Raises UsageError for another namespace than ours."""
+    """Raise UsageError for a namespace other than moorage-system."""
     if target.namespace not in (None, SYSTEM_NAMESPACE):
         raise UsageError(
             f"Moorage cannot be installed in namespace {target.namespace!r}: it is always {SYSTEM_NAMESPACE}",

@@ -56,7 +56,7 @@ def show(target: Target, name: str, output: str) -> int:
 
 
 def show_text(overview: JobOverview, now: datetime) -> str:
-    """All there is to know of a run, for people."""
+    """Return all facts of a run as text for people."""
     # facts first; empty ones are left out
     run = overview.job
     state = run.state + (f": {run.reason}" if run.reason and run.reason != run.state else "")

@@ -165,7 +165,7 @@ def _written(texts: list[tuple[str, str]], report: Report) -> list[tuple[str, st
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file whole or not at all; its rights and its byte order mark stay. Raises UsageError."""
+    """Write a file whole or not at all, with the same permissions and byte order mark. Raises UsageError."""
     try:
         mark = b"\xef\xbb\xbf" if path.read_bytes()[:3] == b"\xef\xbb\xbf" else b""
         with replacing(path) as file:

@@ -1,4 +1,4 @@
-"""A listing as commands show it, once or again and again (`moorage.cli.watching`)."""
+"""The output of listing commands, once or repeatedly (`moorage.cli.watching`)."""
 
 from __future__ import annotations
 

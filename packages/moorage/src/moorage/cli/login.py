@@ -71,7 +71,7 @@ def login(
 ) -> None:
     """Log in to the Moorage server at URL, and work in your team's namespace from then on.
 
-    URL is https://HOST, HOST alone, or 127.0.0.1:PORT for a server on this machine.
+    URL is https://HOST, just HOST, or 127.0.0.1:PORT for a server on this machine.
 
     Writes a context for each of your teams to the kubeconfig ($KUBECONFIG, or ~/.kube/config): kubectl works too.
     """
@@ -273,7 +273,7 @@ def _check_server(saved: Saved) -> None:
 
 
 def start_work(saved: Saved, namespace: str | None, *, is_written: bool) -> None:
-    """Keep with the login where the cluster is, merge it into the kubeconfig, and say which namespace is used."""
+    """Store the cluster's address with the login, merge it into the kubeconfig, and print the namespace in use."""
     import msgspec
 
     cluster, person = _cluster_of(saved), _person_of(saved)

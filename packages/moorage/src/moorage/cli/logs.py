@@ -86,7 +86,10 @@ def logs(
 
 
 async def follow_to_the_end(session: Session, name: str) -> int:
-    """Follow a run's logs; return its exit code. Ctrl-C detaches: it says how to come back, and returns 130."""
+    """Follow a run's logs; return its exit code.
+
+    Ctrl-C detaches: it prints how to follow again, and returns 130.
+    """
     log = RunLog(session.api, session.namespace, name, clock=session.clock, kept=AskedKept(session))
     try:
         run = await _follow(session, log, name)

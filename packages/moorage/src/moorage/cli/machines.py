@@ -59,7 +59,7 @@ NO_NODES = (
 def machines(target: Target, group: str | None, prices: Path | None, watch: bool, output: str) -> int:
     """List the types of machines.
 
-    GPUs, CPU and memory of one, how many are ready, how much is free, and how to ask.
+    For each type: GPUs, CPU and memory of one machine, how many are ready, how much is free, and how to ask.
 
     FREE counts GPUs, or CPUs where there are none, on the nodes that are ready. MARKET is spot (the node may
     be taken away) or on-demand, if labels of the nodes say so. A name in brackets is the only machine group

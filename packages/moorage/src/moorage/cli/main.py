@@ -1,7 +1,7 @@
 """`moor`: reads the first word and calls that command.
 
-The help is drawn from the table of commands by hand, so that `moor --help` imports neither click nor anything
-else of ours.
+The help is written from the table of commands without click, so that `moor --help` imports neither click nor other
+modules of Moorage.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _call(name: str, target: str, words: Sequence[str], opener: Any) -> int:
 
 
 def _invoke(command: click.Command, name: str, words: Sequence[str], opener: Any) -> Any:
-    """Run a command. Like its `main`, but an error of a closed pipe comes out as it is."""
+    """Run a command. Like click's `main`, but an error of a closed pipe is raised unchanged."""
     import click
 
     try:

@@ -39,7 +39,7 @@ name_argument = click.argument("name", shell_complete=complete("maps"))
 
 
 def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say where items come from."""
+    """The options for the source of items."""
     # reversed, so that the help shows them in this order: decorators apply from the last to the first
     for option in reversed(
         (
@@ -362,7 +362,7 @@ def results(target: Target, name: str, output: str) -> int:
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete("maps"))
 @target_options
 def retry(target: Target, names: tuple[str, ...]) -> int:
-    """Run failed items again; finished items stay. A cancelled or paused map continues."""
+    """Run failed items again; finished items remain. A cancelled or paused map continues."""
 
     async def retry_map(session: Session, client: MapClient, name: str) -> str:
         count = await client.retry(session.namespace, name)

@@ -245,7 +245,10 @@ async def _upload(
     sources: Sources,
     end: int | None = None,
 ) -> None:
-    """Bring lines `start` to `end` as items `first + start` and on; broken off, say how to go on."""
+    """Upload lines `start` to `end` as items `first + start` and on.
+
+    After an interruption, print how to continue.
+    """
     from moorage.sdk.progress import Bar, share_bar
 
     with Bar(clock=session.clock) as bar:
@@ -270,7 +273,10 @@ async def _upload(
 
 
 async def wait(session: Session, client: MapClient, name: str) -> int:
-    """Show progress until the map has ended; 1 when items failed or it was cancelled. Ctrl-C leaves it alone."""
+    """Show progress until the map has ended; return 1 when items failed or it was cancelled.
+
+    Ctrl-C does not stop the map.
+    """
     from moorage.sdk.progress import Bar, map_line
 
     try:
@@ -304,7 +310,7 @@ async def _check_workers(session: Session, name: str) -> None:
 
 
 def _hinted(spool: Spool, sources: Sources) -> list[float]:
-    """The times that the items themselves say; empty without --item-seconds."""
+    """Return the expected times in the items; empty without --item-seconds."""
     if sources.seconds_field is None:
         return []
     lines = spool.lines()

@@ -25,7 +25,7 @@ STDIN = "-"
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """The options that name items; exactly one of the first four, unless a map stays open."""
+    """The options for the source of items; exactly one of the first four, or none for a map that is left open."""
 
     file: str | None = None
     pattern: str | None = None

@@ -128,7 +128,7 @@ class _Columns:
         return made
 
     def _named(self, field: str) -> str:
-        """A field's column; where it is called like one of ours it is `value.FIELD`."""
+        """Return the column of a field: its name, or `value.FIELD` if a column of the results has that name."""
         return f"value.{field}" if field in _OWN or (field == "value" and self._bare) else field
 
 

@@ -39,7 +39,7 @@ Shown = Mapping[str, Any]
 
 
 async def status(session: Session, name: str, *, output: str, watch: bool) -> int:
-    """Print the status of a map; with `watch` again and again until it has ended."""
+    """Print the status of a map; with `watch` repeatedly until it has ended."""
     drawn = 0
     async with await session.maps() as client:
         while True:
@@ -64,7 +64,7 @@ async def status(session: Session, name: str, *, output: str, watch: bool) -> in
 
 
 async def _mapjob(session: Session, name: str) -> Obj | None:
-    """The MapJob of a map; None where there is none, or it may not be read."""
+    """Return the MapJob of a map; None if it does not exist, or may not be read."""
     try:
         return await session.api.get(MAPJOBS, name, session.namespace)
     except (NotFound, Forbidden):
@@ -99,7 +99,7 @@ def as_document(map_: Map, mapjob: Obj | None, now: datetime) -> dict[str, Any]:
 
 
 def as_text(document: Shown, failed: Iterable[MapItem], now: datetime) -> str:
-    """All there is to know of a map, for people."""
+    """Return all facts of a map as text for people."""
     from moorage.sdk.progress import share_bar
 
     counts = document["counts"]

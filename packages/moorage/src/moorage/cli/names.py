@@ -141,7 +141,7 @@ def _objects(
 
 
 def _resource(module: str, name: str) -> Callable[[], Resource]:
-    """A resource of ours, imported when it is asked for: a completion imports as little as it can."""
+    """One of Moorage's resources, imported at its first use: a completion imports as little as possible."""
 
     def load() -> Resource:
         from importlib import import_module
@@ -209,7 +209,7 @@ def _read_cache() -> dict[str, tuple[float, list[str]]]:
 
 
 def _write_cache(entries: Mapping[str, tuple[float, list[str]]]) -> None:
-    """Readable by the user alone; a folder that is missing or full only makes completions slower."""
+    """Write the cache, readable only by the user. A missing or full folder only makes completions slower."""
     path = _cache_file()
     new = path.with_name(f"{CACHE_FILE}.{os.getpid()}")
     with contextlib.suppress(OSError):

@@ -8,7 +8,7 @@ NO_ADDRESS = "https://HOST"  # where the cluster names no address that people re
 
 
 def after_account(person: str, teams: Sequence[str], *, address: str) -> list[str]:
-    """Lines to say once an account exists: its team, if it has none, and how the person logs in."""
+    """Lines to print after an account was created: its team, if it has none, and how the person logs in."""
     lines = []
     if not teams:
         lines.append(f"put {person} in a team: moor tenant add TEAM --user {person}")
@@ -20,7 +20,7 @@ def after_account(person: str, teams: Sequence[str], *, address: str) -> list[st
 def after_team(
     name: str, people: Sequence[str], groups: Sequence[str], *, without_account: Sequence[str], address: str
 ) -> list[str]:
-    """Lines to say once a team exists: accounts that are missing, members if it has none, how they log in."""
+    """Lines to print after a team was created: missing accounts, members if it has none, how they log in."""
     lines = [
         f"{person} has no account yet: moor user create {person} (not needed with a login provider)"
         for person in without_account

@@ -63,7 +63,7 @@ async def read_nodes(session: Session) -> Nodes:
 
 
 def chosen(answer: Nodes, name: str | None) -> Nodes:
-    """The answer with the node of this name alone. Raises NotFound, with the nodes there are."""
+    """Return the answer with only the node of this name. Raises NotFound, with the names of the nodes."""
     nodes = tuple(node for node in answer.nodes if name in (None, node.name))
     if name is not None and not nodes:
         names = ", ".join(node.name for node in answer.nodes)
@@ -83,7 +83,7 @@ def listing(answer: Nodes, now: Callable[[], datetime], *, wide: bool) -> Listin
 
 
 def node_text(node: Node, now: datetime) -> str:
-    """One node, for people."""
+    """Return one node as text for people."""
     gpus = f"{node.gpus_used} of {node.gpus} {node.gpu_type} in use" if node.gpus else "none"
     fields = [
         ("node", node.name),

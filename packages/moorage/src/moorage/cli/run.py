@@ -154,7 +154,7 @@ def _of_notebook(request: RunRequest) -> RunRequest:
 
 
 async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run: bool) -> int:
-    """Submit a run, say its name, and follow it where that is asked for; return the exit code."""
+    """Submit a run, print its name, and follow it with `follow`; return the exit code."""
     from moorage.actions.submit import submit_run
     from moorage.cli.advice import advice_for
 

@@ -231,9 +231,7 @@ async def _hold(lease: FolderLease, sock: socket.socket) -> None:
 
 
 async def _end_slowly(draining: asyncio.Event, stop: asyncio.Event, settings: Settings) -> None:
-    """Stop some time after SIGTERM, so that clients can connect to another replica.
-
-    At once after another signal.
+    """Stop some time after SIGTERM, so that clients can connect to another replica; at once after a second signal.
 
     With a local cluster it stops at once, as there is no other replica; so does the operator, which has no
     clients.

@@ -184,8 +184,8 @@ def target_options(command: Callable[..., R]) -> Callable[..., R]:
 def in_session(target: Target, work: Callable[[Session], Awaitable[R]], *, asks_once: bool = False) -> R:
     """Open the cluster, do the work, close it; the opener is the command line's, or a test's.
 
-    `asks_once`: the work asks the server alone, one thing after the other, and changes nothing before its last
-    question. Where the server's address is known, it needs no event loop then.
+    `asks_once`: the work sends requests only to the server, one after the other, and changes nothing before
+    its last request. If the server's address is cached, it then needs no event loop.
     """
     current_context = click.get_current_context(silent=True)
     opener: Opener = (

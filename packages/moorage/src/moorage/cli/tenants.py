@@ -204,7 +204,7 @@ def remove(target: Target, name: str, people: tuple[str, ...], groups: tuple[str
 @click.argument("name", shell_complete=complete("tenants"))
 @target_options
 def delete(target: Target, name: str) -> int:
-    """Delete a tenant: its users lose their roles. Its namespace stays unless spec.onDelete says Delete."""
+    """Delete a tenant: its users lose their roles. Its namespace remains unless spec.onDelete is Delete."""
 
     async def work(session: Session) -> int:
         spec = (await tenants.delete_tenant(session.api, name))["spec"]

@@ -55,7 +55,7 @@ def frame(use: UseNow, *, sort: str, width: int | None, height: int) -> str:
 
 
 async def follow_use(session: Session) -> int:
-    """Draw until q or Ctrl-C. Raises MoorageError where the server cannot say it at the first time."""
+    """Draw until q or Ctrl-C. Raises MoorageError if the first request to the server fails."""
     use, sort, note = await _read(session), "u", ""
     with _keys() as keys:
         console.raw(ENTER, nl=False)
@@ -84,7 +84,7 @@ async def _read(session: Session) -> UseNow:
 
 
 async def _next_key(keys: asyncio.Queue[str], session: Session) -> str:
-    """The next key, or after DRAW_SECONDS one that means nothing."""
+    """Return the next key, or a blank after DRAW_SECONDS."""
     key = asyncio.ensure_future(keys.get())
     tick = asyncio.ensure_future(session.clock.sleep(DRAW_SECONDS))
     try:

@@ -167,7 +167,7 @@ def up(
 
 
 def _say_other_ports(wanted: Mapping[str, int], taken: Mapping[str, int]) -> None:
-    """Say which of the ports that people use is another than the usual one, or than that of the last start."""
+    """Report ports that differ from the usual ones, or from those of the last start."""
     for name, noun in (("server", "web page"), ("api", "Kubernetes API"), ("ingress", "ingress")):
         if wanted[name] not in (0, taken[name]):
             holder = port_holder(wanted[name])
@@ -200,7 +200,7 @@ def _write_access(folder: DataFolder, config: Config, tokens: Mapping[str, str])
 
 
 def _start_and_wait(folder: DataFolder, fds: dict[str, int], lock: int) -> None:
-    """Start the detached supervisor; return when its children said that they are ready."""
+    """Start the detached supervisor; return when its children have reported that they are ready."""
     ready_read, ready_write = os.pipe()
     os.set_inheritable(ready_write, True)
     log = (folder.log / "supervisor.log").open("ab")
@@ -324,7 +324,7 @@ def _report(folder: DataFolder, config: Config, page: str, seconds: float) -> No
 def down(keep_pods: bool, erase: bool, yes: bool, data: Path | None) -> None:
     """Stop the local cluster. Running jobs are stopped, and continue at the next `moor up`.
 
-    The data folder stays: runs, volumes, workspaces, accounts and logs. --erase removes it.
+    The data folder remains: runs, volumes, workspaces, accounts and logs. --erase removes it.
     """
     folder = DataFolder(data.absolute() if data else default_folder())
     folder.check_version()
@@ -349,7 +349,7 @@ def down(keep_pods: bool, erase: bool, yes: bool, data: Path | None) -> None:
 
 
 def erase_folder(path: Path) -> None:
-    """Remove a data folder. Raises DataFolderError when a part of it stays."""
+    """Remove a data folder. Raises DataFolderError when a part of it cannot be removed."""
     try:
         shutil.rmtree(path.resolve())
         if path.is_symlink():
@@ -362,7 +362,7 @@ def erase_folder(path: Path) -> None:
 
 
 def _stop(folder: DataFolder, *, keep_pods: bool) -> None:
-    """Stop the cluster of a folder, and say how it ended. Raises MoorageError when it does not stop."""
+    """Stop the cluster of a folder, and print the result. Raises MoorageError when it does not stop."""
     from moorage.sdk.progress import PATIENCE_SECONDS, Bar
 
     # without a supervisor, stop only the leftovers of a killed one

@@ -25,7 +25,7 @@ async def ask_use(session: Session, path: str) -> Use | None:
 
 
 def use_lines(use: Use | None) -> list[str]:
-    """A chart of each pod, attempt after attempt; nothing where nothing was measured."""
+    """Return a chart of each pod, attempt after attempt; empty without measurements."""
     if use is None or not use.pods:
         return []
     shown = use.pods[-PODS_SHOWN:]

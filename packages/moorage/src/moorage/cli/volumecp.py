@@ -175,7 +175,7 @@ async def _copy(
     here: tuple[str, str] | None,
     there: tuple[str, str] | None,
 ) -> dict[str, Any]:
-    """Run one end in the pod and the other in a thread of ours."""
+    """Run one end in the pod and the other in a thread of this process."""
     with Bar(clock=session.clock) as bar:
         words, run = _ends(python, source, destination, here, there, Meter(bar, clock=session.clock))
         api = cast(Any, session.api)

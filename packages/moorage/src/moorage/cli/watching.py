@@ -183,7 +183,7 @@ async def _watch(session: Session, source: Source, changed: asyncio.Event) -> No
 async def _wait(session: Session, changed: asyncio.Event, ages_seconds: float | None) -> bool:
     """Wait until the listing is to be read again (True), or only its ages are to be drawn again (False).
 
-    None: nothing is watched, so it is read again after a while. 0: ages do not matter.
+    `ages_seconds` None: the listing is not watched, so it is read again after a while. 0: ages do not matter.
     """
     if ages_seconds is None:
         await session.clock.sleep(POLL_SECONDS)

@@ -334,7 +334,7 @@ def open_(target: Target, name: str, only_print: bool, tunnel: bool, port: int |
 @click.option("--dry-run", is_flag=True, help="Print the objects that would be deleted; delete nothing.")
 @target_options
 def delete(target: Target, names: tuple[str, ...], delete_home: bool, yes: bool, dry_run: bool) -> int:
-    """Delete workspaces. Their home volumes stay, unless --delete-home is given."""
+    """Delete workspaces. Their home volumes remain, unless --delete-home is given."""
 
     async def work(session: Session) -> int:
         homes = {name: await workspaces.home_of(session.api, session.namespace, name) for name in names}

@@ -125,7 +125,10 @@ def server_of(api: Api, connection: KubeConnection) -> Connection:
 
 
 def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
-    """Finds the server of a cluster, by the routes of `client.discovery`. Raises NotReady where there is none."""
+    """Return a finder for the server of a cluster, by the routes of `client.discovery`.
+
+    It raises NotReady without one.
+    """
     from moorage.client.certificatelogin import Prover
 
     # for kubeconfigs with a client certificate and no token

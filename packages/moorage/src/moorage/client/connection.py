@@ -146,10 +146,10 @@ class Connection:
         return _decoded((await self._whole(method, path, **sent))[1], kind, method, path)
 
     async def json(self, method: str, path: str, **sent: Unpack[Sent]) -> tuple[Any, Mapping[str, str]]:
-        """The JSON answer (None: an empty one) and its headers. Raises ApiError.
+        """Return the JSON answer (None: an empty one) and its headers. Raises ApiError.
 
-        A GET, and a change with an idempotency `key`, is repeated when no answer comes; everything when the
-        server says that it is asked too often.
+        A GET, and a change with an idempotency `key`, is repeated when no answer comes. Every request is
+        repeated when the server answers that it gets too many requests.
         """
         answer, data = await self._whole(method, path, **sent)
         return (_decoded(data, object, method, path) if data else None), answer.headers
@@ -230,7 +230,7 @@ class Connection:
     async def _request(
         self, method: str, path: str, backoff: Backoff, silence: float | None, **sent: Unpack[Sent]
     ) -> Answer:
-        """An answer that is no error."""
+        """Return an answer that is not an error."""
         site, transport = await self._open()
         data = sent.get("data")
         if (body := sent.get("body")) is not None:

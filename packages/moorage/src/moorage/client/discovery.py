@@ -38,7 +38,7 @@ CONNECTIONS_MAX = 64  # at a time through one port-forward
 
 
 class By(StrEnum):
-    """How a server is reached, as `moor status` says it."""
+    """How a server is reached, as text for `moor status`."""
 
     LOGIN = "the address of your login"
     PUBLIC = "publicUrl of the ConfigMap"
@@ -88,7 +88,7 @@ def routes(
 
 
 def logins_of(connection: KubeConnection, logins: Mapping[str, Saved]) -> list[Saved]:
-    """The logins whose server says that it belongs to the cluster of a kubeconfig."""
+    """Return the logins with a server that reports the cluster of the kubeconfig as its own."""
     wanted = _place(connection.server)
     return [
         saved for saved in logins.values() if saved.token and _place(str(saved.cluster.get("server"))) == wanted
@@ -267,7 +267,7 @@ class _Forward:
 
 
 def choose_pod(pods: Iterable[Mapping[str, Any]]) -> tuple[str, int]:
-    """The ready pod of the server that is named first, and its port. Raises NotReady where there is none."""
+    """Return the first ready pod of the server by name, and its port. Raises NotReady if none is ready."""
     ready = {}
     for pod in pods:
         meta, status = pod["metadata"], pod.get("status") or {}

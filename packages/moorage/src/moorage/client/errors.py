@@ -13,9 +13,11 @@ TRANSIENT = (0, 502, 503, 504)
 
 
 def decode_error(status: int, data: bytes | None) -> ApiError:
-    """The error of an answer: its class by status and code; `code`, `field` and `hint` as the server sent them.
+    """Return the error of an answer: its class by status and code.
 
-    A body of another shape, such as a proxy's page, gives an error that names the status alone.
+    `code`, `field` and `hint` as the server sent them.
+
+    A body of another shape, such as a proxy's page, gives an error with only the status.
     """
     try:
         answer = msgspec.json.decode(data or b"{}", type=ErrorAnswer)

@@ -58,7 +58,7 @@ def replacing(path: Path, *, private: bool = False, new: bool = False) -> Iterat
 
 
 def _meant(path: Path) -> Path:
-    """Where a path leads by a link of ours, or of the machine's administrator; others' links count as files."""
+    """Return the target of a link that this user or root made; links of other users count as files."""
     with contextlib.suppress(FileNotFoundError):
         if path.is_symlink() and path.lstat().st_uid in (os.geteuid(), 0) and not _is_stream(path):
             return Path(os.path.realpath(path))

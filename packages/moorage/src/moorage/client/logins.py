@@ -1,4 +1,4 @@
-"""Which servers you are logged in to: one file, readable by you alone."""
+"""The servers that you are logged in to: one file that only you can read."""
 
 from __future__ import annotations
 

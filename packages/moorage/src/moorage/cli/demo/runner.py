@@ -176,7 +176,10 @@ class Runner:
         sys.stdout.flush()
 
     async def looks(self, every: float = LOOK_SECONDS) -> AsyncIterator[float]:
-        """Look again and again, for as long as something essential may take; the seconds since the first look."""
+        """Yield repeatedly, for the longest time of an essential step.
+
+        The value is the seconds since the first time.
+        """
         began = self._clock.monotonic()
         while (waited := self._clock.monotonic() - began) < ESSENTIAL_SECONDS:
             yield waited
