@@ -170,7 +170,7 @@ async def test_the_earlier_holder_gets_a_conflict(opened) -> None:
 
 async def test_an_unknown_run_is_not_found(opened) -> None:
     async with opened() as store:
-        with pytest.raises(NotFound, match="no records are kept of workflow u9"):
+        with pytest.raises(NotFound, match="there are no records of workflow u9"):
             await store.load("u9", "op")
         with pytest.raises(NotFound):
             await store.save("u9", "op", [a_node("a")])

@@ -173,7 +173,7 @@ def test_of_an_unknown_run_nothing_is_kept(store: WorkflowStore) -> None:
         lambda: store.forget_nodes("u9", "op", ["a"]),
         lambda: store.report("u9", "p", StepReport(pod="p")),
     ):
-        with pytest.raises(NotFound, match="no records are kept of workflow u9"):
+        with pytest.raises(NotFound, match="there are no records of workflow u9"):
             write()
     store.gone("u9", NOON)
     assert store.run("u9") is None
@@ -268,7 +268,7 @@ def test_pages_of_runs_have_each_run_of_a_long_list_once(store: WorkflowStore) -
 
 @pytest.mark.parametrize("after", ["x", "12", "12.", "-1.u", "1e3.u"])
 def test_a_place_in_the_list_that_no_page_gave_is_refused(store: WorkflowStore, after: str) -> None:
-    with pytest.raises(BadRequest, match="no place in the list"):
+    with pytest.raises(BadRequest, match="not a place in the list"):
         store.list(RunQuery(after=after))
 
 

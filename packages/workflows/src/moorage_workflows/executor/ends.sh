@@ -1,8 +1,8 @@
 # To be sourced, with $folder and $box: how a container of a set learns that another has ended.
 
-# Returns when the container has ended, and leaves its exit code in `ended`; 137: it was killed and could not say.
+# Returns when the container has ended, and sets `ended` to its exit code; 137: it was killed and could not report.
 # Nothing is written into the pipe: reading it ends when no container holds it open. The reader opens it for writing
-# first, so that it does not wait for a container that is gone already. A script that is to end sets `stopping` and
+# first, so that it does not wait for a container that has ended already. A script that is to end sets `stopping` and
 # kills `reader`: `ended` is 143 then.
 ended='' reader=''
 wait_for_end() { # NAME
@@ -14,7 +14,7 @@ wait_for_end() { # NAME
             exec 9>&-
             exec 7<>"$folder/set/$1.alive"
             exec 6<"$folder/set/$1.alive" 7>&-
-            # before the other container has started, nothing tells of that
+            # before the other container has started, this cannot be seen
             if [ -z "$had_started" ]; then tool sleep 0.1; fi
             if [ -n "$box" ]; then exec "$box" cat <&6 >/dev/null; else exec cat <&6 >/dev/null; fi
         ) &

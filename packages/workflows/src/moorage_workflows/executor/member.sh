@@ -18,7 +18,7 @@ say() {
 . "$folder/find.sh"
 . "$folder/ends.sh"
 
-# signals go to the command; INT and QUIT as TERM, because a shell starts what runs beside it with both ignored
+# signals go to the command; INT and QUIT as TERM, because a shell starts background processes with both ignored
 pid='' stopping=''
 pass_on() {
     [ -z "$pid" ] || kill -s "$1" "$pid" 2>/dev/null
@@ -40,7 +40,7 @@ leave() { # CODE
     exit "$1"
 }
 
-# leaves in `code` what a process that runs beside this one ended with; a signal interrupts `wait`
+# sets `code` to the exit code of a background process; a signal interrupts `wait`
 code=
 wait_for() { # PID
     while :; do

@@ -1,9 +1,9 @@
-# Run the command of a step and keep what it leaves: sh wrapper.sh FOLDER COMMAND [ARGUMENT...]
+# Run the command of a step and save its outputs: sh wrapper.sh FOLDER COMMAND [ARGUMENT...]
 #
 # POSIX sh: runs under busybox, brought into images that may have no shell, and under the sh of a machine.
 # FOLDER: see the package's docstring. `paths` has a line for each output: "p PATH" is a parameter, "a PATH" an
-# artifact. The exit code is the command's own; 64: the command does not exist; 74: outputs could not be kept; 85: the
-# command was told to stop, and left with 0 before it had finished: it did not make $MOORAGE_DONE_FILE.
+# artifact. The exit code is the command's own; 64: the command does not exist; 74: outputs could not be saved; 85: the
+# command was asked to stop, and exited with 0 before it had finished: it did not create $MOORAGE_DONE_FILE.
 
 folder=$1
 shift
@@ -24,7 +24,7 @@ say() {
 . "$folder/find.sh"
 
 # signals go to the command, also those that come before it runs; INT and QUIT as TERM, because a shell starts
-# what runs beside it with both ignored
+# background processes with both ignored
 pid=
 early=
 told=
@@ -41,7 +41,7 @@ export MOORAGE_DONE_FILE="$out/finished"
 exec 8<&0 9<>"$folder/alive"
 (umask 022 && : >"$out/started")
 
-# the output: to where it went anyway, and into files
+# the output: to its usual place, and into files
 copies='' last=
 copy() { # NAME of the pipe, descriptor, files
     tool mkfifo -m 600 "$out/$1"
@@ -106,7 +106,7 @@ else
     [ -z "$to_err" ] || : >"$to_err"
 fi
 
-# what is left in the pipes; a process that the command left behind may hold them open
+# the rest of the pipes; a process that the command left behind may hold them open
 patience=50
 for copier in $copies; do
     while kill -0 "$copier" 2>/dev/null && [ "$patience" -gt 0 ]; do
@@ -149,7 +149,7 @@ while IFS=' ' read -r kind path; do
 done <"$folder/paths"
 
 if ! { echo "$code" >"$out/code" && tool mv "$out/code" "$out/done"; }; then
-    say "the outputs of this step cannot be kept: its volume cannot be written, or is full"
+    say "the outputs of this step cannot be saved: its volume cannot be written, or is full"
     [ "$code" -ne 0 ] || code=74
 fi
 exit "$code"

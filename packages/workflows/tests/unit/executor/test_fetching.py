@@ -211,7 +211,7 @@ def test_a_full_volume_is_an_error_of_its_own(step: Step) -> None:
     (step.folder / "out" / "done" / "code").mkdir()  # so that `mv` fails
     done = step.run("true")
     assert done.returncode == 74
-    assert "cannot be kept" in done.stderr
+    assert "cannot be saved" in done.stderr
 
 
 @pytest.mark.parametrize(
