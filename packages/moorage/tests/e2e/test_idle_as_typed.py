@@ -194,7 +194,7 @@ def test_idle_work_is_warned_about_snoozed_suspended_and_brought_back(cluster, r
     for work in ("workspace/lab", "run/stalls"):
         row = until(lambda work=work: idle_of(cluster, work), lambda row: row.get("wentTo"))
         assert row["wentTo"].startswith("run default/next-")
-    assert "GPUs went to run default/next-" in cluster.moor("idle").stdout
+    assert "GPUs now used by run default/next-" in cluster.moor("idle").stdout
     cluster.moor("cancel", *others)
     plain = until(lambda: idle_of(cluster, "run/plain"), lambda row: row["state"] == "reminded")
     assert plain["outlook"] == "It is not suspended: it has no checkpoint."

@@ -330,7 +330,10 @@ class Cache:
         self._place(pod, pod.info.node)
 
     def put_pending(self, pod: PodView, *, nominated_before: str = "") -> None:
-        """A pod that waits. A nomination decided here stays until the API says otherwise."""
+        """Add a pending pod.
+
+        A node that this scheduler nominated is retained until the API names another, or removes it.
+        """
         self.pending[pod.key] = pod
         if pod.info.nominated_node:
             self.nominate(pod.key, pod.info.nominated_node)

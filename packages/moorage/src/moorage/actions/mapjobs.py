@@ -265,9 +265,9 @@ def _refusal(name: str, reason: str, message: str) -> MoorageError:
 async def delete_map(
     api: Api, namespace: str, name: str, *, uid: str | None = None, forget: Callable[[], Awaitable[object]]
 ) -> None:
-    """Delete a map: its MapJob (`uid`: only this one), with which its workers and its part of the queue go.
+    """Delete a map's MapJob; Kubernetes then deletes its workers; its entry in the queue is deleted too.
 
-    `forget` deletes a map in the queue that no MapJob stands for. Raises NotFound, ApiError.
+    `uid`: only this MapJob. `forget`: deletes a map of the queue that has no MapJob. Raises NotFound, ApiError.
     """
     try:
         await api.delete(MAPJOBS, name, namespace, uid=uid, propagation="Background")

@@ -211,7 +211,7 @@ async def cancel_run(api: Api, namespace: str, name: str, *, by: str, delete: bo
 
 
 async def _delete_jobs(api: Api, jobs: Sequence[Obj]) -> None:
-    """Delete the Jobs of a run, the newest first: the others may go with the first."""
+    """Delete the Jobs of a run, newest first: deleting the oldest may delete the others."""
     for job in reversed(jobs):
         meta = job["metadata"]
         try:

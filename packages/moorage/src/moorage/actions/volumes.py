@@ -240,7 +240,7 @@ def _named_owner(obj: Obj) -> str:
 
 
 def owner_of_claim(claim: Obj, of_pods: str) -> str:
-    """The owner of a claim. For a claim made by a controller, such as a StatefulSet's, the owner of its pods."""
+    """The owner of a claim. If a controller such as a StatefulSet made it: the owner of the pods that mount it."""
     named = _named_owner(claim)
     return of_pods or named if not named or named.startswith(CONTROLLERS) else named
 

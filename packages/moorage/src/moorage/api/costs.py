@@ -119,7 +119,7 @@ class CompareJob(Request):
 
 
 class CompareRequest(Request):
-    """Node billing against pod billing, over a window, or over a sample of work by the month."""
+    """A request to compare costs by node with costs by pod, for a period or for sampled work per month."""
 
     since: Annotated[Text, _SINCE] = "30d"
     until: Annotated[Text | None, _UNTIL] = None

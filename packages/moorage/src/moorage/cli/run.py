@@ -81,7 +81,10 @@ def run(
 
 
 def _note_misplaced(command: Sequence[str]) -> None:
-    """Note options of `moor run` behind the command, which gets them; with `--` this is meant."""
+    """Warn about options of `moor run` after the command: the command gets them.
+
+    `--` before it turns the warning off.
+    """
     context = click.get_current_context()
     if "--" in context.meta.get(TYPED, ()):
         return

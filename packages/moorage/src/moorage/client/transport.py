@@ -61,10 +61,7 @@ class Transport(Protocol):
 
 
 class HttpTransport:
-    """HTTP by aiohttp, opened by its first request. `ca`: PEM; empty: the system's authorities.
-
-    The proxies of the environment count, but for this machine itself.
-    """
+    """Uses the proxies of the environment, except for localhost."""
 
     def __init__(self, ca: str = "") -> None:
         self._ca = ca

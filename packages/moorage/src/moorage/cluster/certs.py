@@ -230,7 +230,10 @@ async def ensure_certificate(api: Api, *, clock: Clock = SYSTEM, namespace: str 
 
 
 async def ensure_audit_token(api: Api, *, namespace: str = SYSTEM_NAMESPACE) -> None:
-    """One pass with cert-manager: write the token to its Secret, once that exists, and to the registrations."""
+    """One pass with cert-manager.
+
+    Once the Secret exists, write the token to it, then to the webhook configurations.
+    """
     secret = await _get(api, SECRETS, WEBHOOK_TLS_SECRET, namespace)
     if secret is None:
         return  # its pods wait for it too

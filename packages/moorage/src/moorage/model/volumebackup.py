@@ -176,7 +176,7 @@ def check_backup(name: str, spec: VolumeBackupSpec) -> list[Fault]:
 
 
 def is_schedule(text: str) -> bool:
-    """Whether it is a cron line of five fields that comes to pass."""
+    """Whether the text is a cron expression of five fields with a next time."""
     return not problem_of_cron(text) and next_moment(text, datetime(2026, 1, 1, tzinfo=UTC)) is not None
 
 

@@ -89,10 +89,10 @@ async def facts_of(
 async def viewer(
     context: Context, user: User, namespaces: Iterable[str], *, read_at: datetime | None = None
 ) -> Sees | None:
-    """The test for pods that a user sees by name: their own, and those of namespaces with readable pods.
-    None: all.
+    """A function that says whether the user may see a pod's name; None if the user may see all.
 
-    `read_at`: the time when the facts were read, if earlier: a namespace may have been recreated since.
+    Users see their own pods, and those of namespaces with readable pods. `read_at`: when the data was read, if
+    earlier; a namespace created later does not count.
     """
     try:
         if await context.auth.may(user, "list", "pods"):

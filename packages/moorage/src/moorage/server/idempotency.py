@@ -41,7 +41,7 @@ class Turns:
 
 
 def request_mark(request: Request, body: msgspec.Struct) -> str:
-    """The mark of an object that this request creates; empty without a key. Raises Problem 400."""
+    """The idempotency mark to store on the created object; "" if the request has no Idempotency-Key."""
     key = request.headers.get(HEADER, "")
     if len(key) > KEY_MAX:
         raise Problem(

@@ -226,7 +226,7 @@ async def _resume(session: Session, name: str, wanted: Resume) -> Obj:
 def _each(
     target: Target, names: tuple[str, ...], act: Callable[[Session, str], Awaitable[Obj]], outcome: str
 ) -> int:
-    """Do it to each, and say so; all that failed is said at the end, with exit code 1."""
+    """Run `act` for each name and print the outcome. Print all failures at the end; the exit code is then 1."""
 
     async def work(session: Session) -> int:
         problems: list[tuple[str, str | None]] = []

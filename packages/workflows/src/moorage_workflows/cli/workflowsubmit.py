@@ -121,7 +121,7 @@ def submit(
     # these options need exactly one workflow
     if len(manifests) > 1 and (additions.name or watch or follow):
         raise UsageError(
-            f"the files have {len(manifests)} workflows: --name, --watch and --follow are for one",
+            f"the files have {len(manifests)} workflows: use --name, --watch and --follow with only one",
             hint="submit each on its own, or use --wait",
         )
 

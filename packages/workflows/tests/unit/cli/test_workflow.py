@@ -149,7 +149,7 @@ def test_a_dry_run_prints_the_manifest_and_creates_nothing(moor, manifest):
         pytest.param(MANIFEST.replace("entrypoint: main", "entrypoint: mian"), [], "spec.entrypoint", id="lint"),
         pytest.param(TEMPLATE, [], "the files have no Workflow", id="templates alone"),
         pytest.param(MANIFEST.replace("Workflow", "CronWorkflow"), [], "cannot submit", id="a schedule"),
-        pytest.param(MANIFEST + "---\n" + MANIFEST, ["--watch"], "are for one", id="two of them, watched"),
+        pytest.param(MANIFEST + "---\n" + MANIFEST, ["--watch"], "with only one", id="two of them, watched"),
         pytest.param(MANIFEST, ["--from", "workflowtemplate/x"], "not both", id="two sources"),
     ],
 )  # fmt: skip

@@ -415,7 +415,7 @@ def _ordered(items: list[Any], server: list[Any], key: str | None, order: list[A
 
 
 def _without_directives(value: Any) -> Any:
-    """A patch's value taken as it is: directives and nulls are left out."""
+    """A copy of a patch's value without directives and nulls."""
     if isinstance(value, dict):
         return {
             key: _without_directives(item)

@@ -258,7 +258,7 @@ class _Pass:
     # -- writes -----------------------------------------------------------------------------------------------
 
     def _revision(self) -> str | None:
-        """The number of the newest template: one more than any other set's, unless it is the highest already."""
+        """The revision of the newest ReplicaSet: its own if that is the highest, else the highest plus one."""
         if self.new is None and self.created is None:
             return None
         highest = max((revision_of(replica_set) for replica_set in self.old), default=0)

@@ -85,9 +85,9 @@ class Splitter:
         self._rooms: dict[tuple[str, datetime], _Room] = {}
 
     def split(self, node: PricedNode, intervals: Iterable[Interval]) -> list[Share]:
-        """The whole money of a node and time: one share for each pod, and the idle share last.
+        """Split the cost of a node for its period: one share for each pod, then the idle share.
 
-        `intervals` are of pods on this node. Shares add up to the node's money to the grain.
+        `intervals` are of pods on this node. Shares add up exactly.
         """
         rate, room = node.rate or 0, self._room(node.life)
         held: list[_Held] = []

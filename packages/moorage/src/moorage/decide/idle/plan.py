@@ -156,7 +156,7 @@ def snooze(record: Record, policy: Policy, span: timedelta, *, by: str, now: dat
         times = f"{policy.snooze_times} time{'' if policy.snooze_times == 1 else 's'}"
         raise UsageError(
             f"it was snoozed {record.snoozes} times in a row: policy {policy.name} allows {times}",
-            hint="use it, or ask an administrator for an exemption",
+            hint="start using it again, or ask an administrator for an exemption",
         )
     after = move(
         record,

@@ -224,7 +224,7 @@ def webhook(facts: Facts) -> Result:
 
 
 def scheduler(facts: Facts) -> Result:
-    """By the extender's counters: when a scheduler last asked, and whether its token was right."""
+    """Report from the extender's metrics when a scheduler last asked, and whether its token was valid."""
     if isinstance(facts.extenders, Unread):
         return unread("the extender's metrics", facts.extenders)
     moments = [value for text in facts.extenders for name, _, value in _samples(text) if name == ASKED]

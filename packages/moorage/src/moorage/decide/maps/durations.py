@@ -391,7 +391,7 @@ def _sample_of(rows: Sequence[object]) -> Sample:
         took = _sample_number(fields.get("seconds"), number, "seconds")
         if took is None or took <= 0:
             raise UsageError(
-                f"item {number} of the sample took {fields.get('seconds')!r} seconds, not more than 0"
+                f"item {number} of the sample took {fields.get('seconds')!r} seconds: it must be more than 0"
             )
         seconds.append(took)
         used = _sample_number(fields.get("cpuSeconds"), number, "cpuSeconds")

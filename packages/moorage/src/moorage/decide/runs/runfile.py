@@ -137,7 +137,7 @@ def _field(key: str) -> str | None:
 
 
 def _value(field: str, path: str, value: Any) -> Any:
-    """A value as `RunRequest` has it. Raises UsageError with the path in the file."""
+    """Convert a value of the file to the type of the `RunRequest` field."""
     if field == "command":
         return _command(path, value)
     if field == "env":

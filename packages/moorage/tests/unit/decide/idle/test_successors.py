@@ -81,4 +81,4 @@ def test_the_list_of_idle_work_says_it():
     item = IdleWork(
         kind="workspace", namespace="vision", name="lab", state="suspended", went_to="run vision/next of bob"
     )
-    assert row_of(item, NOON, named=False)[5] == "GPUs went to run vision/next of bob"
+    assert row_of(item, NOON, named=False)[5] == "GPUs now used by run vision/next of bob"

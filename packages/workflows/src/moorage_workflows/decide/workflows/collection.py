@@ -143,7 +143,7 @@ def left(nodes: Iterable[NodeRecord]) -> list[Doomed]:
 
 
 def is_own(artifact: Artifact) -> bool:
-    """Whether it is in Moorage's own store, where the server deletes it without a pod."""
+    """Whether the artifact is in Moorage's own store. The server deletes such artifacts itself."""
     return not artifact.location
 
 

@@ -168,7 +168,7 @@ def _number(text: str) -> float:
 def _check(point: MetricPoint) -> None:
     """Raises MetricRefused for an invalid point."""
     if not NAME.fullmatch(point.name):
-        raise MetricRefused("has a name that is not of letters, digits and '_'")
+        raise MetricRefused("has an invalid name: use only letters, digits and '_'")
     if point.name in _BUILT_IN:
         raise MetricRefused("has the name of a metric of every installation: use another name")
     if not point.help:

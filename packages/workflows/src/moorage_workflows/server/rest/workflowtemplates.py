@@ -38,7 +38,7 @@ async def create_template(call: Call[NewTemplate, None]) -> tuple[int, WorkflowT
 
 
 async def lint_template(call: Call[NewTemplate, None]) -> WorkflowTemplate:
-    """Check a template as its creation would; nothing is created."""
+    """Run the checks of a create request on a template; nothing is created."""
     return await _create(call, dry_run=True)
 
 

@@ -117,7 +117,7 @@ def test_restarts_count_nothing_twice(manifest: str, seed: int) -> None:
     ("{name: m, help: h, counter: {value: many}}", "has the value 'many'"),
     ("{name: m, help: h, counter: {value: '-1'}}", "never decreases"),
     ("{name: m, help: h, gauge: {value: '1e999'}}", "has the value '1e999'"),
-    ("{name: 'm-{{status}}', help: h, counter: {value: '1'}}", "has a name"),
+    ("{name: 'm-{{status}}', help: h, counter: {value: '1'}}", "has an invalid name"),
     ("{name: m, help: h, when: '{{status}} ==', counter: {value: '1'}}", "m"),
     ("{name: m, help: h, gauge: {realtime: true, value: '{{workflow.name}}'}}", "in real time"),
     ("{name: m, help: h, labels: [{key: workflow_namespace, value: other}], counter: {value: '1'}}", "is set by"),

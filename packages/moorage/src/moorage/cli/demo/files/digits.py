@@ -54,7 +54,10 @@ def read_picture(path: Path) -> Picture:
 
 
 class Network:
-    """Two layers, trained picture by picture. Its whole state is in a JSON file: weights, epochs, chance."""
+    """Two layers, trained picture by picture.
+
+    Its whole state is in a JSON file: weights, epochs, state of the random generator.
+    """
 
     def __init__(self, seed: int) -> None:
         chance = random.Random(seed)

@@ -36,6 +36,6 @@ class AbsentValue(TextError):
     def __init__(self, tag: str) -> None:
         super().__init__(
             f"output {tag} is an absent optional: its step was skipped or omitted, and it has no default",
-            hint="give the output a `valueFrom.default`, the input a `default`, or write `??` in an expression",
+            hint="set `valueFrom.default` on the output, set `default` on the input, or use `??` in an expression",
         )
         self.tag = tag
