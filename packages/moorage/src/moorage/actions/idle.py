@@ -71,9 +71,11 @@ async def snooze_work(
     after: list[Held] = []
 
     async def read() -> tuple[Obj, Obj]:
+        # a new object of the same name is not snoozed
         stored = await api.get(resource, meta["name"], meta["namespace"])
         if stored["metadata"]["uid"] != meta["uid"]:
             raise NotFound(f"{kind} {meta['name']} is another one now", code=ErrorCode.NOT_FOUND)
+        # the policy decides how long a snooze may be
         held = held_of(kind, stored, tenants)
         policy = policy_for(policies, tenant=held.work.tenant, work=kind)
         if policy is None:
@@ -87,6 +89,7 @@ async def snooze_work(
             raise UsageError(
                 f"{held.work.title}: {error.message}", hint=error.hint, code=ErrorCode.INVALID, field="time"
             ) from error
+        # the patch repeats this read if the object changes meanwhile
         after[:] = [Held(work=held.work, obj=stored, record=record)]
         notes = {IDLE_ANNOTATION: write_record(record)}
         return stored, {"metadata": {"uid": meta["uid"], "annotations": notes}}

@@ -96,10 +96,13 @@ async def read_facts(
     `authorities`: address of a server → the authority of its certificate, as PEM, that a login trusts.
     """
     began = clock.now()
+    # between two readings of our clock, so that its offset can be computed
     server_date = await _try(api.date())
     now = clock.now()
+    # later checks depend on these
     nodes, pods, info = await asyncio.gather(_list(api, NODES), _list(api, PODS), _info(api))
     wide = _Wide(nodes=nodes, pods=pods, info=info)
+    # objects of the cluster, and of an installation if there is one
     leases, storage, priorities, ingress, daemonsets, crds, requests, deployments, claims = await asyncio.gather(
         _list(api, LEASES, NODE_LEASES),
         *(
@@ -111,6 +114,7 @@ async def read_facts(
         _list(api, DEPLOYMENTS, SYSTEM_NAMESPACE, labels=OURS),
         _list(api, PVCS, SYSTEM_NAMESPACE),
     )  # fmt: skip
+    # properties of the API server, the platform and its services
     kubernetes, rights, namespace = await asyncio.gather(_version(api), _rights(api), _namespace(api))
     names, webhooks, public = await asyncio.gather(
         _secret_names(api), _webhooks(api), _public(wide, authorities or {})

@@ -71,6 +71,7 @@ async def read_facts(
     api: Api, request: RunRequest, *, cluster_nodes: Awaitable[ClusterNodes], url: Awaitable[str]
 ) -> RunFacts:
     """Read everything at once. Values that `api` may not read are unknown, except Jobs. Raises ApiError."""
+    # read only what this request depends on, all at once
     namespace = request.namespace
     (claims, priorities, tenants, storage), jobs, datasets, engines, known, server = await asyncio.gather(
         asyncio.gather(
@@ -90,10 +91,12 @@ async def read_facts(
         cluster_nodes,
         url,
     )
+    # the caller may not see all tenants and nodes: the server's view replaces them
     queues, templates, machines, own_namespace = engines
     nodes = known.nodes or []
     every_tenant = tenants.items if tenants is not None else list(known.tenants)
     claim_objs = claims.items if claims is not None else []
+    # None stands for a list that the caller may not read
     facts = ClusterFacts(
         gpu_nodes=known.gpu_nodes,
         nodes=None if known.nodes is None else tuple(parse_node(obj) for obj in nodes),

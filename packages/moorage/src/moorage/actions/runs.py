@@ -140,6 +140,7 @@ def select_runs(
     runs. `limit` counts after the sort. `selector` selects by the labels that users gave.
     Raises UsageError for an unknown state or order, and for an invalid selector.
     """
+    # check the arguments before any filter runs
     if sort is not None and sort not in SORTS:
         message = f"invalid sort {sort!r}: use {', '.join(SORTS)}"
         raise UsageError(message, code=ErrorCode.BAD_REQUEST, field="sort")
@@ -147,6 +148,7 @@ def select_runs(
         raise UsageError(
             f"invalid state {state!r}: use {', '.join(State)}", code=ErrorCode.BAD_REQUEST, field="state"
         )
+    # all filters are combined by and
     labelled = _label_selector(selector)
     owners = None if owner is None else (owner, label_value(owner))
     chosen = [
@@ -160,6 +162,7 @@ def select_runs(
         and labelled.matches(run.labels)
         and not (active and run.state.ended)
     ]
+    # a stable sort: equal runs stay in the given order
     match sort:
         case "name":
             chosen.sort(key=lambda run: (run.name, run.namespace))

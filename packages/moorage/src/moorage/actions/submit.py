@@ -56,15 +56,18 @@ async def submit_run(
     checks the Job, nothing is created. Raises Problems with all that is wrong with the request, ApiError.
     """
     facts = await read_facts(api, request, cluster_nodes=cluster_nodes, url=url)
+    # the same request was sent before: return its run
     before = next((job for job in facts.jobs if is_of(job, mark)), None)
     if before is not None:
         run = labels_of(before).get(RUN_LABEL)
         jobs = [job for job in facts.jobs if run and labels_of(job).get(RUN_LABEL) == run] or [before]
         return Submitted(jobs=tuple(jobs), plan=None, facts=facts)
+    # pack the directory only for a request that is accepted
     plan = plan_run(request, caller, facts.facts)
     if not plan.problems and ships_directory(request, facts.facts):
         plan = plan_run(request, replace(caller, archive=pack()), facts.facts)
     check_problems(plan.problems, plan.name, facts.facts)
+    # remarks come before the Job, so that they are shown even if it is refused
     for text in plan.notes:
         note(text)
     if advise is not None:
@@ -73,6 +76,7 @@ async def submit_run(
     if dry_run:
         job = await api.create(JOBS, _planned(plan), request.namespace, dry_run=True)
     else:
+        # the mark on the Job and its Secret identifies the request when it is repeated
         for obj in (plan.job, plan.secret):
             if obj is not None and mark:
                 obj["metadata"].setdefault("annotations", {})[REQUEST_ANNOTATION] = mark

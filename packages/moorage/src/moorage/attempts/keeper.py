@@ -290,9 +290,11 @@ class Keeper:
                 await self._record_now(everything=everything)
 
     async def _record_now(self, *, everything: bool) -> None:
+        # take the changes; those that arrive from now on belong to the next round
         dirty, deleted, now = self._dirty, dict(self._deleted), self._clock.now()
         sampled = dict(self._sampled)
         self._dirty = set()
+        # at times all objects are compared with the store, not only changed ones
         if everything:
             jobs = [job for job in self._jobs.all() if is_of_run(job)]
             pods = [pod for pod in self._pods.all() if is_kept(pod)]
@@ -301,6 +303,7 @@ class Keeper:
             pods = _objects(self._pods, (key for kind, key in dirty if kind == "pod"))
         kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in self._nodes.all()}
 
+        # one transaction: read the known rows, decide, write
         def work(store: AttemptStore) -> dict[str, KeptPod]:
             open_now = store.open() if everything else KeptRun()
             read = {job.job_uid for job in open_now.attempts} | {pod.uid for pod in open_now.pods}
@@ -322,17 +325,20 @@ class Keeper:
             erased = store.forgotten(pod.job_uid for pod in rows.values())
             return {uid: pod for uid, pod in rows.items() if pod.job_uid not in erased}
 
+        # after an error the same objects are tried again
         try:
             rows = await self._store.do(work)
         except StorageError:
             self._dirty |= dirty
             raise
+        # deletions are recorded: forget them, unless an object changed again meanwhile
         for uid, obj in deleted.items():
             self._sampled.pop(uid, None)
             if self._deleted.get(uid) is obj:
                 del self._deleted[uid]
         if deleted:
             self._silent = {key for key in self._silent if pod_of(key) not in deleted}
+        # logs follow the pods that have a row
         await self._follow_later([(pod, rows[uid]) for pod in pods if (uid := uid_of(pod)) in rows])
         gone = {uid for uid, row in rows.items() if row.gone is not None}
         for kept in self._logs.values() if gone else ():

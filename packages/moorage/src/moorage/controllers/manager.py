@@ -73,6 +73,7 @@ async def run_operator(
     process.
     """
 
+    # all controllers of one term share their informers
     async def work(guarded: Api, informers: Informers, guard: Callable[[], None] | None = None) -> None:
         shared = Shared(
             api=guarded,
@@ -86,11 +87,13 @@ async def run_operator(
         operator = Operator(shared=shared, api=api, guard=guard, identity=identity, registries=registries)
         await _run_controllers(operator, certificates)
 
+    # a local cluster has one operator: no lease
     if not leader_elect:
         await work(api.guarded(note_write), informers or Informers())
         return
     elector = Elector(api, clock=clock, name=LEASE, namespace=SYSTEM_NAMESPACE, identity=identity, times=times)
 
+    # a write after the lease is lost raises an error
     def check() -> None:
         elector.check()
         note_write()

@@ -406,12 +406,14 @@ def fill(
     extender: Extender | None = None,
 ) -> Filled:
     """Pods of the trace in random order, then drawn from it again, until all GPUs have been asked for."""
+    # separate generators: the policy does not change the arrivals
     arrivals = random.Random(f"fill {seed}")
     cluster = Cluster(nodes, make_policy(policy), scheduler, random.Random(f"ties {seed}"), extender)
     queue = list(pods)
     arrivals.shuffle(queue)
     capacity = cluster.gpus * WHOLE
     arrived = used = refused = large = large_refused = at = 0
+    # results: use near full load, and the curve of use by share asked for
     near: list[float] = []
     curve: list[tuple[float, float]] = [(0.0, 0.0)]
     fragmented: float | None = None
@@ -422,6 +424,7 @@ def fill(
         arrived += pod.demand
         placed = cluster.arrive(pod)
         used += pod.demand if placed else 0
+        # refusals count until the load is full; after it the fragmentation is measured once
         share = arrived / capacity
         if share <= FILLED:
             refused += 0 if placed else pod.demand
@@ -434,6 +437,7 @@ def fill(
             near.append(used / capacity)
         if share - curve[-1][0] >= 0.01:
             curve.append((share, used / capacity))
+    # shares of the capacity
     return Filled(
         allocated=sum(near) / len(near),
         refused=refused / capacity,
@@ -456,11 +460,14 @@ def churn(
 ) -> Churned:
     """Arrivals and departures at an offered load of `load` times all GPUs. Time is in mean lifetimes. Arrivals and
     lifetimes are the same for every policy."""
+    # separate generators: the policy does not change the arrivals
     arrivals = random.Random(f"churn {seed}")
     cluster = Cluster(nodes, make_policy(policy), scheduler, random.Random(f"ties {seed}"), extender)
     capacity = cluster.gpus * WHOLE
+    # arrivals per mean lifetime, for the wanted load
     rate = load * capacity * len(pods) / sum(pod.demand for pod in pods)
     possible = {id(pod) for pod in _possible(nodes, pods)}
+    # `pool` is a bound: a cluster with all GPUs on one node
     now = 0.0
     ends: list[tuple[float, int, Placed]] = []
     pool: list[tuple[float, int]] = []  # the same arrivals with all GPUs in one place: (end, demand)
@@ -472,11 +479,13 @@ def churn(
         lasts = arrivals.expovariate(1.0)
         if now > WARM_LIFETIMES + MEASURED_LIFETIMES:
             break
+        # departures until now
         while ends and ends[0][0] <= now:
             cluster.leave(heapq.heappop(ends)[2])
         while pool and pool[0][0] <= now:
             pooled -= heapq.heappop(pool)[1]
         number += 1
+        # the cluster and the bound get the same pod
         placed = cluster.arrive(pod)
         if placed:
             heapq.heappush(ends, (now + lasts, number, placed))
@@ -484,6 +493,7 @@ def churn(
         if room:
             pooled += pod.demand
             heapq.heappush(pool, (now + lasts, pod.demand))
+        # count only after the warm-up
         if now > WARM_LIFETIMES:
             asked += pod.demand
             refused += 0 if placed else pod.demand

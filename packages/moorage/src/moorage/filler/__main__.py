@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m moorage.filler", description="Move data into and out of volumes."
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    # datasets
     command = commands.add_parser("fill", help="fill a volume once from a source")
     command.add_argument("--source", required=True, help="https://, s3://, gs://, or folder:/path")
     command.add_argument("--root", type=Path, required=True, help="where the volume is mounted")
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--anonymous", action="store_true")
     command.add_argument("--workers", type=int, default=None, help="files under way at once")
     command.set_defaults(work=_fill)
+    # volume backups
     command = commands.add_parser("backup", help="write a backup of a volume")
     command.add_argument("--root", type=Path, required=True, help="where the volume is mounted")
     command.add_argument("--target", required=True, help="s3://, gs://, or folder:/path")
@@ -70,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--name", required=True)
     command.add_argument("--force", action="store_true")
     command.set_defaults(work=_restore)
+    # copies between a volume and a user's machine
     command = commands.add_parser("send", help="send files to the other end of standard input and output")
     command.add_argument("--root", type=Path, required=True)
     command.add_argument("--path", default="")

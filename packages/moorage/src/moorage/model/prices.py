@@ -327,6 +327,7 @@ def _least(a: Machine, b: Machine) -> Machine:
 
 
 def _offers(fields: Mapping[str, Any], where: str) -> list[Offer]:
+    # check the fields of the machine first
     name = str(fields.get("name") or "")
     if not name or "/" in name:
         raise UsageError(f"{where}.name is {fields.get('name')!r}; every machine has a name without /")
@@ -335,6 +336,7 @@ def _offers(fields: Mapping[str, Any], where: str) -> list[Offer]:
         if needed not in fields:
             raise UsageError(f"{where} ({name}) does not say its {needed}")
     disk = fields.get("disk")
+    # all values are read exactly, as Kubernetes quantities
     machine = Machine(
         name=name,
         cpu_milli=quantity_of(fields["cpu"], f"{where}.cpu", milli=True),
@@ -354,6 +356,7 @@ def _offers(fields: Mapping[str, Any], where: str) -> list[Offer]:
     )
     if not machine.cpu_milli:
         raise UsageError(f"{where}.cpu is 0; a machine has CPU")
+    # one offer for each region and market with a price
     offers = []
     for at, entry in enumerate(list_of(fields.get("prices"), f"{where}.prices")):
         here = f"{where}.prices[{at}]"

@@ -74,10 +74,12 @@ def kube_scheduler_configuration(
     With `gpu_profile` a second scheduler profile of that name is added, in which the default resource scores are
     off, for pods whose `spec.schedulerName` says so. Extenders serve all profiles.
     """
+    # in the GPU profile our points are not outvoted by the scores of resources
     profiles: Sequence[Obj] = ({"schedulerName": DEFAULT_SCHEDULER},)
     if gpu_profile is not None:
         off = [{"name": "NodeResourcesFit"}, {"name": "NodeResourcesBalancedAllocation"}]
         profiles = (*profiles, {"schedulerName": gpu_profile, "plugins": {"score": {"disabled": off}}})
+    # the docstring gives the reason of each value
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

@@ -49,13 +49,16 @@ async def request(
     json: object = None,
 ) -> None:
     """One request to an address that a user wrote; `what` it is, for messages. Raises NotDelivered."""
+    # imported here: only a process that sends needs it
     import aiohttp
     from aiohttp.abc import AbstractResolver
 
+    # users write these addresses: internal ones must not be reachable through us
     parts = urlsplit(url)
     host = parts.hostname or ""
     if parts.scheme != "https" and not outbound.plain_http:
         raise NotDelivered(f"the {what} is not https, and plain http is not allowed here", again=False)
+    # check the resolved addresses themselves, so that a second lookup cannot differ
     refused: list[str] = []
 
     class Guarded(AbstractResolver):
@@ -86,6 +89,7 @@ async def request(
     else:
         if not outbound.allows(literal):
             raise NotDelivered(_not_allowed(host), again=False)
+    # no proxy, no cookies and no redirects: each would lead past the check
     timeout = aiohttp.ClientTimeout(total=outbound.seconds)
     connector = aiohttp.TCPConnector(resolver=Guarded(), use_dns_cache=False, force_close=True)
     try:
@@ -96,6 +100,7 @@ async def request(
                 method, url, json=json, allow_redirects=False, headers={"User-Agent": "moorage", **(headers or {})}
             ) as answer:
                 status, retry_after = answer.status, answer.headers.get("Retry-After", "")
+    # errors of the network are tried again, wrong addresses and certificates are not
     except TimeoutError:
         raise NotDelivered(f"{host} did not answer within {outbound.seconds:g} s", again=True) from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -103,6 +108,7 @@ async def request(
             raise NotDelivered(_not_allowed(host), again=False) from None
         again = not isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.InvalidURL | ValueError)
         raise NotDelivered(f"{host} cannot be reached: {type(error).__name__}", again=again) from None
+    # answers that may change later are tried again
     if 300 <= status < 400:
         raise NotDelivered(f"{host} answered {status}; redirects are not followed", again=False)
     if status >= 400:

@@ -42,10 +42,12 @@ def short_reason(explanation: Explanation, *, typed: bool = True) -> str:
 
     Without `typed` the GPU type of the request is omitted, for a table with a column for it.
     """
+    # the first cause that applies, from the request to the nodes
     if explanation.state in ("running", "finished"):
         return ""
     if explanation.ended is not None:
         return f"attempt {explanation.ended.attempts[-1].number} was disrupted; the next one is about to start"
+    # the pod does not exist, or is not offered to the scheduler yet
     if explanation.refusals:
         first = explanation.refusals[0]
         if first.code == "unknown_gpu_type":
@@ -59,6 +61,7 @@ def short_reason(explanation: Explanation, *, typed: bool = True) -> str:
         return f"it is in Kueue's queue {explanation.queue.queue}"
     if explanation.suspended:
         return "its Job is suspended"
+    # the pod exists and waits for its turn or its volumes
     if explanation.machine is not None:
         return _short_of_machine(explanation)
     if explanation.troubles:
@@ -68,6 +71,7 @@ def short_reason(explanation: Explanation, *, typed: bool = True) -> str:
         return f"volume {first_trouble.claim} {first_trouble.message.partition(';')[0].partition(':')[0]}"
     if explanation.gates:
         return f"held by gate {explanation.gates[0]}"
+    # the nodes have no room
     if explanation.obstacles:
         return _and_more(explanation.obstacles)
     if explanation.missing:

@@ -22,6 +22,7 @@ from moorage_kube.quantity import format_amount
 
 def make_explanation(explanation: Explanation) -> wire.Explanation:
     """The answer for programs, with its text for people. Amounts are Kubernetes quantities."""
+    # times in whole seconds, lists as tuples: all values are JSON
     until, ended = explanation.until, explanation.ended
     return wire.Explanation(
         namespace=explanation.namespace,

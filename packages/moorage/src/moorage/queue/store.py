@@ -166,6 +166,7 @@ class Store:
 
     def tick(self, now: int) -> Answered:
         """The effects of time: back-offs end, silent sessions lapse, leases are extended by our downtime."""
+        # items whose back-off has ended become ready
         with self._db.transaction():
             self._make_good(now)
             promoted: dict[int, Counts] = {}
@@ -179,6 +180,7 @@ class Store:
             for of in promoted:
                 self._db.run(_PROMOTE, of, now)
             self._count(promoted)
+        # sessions without a heartbeat lose their leases, some at a time: each transaction is short
         lapsed: dict[int, Counts] = {}
         while True:
             with self._db.transaction():
@@ -194,6 +196,7 @@ class Store:
                         total.leases += counts.leases
             if len(expired) < LAPSE_AT_ONCE:
                 break
+        # workers that wait for items are woken for these maps
         fresh = {of: counts.ready + counts.large for of, counts in promoted.items()}
         for of, counts in lapsed.items():
             fresh[of] = fresh.get(of, 0) + counts.ready + counts.large
@@ -233,8 +236,10 @@ class Store:
         self._ticked_at = max(now, alive)
 
     def _load(self, calls: Sequence[Call], maps: dict[int, Map], now: int) -> Loaded:
+        # rows are locked in a fixed order, so that two transactions cannot deadlock
         keys = sorted({(call.map, call.exchange.session) for call in calls})
         sessions = {(row[0], row[1]): _session(row) for row in self._db.by_keys(SESSIONS, keys, lock=True)}
+        # items that the calls name, and those of a request that is repeated
         needed: set[tuple[int, int]] = set()
         replayed: set[tuple[int, int]] = set()
         for call in calls:
@@ -245,6 +250,7 @@ class Store:
             needed |= {(of, seq) for seq in leasing.needed_items(call, session, idempotent=idempotent)}
             if session is not None and asked.request and asked.request == session.request:
                 replayed |= {(of, lease.item) for lease in session.leases}
+        # limits are shared by maps: lock all of them, in the order of their names
         limits = {}
         if any(queue_map.policy.limits for queue_map in maps.values()):
             self._db.rows("SELECT name FROM limits ORDER BY name" + self._db.locking(" FOR UPDATE"))
@@ -255,6 +261,7 @@ class Store:
                 limit.name: msgspec.structs.replace(limit, waiting=tuple(waiting.get(limit.name, ())))
                 for limit in self.limits()
             }
+        # candidates for new leases; rows that another transaction has locked are skipped
         items = self._items(needed, values_of=replayed)
         ready: dict[int, list[Candidate]] = {}
         large: dict[int, list[Candidate]] = {}
@@ -317,6 +324,7 @@ class Store:
 
     def _apply(self, changes: Changes, now: int) -> None:
         self._db.update(ITEMS, [_item_row(of, item) for (of, _), item in sorted(changes.items.items())])
+        # results and failures of items
         self._db.insert(
             RESULTS,
             [
@@ -350,6 +358,7 @@ class Store:
                 for failure in changes.failures.values()
             ],
         )
+        # sessions with their leases
         kept = [(key, session) for key, session in sorted(changes.sessions.items()) if session is not None]
         self._db.upsert(
             SESSIONS,
@@ -361,12 +370,15 @@ class Store:
         for (of, name), session in changes.sessions.items():
             if session is None:
                 self._db.run("DELETE FROM sessions WHERE map = ? AND name = ?", of, name)
+        # turns and rates of limits
         for (of, name), since in changes.turns.items():
             self._db.run(_TURN, since, now + 1000 * leasing.TURN_SECONDS if since else 0, of, name)
         for of, (level, at) in changes.rates.items():
             self._db.run("UPDATE maps SET rate_level = ?, rate_at = ? WHERE id = ?", level, at, of)
+        # the time of the last sign of a worker, to compute our own downtime after a restart
         if self._ticked_at and any(counts.workers > 0 for counts in changes.counts.values()):
             self._set_meta("alive_at", str(max(now, self._ticked_at)))
+        # counts and sizes of the maps
         self._count(changes.counts)
         sizes: dict[int, int] = {}
         for result in changes.results:
@@ -402,17 +414,20 @@ class Store:
         Raises AlreadyExists for another of that name, UsageError for an undefined limit.
         """
         with self._db.transaction():
+            # maps of a deleted namespace of the same name must not be visible in the new one
             self._db.run(
                 "UPDATE maps SET namespace = ? WHERE namespace = ? AND created_at < ?",
                 f"{namespace}@{since}",
                 namespace,
                 since,
             )
+            # the same request again returns its map
             rows = self._db.rows("SELECT id, request FROM maps WHERE namespace = ? AND name = ?", namespace, name)
             if rows:
                 if rows[0][1] == request:
                     return self._stored_by_id(rows[0][0])
                 raise AlreadyExists(f"map {namespace}/{name} exists", hint="delete it, or use another name")
+            # new limits are created; those that the map uses must exist
             check_map(self._quota, self._used(namespace), namespace)
             for limit, capacity in limits.items():
                 self._db.run(
@@ -429,6 +444,7 @@ class Store:
                         code=ErrorCode.INVALID,
                         field="limits",
                     )
+            # the map, and its use of limits
             created = self._db.rows(
                 "INSERT INTO maps (uid, namespace, name, owner, request, state, closed, priority, policy,"
                 " created_at, rate_level, rate_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id",
@@ -460,18 +476,21 @@ class Store:
         With `request` the same request again adds nothing. Raises NotFound, UsageError.
         """
         with self._db.transaction():
+            # lock the map: numbers of items have no gaps
             map_rows = self._db.rows(
                 f"SELECT total, closed, namespace FROM maps WHERE id = ?{self._db.locking(' FOR UPDATE')}", of
             )
             if not map_rows:
                 raise NotFound("the map was deleted")
             total, closed, namespace = map_rows[0]
+            # the same lines again add nothing
             if request is not None and (
                 additions := self._db.rows(
                     "SELECT first, items FROM additions WHERE map = ? AND request = ?", of, request
                 )
             ):
                 return additions[0][0], 0
+            # the caller may number the items itself: known ones are not added again
             start = total if first is None else first
             if start > total:
                 raise UsageError(
@@ -485,6 +504,7 @@ class Store:
                     hint="make maps that take more: moor map create --open",
                     code=ErrorCode.CONFLICT,
                 )
+            # check the quota of the namespace before the first row
             size = sum(ITEM_BYTES + len(bytes(item.value)) + len((item.key or "").encode()) for item in fresh)
             if fresh:
                 check_items(self._quota, self._used(namespace), namespace, items=len(fresh), size=size)
@@ -492,6 +512,7 @@ class Store:
                 self._db.run("INSERT INTO additions VALUES (?, ?, ?, ?)", of, request, start, len(items))
             if not fresh:
                 return start, 0
+            # rows for the items and their inputs
             large = 0
             hinted, hinted_ms = 0, 0
             rows: list[Row] = []
@@ -507,6 +528,7 @@ class Store:
                 inputs.append((of, seq, item.key, bytes(item.value)))
             self._db.insert(ITEMS, rows)
             self._db.insert(INPUTS, inputs)
+            # counts and size of the map
             counts = Counts(
                 total=len(rows), ready=len(rows) - large, large=large, hinted=hinted, hinted_ms=hinted_ms
             )

@@ -84,6 +84,7 @@ class AsyncWorkspaces(Group):
         `NAME:/path[:ro]`; `spec`: more fields of the kind Workspace, over the others; `key`: asking again with it
         gives the same one (None: this call's own).
         """
+        # values that are not given are left out: the server has the defaults
         resources = {"cpu": cpu, "memory": memory, "gpus": gpus or None, "gpuType": gpu_type or None}
         resources |= {"gpuResource": gpu_resource or None, "gpuClaim": gpu_claim or None}
         wanted: dict[str, Any] = {
@@ -97,6 +98,7 @@ class AsyncWorkspaces(Group):
             "access": access or None,
             "running": None if running else False,
         }
+        # `spec` has the last word on fields without a parameter
         body: dict[str, Any] = {
             "name": name,
             "namespace": await self._in(namespace),
@@ -391,10 +393,12 @@ class AsyncJobs(Group):
         type), instead of all amounts; `key`: asking again with it gives the same one (None: a new key).
         Raises Invalid, with every problem in its message, and AlreadyExists.
         """
+        # a string would be sent as a list of letters
         if isinstance(command, str):
             raise UsageError(
                 "invalid command: use a list of arguments, not one string", hint='run(["python", "train.py"])'
             )
+        # names of the wire; values that are not given are left out: the server has the defaults
         wanted: dict[str, Any] = {
             "command": [*command],
             "namespace": await self._in(namespace),
@@ -424,6 +428,7 @@ class AsyncJobs(Group):
             "hostEnv": host_env,
             "dryRun": dry_run,
         }
+        # the key makes a repeated request return the same run
         body = {name: value for name, value in wanted.items() if value is not None}
         return read(Job, await self._json("POST", "/api/v1/jobs", body=body, key=key or new_key()))
 

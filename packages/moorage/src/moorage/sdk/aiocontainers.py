@@ -73,6 +73,7 @@ class AsyncContainers(Group):
         """Make a container; `start` starts it. `cpu`: a number, or as 500m; `memory`: bytes, or as 8Gi;
         `volumes`: `NAME:/path[:ro]`; `ports`: of the container → of its Service; `body`: more fields of Docker's,
         over the others; `key`: asking again with it gives the same one (None: a key of this call's own)."""
+        # Docker's fields, in Docker's units
         host: dict[str, Any] = {"Binds": list(volumes), "AutoRemove": auto_remove}
         if cpu is not None:
             host["NanoCpus"] = round(parse_quantity(str(cpu)) * 10**9)
@@ -81,6 +82,7 @@ class AsyncContainers(Group):
         if gpus:
             request: dict[str, Any] = {"Driver": "nvidia", "Count": gpus, "Capabilities": [["gpu"]]}
             host["DeviceRequests"] = [request | ({"Options": {"type": gpu_type}} if gpu_type else {})]
+        # `Cmd` is left out if empty: the image's command is used
         wanted: dict[str, Any] = {
             "Image": image,
             "Cmd": list(command) or None,
@@ -91,6 +93,7 @@ class AsyncContainers(Group):
         if ports:
             wanted["ExposedPorts"] = {f"{port}/tcp": {} for port in ports}
             host["PortBindings"] = {f"{port}/tcp": [{"HostPort": str(outer)}] for port, outer in ports.items()}
+        # fields of `body` override the ones above
         more = dict(body or {})
         wanted["HostConfig"] = host | dict(more.pop("HostConfig", {}))
         made = await self._json(

@@ -51,6 +51,7 @@ class AsyncWorkflows(Group):
         `from_`: workflowtemplate/NAME, clusterworkflowtemplate/NAME or cronworkflow/NAME; `parameters`: a mapping,
         or NAME=VALUE texts; `key`: asking again with it gives the same one. Raises Invalid, AlreadyExists.
         """
+        # parameters and labels are sent as NAME=VALUE
         pairs = parameters.items() if isinstance(parameters, Mapping) else None
         wanted: dict[str, Any] = {
             "workflow": None if workflow is None else dict(workflow),
@@ -66,6 +67,7 @@ class AsyncWorkflows(Group):
             "hostEnv": host_env,
             "dryRun": dry_run,
         }
+        # the key makes a repeated request return the same workflow
         body = {field: value for field, value in wanted.items() if value is not None}
         path = f"/api/v1/workflows/{quote(await self._in(namespace), safe='')}"
         return read(Workflow, await self._json("POST", path, body=body, key=key or new_key()))

@@ -304,6 +304,7 @@ def _owner() -> Any:
 
 def _app(queue: Any) -> ASGIApp:
     """The server's routes for maps, without a cluster: all callers have all rights."""
+    # imported here: only a local map needs a server
     from starlette.applications import Starlette
     from starlette.exceptions import HTTPException
 
@@ -314,6 +315,7 @@ def _app(queue: Any) -> ASGIApp:
     from moorage_kube.clock import SYSTEM
 
     nothing = cast("Any", None)  # the routes of maps use only the queue
+    # only the queue exists; all other parts are absent
     context = Context(
         api=nothing,
         place=nothing,

@@ -113,9 +113,11 @@ def seconds_of(time: str | float | None) -> float | None:
 
 
 def request_of(function: bytes, options: Options, name: str, namespace: str) -> MapRequest:
+    # imported here: only maps on a cluster need it
     from moorage.decide.maps.mapjob import FUNCTION_WORD, MapRequest
     from moorage.decide.runs.request import RunRequest
 
+    # the part that workers share with runs
     run = RunRequest(
         command=(FUNCTION_WORD,),
         namespace=namespace,
@@ -135,6 +137,7 @@ def request_of(function: bytes, options: Options, name: str, namespace: str) -> 
         image=options.image,
         host_env=options.host_env,
     )
+    # the part that only maps have
     return MapRequest(
         run=run,
         function=function,

@@ -155,6 +155,7 @@ class AsyncMap(Generic[R]):
     @classmethod
     async def _local(cls, function: bytes, options: Options, name: str) -> AsyncMap[R]:
         check_local(options)
+        # each step registers its undoing, which `aclose` runs in reverse order
         here = site()
         client = here.client()
         made: AsyncMap[R] = cls(client, options, name, NAMESPACE)
@@ -163,10 +164,12 @@ class AsyncMap(Generic[R]):
         secret = secrets.token_urlsafe(32)
         token = here.expect_worker(secret)
         made._stack.callback(here.forget_worker, secret)
+        # the worker starts now and gets its token later: both take time
         worker = await asyncio.to_thread(
             functools.partial(LocalWorker, here.folder, name, function, url=here.url, token=secret, slots=slots)
         )
         made._stack.push_async_callback(asyncio.to_thread, worker.stop)
+        # options of resources have no meaning on this machine
         body = NewMap(
             name=name,
             request=secrets.token_hex(8),
@@ -179,6 +182,7 @@ class AsyncMap(Generic[R]):
             limits={key: MapLimit(capacity=value) for key, value in options.limits.items()},
             priority=options.priority,
         )
+        # after an error the worker, the token and the client are released
         try:
             await here.start()
             await client.create(NAMESPACE, body)

@@ -153,15 +153,18 @@ class Webhook:
 
         `certificate`: its serving certificate; the expiry is among the metrics.
         """
+        # settings
         self._certificate = certificate
         self.measures = WebhookMeasures(clock=clock)
         self._is_token = is_token
+        # audit records are sent only if there is a server to send to
         shared = informers or Informers()
         self._api, self._clock = api, clock
         self._post = ServerPost(api, lambda: self._server) if isinstance(api, KubeClient) else None
         self._server = ""  # its address
         sending = send or self._post
         self._audit_sender = AuditSender(sending, clock=clock) if sending is not None else None
+        # admission reads caches only: a review must not wait for the API server
         self._tenants = shared.of(api, TENANTS)
         self._nodes = shared.of(api, NODES)
         self._policies = shared.of(api, POLICIES)
@@ -176,9 +179,11 @@ class Webhook:
         self._switch = shared.of(
             api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={SCHEDULER_CONFIGMAP}"
         )
+        # decisions that need a state of their own
         self._desk = MachineDesk(self._machines, self._reservations, clock)
         self._kills = KillDesk(api)
         self._people = shared.of(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
+        # reviews wait until these kinds are listed; without the others the webhook is not ready
         self._known = {
             resource: asyncio.Event() for resource in (TENANTS, POLICIES, BUDGETS, MACHINES, RESERVATIONS)
         }  # listed, or no kind here (yet)
@@ -190,6 +195,7 @@ class Webhook:
             self._info,
             self._switch,
         )
+        # values computed from the caches; a change clears them
         self._away: dict[
             tuple[tuple[str, str], ...], tuple[Obj, ...]
         ] = {}  # by the selector of a tenant's own nodes
@@ -198,11 +204,13 @@ class Webhook:
         self._facts: Facts | None = None
         self._node_taints: dict[str, frozenset[tuple[str, str]]] | None = None
         self._policy_of: dict[str, Policy | None] = {}  # by namespace; emptied when either changes
+        # changes that clear computed values
         self._nodes.on_change(self._node_changed)
         self._policies.on_change(self._policy_changed)
         self._namespaces.on_change(self._namespace_changed)
         self._ingresses.on_change(self._ingress_changed)
         self._info.on_change(self._info_changed)
+        # a path may end in the token that only the API server knows
         self.app = Starlette(
             routes=[
                 *(

@@ -24,6 +24,7 @@ hint: choose an image with Jupyter, or add to yours: pip install nbclient nbform
 
 
 def main(words: list[str]) -> int:
+    # the image must have these packages: this file has no others
     source, target, parameters = words[0], words[1], json.loads(words[2])
     try:
         import nbformat as formats
@@ -32,6 +33,7 @@ def main(words: list[str]) -> int:
     except ImportError as error:
         sys.stderr.write(MISSING.format(name=getattr(error, "name", None) or "nbclient"))
         return 2
+    # read the notebook
     nbformat: Any = formats
     try:
         notebook = nbformat.read(source, as_version=4)
@@ -41,11 +43,13 @@ def main(words: list[str]) -> int:
     except Exception as error:  # nbformat raises whatever json and its schema raise
         sys.stderr.write(f"error: {source} is not a notebook: {error}\n")
         return 2
+    # parameters become a cell after the one tagged for them
     if parameters:
         inject(notebook, parameters, nbformat.v4.new_code_cell)
     target = target or default_target(source)
     os.makedirs(os.path.dirname(os.path.abspath(target)), exist_ok=True)
 
+    # the file is complete at any time: it is replaced after each cell
     def write() -> None:
         scratch = f"{target}.{os.getpid()}"
         nbformat.write(notebook, scratch)
@@ -55,10 +59,12 @@ def main(words: list[str]) -> int:
         show(cell, cell_index, len(notebook.cells))
         write()
 
+    # paths in the notebook are relative to its folder
     folder = os.path.dirname(os.path.abspath(source))
     client = NotebookClient(
         notebook, timeout=None, resources={"metadata": {"path": folder}}, on_cell_executed=executed
     )
+    # an error of a cell fails the run, with all output so far in the file
     code = 0
     try:
         client.execute()

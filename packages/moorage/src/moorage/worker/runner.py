@@ -322,6 +322,7 @@ def end_after_stop(code: int, done_file: str) -> int:
 
 
 def main(argv: list[str]) -> int:
+    # options before --, the command after it
     parser = argparse.ArgumentParser(prog="runner.py")
     parser.add_argument("--unpack")
     parser.add_argument("--into")
@@ -332,6 +333,7 @@ def main(argv: list[str]) -> int:
         parser.error("no command after --")
     cut = argv.index("--")
     options, command = parser.parse_args(argv[:cut]), argv[cut + 1 :]
+    # from here on signals are for the command
     signals = Signals()
     if options.unpack:
         try:
@@ -339,10 +341,12 @@ def main(argv: list[str]) -> int:
         except (OSError, tarfile.TarError) as error:
             say(f"the shipped directory cannot be unpacked into {options.into}: {error}")
             return 1
+    # a program that finishes after a stop creates this file
     done_folder = tempfile.mkdtemp(prefix="moorage-")
     done_file = os.path.join(done_folder, "done")
     child = start(command, options.into if options.unpack else None, done_file)
     signals.pass_to(child.pid)
+    # threads report checkpoints and memory while the command runs
     folder = os.environ.get(CHECKPOINT_ENV)
     reporter: Reporter | None = None
     stopped = threading.Event()
@@ -353,11 +357,13 @@ def main(argv: list[str]) -> int:
     if memory is not None:
         watching = threading.Thread(target=memory.run, args=(stopped,), daemon=True)
         watching.start()
+    # the exit code of the command, or that of an interruption
     code = signals.wait(child.pid)
     child.returncode = code  # it is buried already; without this Popen would look for it again
     if signals.has_stopped:
         code = end_after_stop(code, done_file)
     shutil.rmtree(done_folder, ignore_errors=True)
+    # the last readings, after the end of the threads
     stopped.set()
     if memory is not None:
         watching.join(MEMORY_SECONDS)

@@ -357,6 +357,7 @@ class DatasetController(Controller):
         """Write the status when anything in it changed."""
         if dataset_view.deleting:
             return
+        # set the conditions of the plan; remove those that do not apply any more
         before = obj.get("status") or {}
         conditions = before.get("conditions") or []
         for kind, word in (("Ready", decided.ready), ("Shared", decided.shared)):
@@ -372,10 +373,12 @@ class DatasetController(Controller):
                 )
             else:
                 conditions = [each for each in conditions if each.get("type") != kind]
+        # write only a changed status
         shown = _status(decided.status, before)
         status = shown | {"conditions": conditions, "observedGeneration": dataset_view.generation}
         if status == before:
             return
+        # a merge patch removes only fields that are set to null
         patch = {key: None for key in before if key not in status} | status
         if "progress" in status:  # a merge patch keeps what it does not name
             patch["progress"] = {key: None for key in before.get("progress") or {}} | status["progress"]
@@ -387,6 +390,7 @@ class DatasetController(Controller):
                 dataset_view.namespace,
                 subresource="status",
             )
+        # an event only for a final phase: progress changes too often
         if decided.status.phase != dataset_view.status.phase and decided.status.phase in (READY, FAILED):
             about = {"apiVersion": DATASETS.api_version, "kind": DATASETS.kind} | obj
             await self._events.record(

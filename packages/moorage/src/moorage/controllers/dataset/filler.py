@@ -85,12 +85,14 @@ def make_pod_spec(
     `host_folder`: a folder of the node, mounted under its own path. `beside`: a pod that uses the same volume. The
     process runs on that pod's node, and has its tolerations: nodes with GPUs are often tainted.
     """
+    # volumes to read from and write to
     volumes: list[Obj] = []
     mounts: list[Obj] = []
     for at, (path, (claim, read_only)) in enumerate(claims.items()):
         source: Obj = {"claimName": claim} | ({"readOnly": True} if read_only else {})
         volumes.append({"name": f"volume-{at}", "persistentVolumeClaim": source})
         mounts.append({"name": f"volume-{at}", "mountPath": path} | ({"readOnly": True} if read_only else {}))
+    # after an error, the end of the log becomes the termination message, and so the result
     container: Obj = {
         "name": "filler",
         "image": runtime.image,
@@ -100,12 +102,14 @@ def make_pod_spec(
         "env": [{"name": "PYTHONUNBUFFERED", "value": "1"}, {"name": "HOME", "value": "/tmp"}],
         "securityContext": container_security(),
     }
+    # credentials of the source or target
     if secret:
         container["envFrom"] = [{"secretRef": {"name": secret}}]
         if google:
             volumes.append({"name": "secret", "secret": {"secretName": secret}})
             mounts.append({"name": "secret", "mountPath": "/secret", "readOnly": True})
             container["env"].append({"name": "GOOGLE_APPLICATION_CREDENTIALS", "value": "/secret/key.json"})
+    # a folder of the node, for local clusters
     if host_folder:
         volumes.append({"name": "host", "hostPath": {"path": host_folder, "type": "DirectoryOrCreate"}})
         mounts.append({"name": "host", "mountPath": host_folder})
@@ -119,6 +123,7 @@ def make_pod_spec(
         "containers": [container],
         "volumes": volumes,
     }
+    # a ReadWriteOnce volume is usable only on the node that already mounts it
     if beside is not None:
         node = beside["spec"]["nodeName"]
         term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}

@@ -358,6 +358,7 @@ def _plan_ready(seen: Seen, status: NewStatus) -> Plan:
     actions: list[Action] = []
     wanted = [each for each in seen.readers if each.namespace and each.namespace != dataset.namespace]
     has_finalizer = DATASET_FINALIZER in dataset.finalizers
+    # the volume was deleted: the dataset fails and is not filled again
     if seen.claim is None:
         return Plan(
             status=replace(status, phase=FAILED),
@@ -365,6 +366,7 @@ def _plan_ready(seen: Seen, status: NewStatus) -> Plan:
                 status=False, reason="VolumeLost", message="its volume was deleted: create the dataset again"
             ),
         )
+    # the finalizer comes first: claims in other namespaces are not deleted by owner reference
     if wanted and not seen.shareable and not has_finalizer:
         actions.append(SetFinalizer(True))
     elif not seen.shareable:
@@ -372,9 +374,11 @@ def _plan_ready(seen: Seen, status: NewStatus) -> Plan:
     actions += [Unshare(namespace, claim) for namespace, claim in seen.strangers]
     if has_finalizer and not wanted and not seen.strangers:
         actions.append(SetFinalizer(False))
+    # the data is fixed: a changed source only changes the message
     message = f"{counted(status.files or 0, 'file')}, {counted(status.bytes or 0, 'byte')}"
     if status.revision != dataset.revision:
         message += "; its source was changed since, which changes nothing: make another dataset"
+    # the condition Shared exists only if there are readers
     shared = None
     if seen.readers:
         bad = [f"{each.tenant}: {each.message}" for each in status.readers if not each.ready and each.message]

@@ -282,6 +282,7 @@ class MachineController(Controller):
         self, action: Action, machine: Obj, pool: Pool, pods: Mapping[str, Obj], *, on_processes: bool
     ) -> None:
         match action:
+            # a created pod may exist already: an earlier pass made it, and the watch is late
             case Add(kind, name, alone):
                 pod = make_reservation(
                     machine,
@@ -300,16 +301,19 @@ class MachineController(Controller):
                 self._wrote(
                     await self._api.patch(PODS, reservation.name, patch, SYSTEM_NAMESPACE, kind="strategic")
                 )
+            # the delete counts at once, before the watch reports it
             case Drop(reservation):
                 await self._api.delete(PODS, reservation.name, SYSTEM_NAMESPACE, uid=reservation.uid)
                 self._written[reservation.uid] = (self._clock.monotonic(), None)
             case Keep(reservation, alone):
                 await self._relabel(make_nobodys(pods[reservation.uid], alone=alone), reservation)
+            # the reservation is promised before the gate is lifted, so that no other guest gets its place
             case HandOver(reservation, guest):
                 if not reservation.alone:
                     await self._promise(reservation, guest, pods)
                 patch = lift(pods[guest.uid], reservation.node, rfc3339(self._clock.now()))
                 self._wrote(await self._api.patch(PODS, guest.name, patch, guest.namespace))
+            # the guest's node affinity also allows the node with this mark
             case MoveOn(reservation, guest):
                 await self._promise(reservation, guest, pods)
                 mark = {"metadata": {"labels": {PLACE_PREFIX + guest.uid: pool.group}}}
@@ -318,6 +322,7 @@ class MachineController(Controller):
                 await self._events.record(pods[guest.uid], "Warning", "PlaceLost", message)
             case Unmark(node, label):
                 await self._api.patch(NODES, node, {"metadata": {"labels": {label: None}}})
+            # the annotation is for `moor explain`, the event for the user
             case Note(guest, text):
                 note = {"metadata": {"annotations": {WAITS_ANNOTATION: text or None}}}
                 self._wrote(await self._api.patch(PODS, guest.name, note, guest.namespace))

@@ -176,6 +176,7 @@ def make_reservation(
     `gpu_scheduler`: the scheduler of places with GPUs, which is that of their guests; empty: the cluster's own.
     `image`: of a program that does nothing, where pods run in containers.
     """
+    # the pod only requests resources; on process nodes it runs `sleep`
     container: Obj = {
         "name": CONTAINER,
         "image": image,
@@ -184,9 +185,11 @@ def make_reservation(
     }
     if on_processes:
         container |= {"image": HOST_IMAGE, "command": ["sleep", "infinity"]}
+    # only nodes of the pool with this machine type
     offers = {"key": MACHINE_TYPE_PREFIX + kind.name, "operator": "In", "values": [pool.group]}
     security: Obj = {"seccompProfile": {"type": "RuntimeDefault"}, "runAsNonRoot": True, "runAsUser": USER_ID}
     chosen = {"schedulerName": gpu_scheduler} if gpu_scheduler and any(map(is_gpu, kind.texts)) else {}
+    # a low priority: the scheduler preempts this pod for its guest
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -47,20 +47,24 @@ def plan(pool: Mapping[str, Any], nodes: Sequence[Obj], pools: Sequence[str], fa
     `families` are GPU generations by machine type. A pool that is being deleted cleans all its nodes.
     """
     name, spec = str(pool["metadata"]["name"]), pool.get("spec") or {}
+    # a pool that is being deleted wants no nodes, so all are cleaned
     wanted = {} if is_deleting(pool) else {entry["name"]: entry for entry in spec.get("nodePool") or ()}
     patches, status, wrong = [], [], []
     present = {str(node["metadata"]["name"]): node for node in nodes}
     for node_name, node in sorted(present.items()):
         marked_by = annotations_of(node).get(MACHINE_POOL_ANNOTATION)
         entry = wanted.get(node_name)
+        # the node left the pool
         if entry is None:
             if marked_by == name and (patch := unmark(node)):
                 patches.append(PatchNode(node_name, patch))
             continue
+        # the first pool that marked a node has it
         if marked_by not in (None, name) and marked_by in pools:
             status.append(_status(node_name, "Unhealthy", f"the node is marked by MachineNodePool {marked_by}"))
             wrong.append(node_name)
             continue
+        # types that do not match the node's GPUs are not offered
         mode = mode_of(entry, node)
         odd = [
             kind["name"]
@@ -74,6 +78,7 @@ def plan(pool: Mapping[str, Any], nodes: Sequence[Obj], pools: Sequence[str], fa
             message = message or ("set not-ready" if entry["mode"] == NOT_READY else "the node is not Ready")
         word = {READY: "Healthy", MAINTENANCE: "Maintenance", NOT_READY: "Unhealthy"}[mode]
         status.append(_status(node_name, word, message))
+    # nodes of the spec that do not exist
     missing = sorted(set(wanted) - set(present))
     status += [_status(name, "Unhealthy", "there is no such node") for name in missing]
     status.sort(key=lambda row: str(row["name"]))

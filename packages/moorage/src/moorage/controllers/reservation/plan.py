@@ -43,6 +43,7 @@ def seen_of(
 
     `pods` are those of its group; `pool` None if there is no such group.
     """
+    # reservation pods show which guests have a promise
     promised_to, others = set(), []
     for pod in pods:
         if labels_of(pod).get(MACHINE_TYPE_LABEL) != kind:
@@ -53,12 +54,14 @@ def seen_of(
             (uid := labels_of(pod).get(PROMISED_TO_LABEL)) and pod["spec"].get("nodeName") and not is_deleting(pod)
         ):
             promised_to.add(uid)
+    # a guest counts if it has a place or a promise
     guests = (
         guest_of(pod)
         for pod in others
         if (pod["metadata"]["uid"] in promised_to or PLACE_ANNOTATION in annotations_of(pod))
         and not is_finished(pod)
     )
+    # without guests that only wait, or that end before they start
     holding = [
         guest
         for guest in guests

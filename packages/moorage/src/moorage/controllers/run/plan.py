@@ -91,11 +91,13 @@ def observe(
     mine = attempts_of(run, jobs)
     if not mine:
         return None
+    # pods by the Job that owns them
     by_job: dict[str, list[PodSeen]] = {}
     for pod in pods:
         owner = controller_ref(pod)
         if owner is not None:
             by_job.setdefault(str(owner["uid"]), []).append(_parse_pod(pod))
+    # the first Job has the run's limits and marks; it may be deleted already
     notes = annotations_of(mine[0][1]) if mine[0][0] == 1 else {}
     return Observed(
         run=run,

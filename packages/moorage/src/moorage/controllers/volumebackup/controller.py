@@ -155,17 +155,20 @@ class VolumeBackupController(Controller):
 
     async def _start(self, backup_view: BackupView, obj: Obj, action: Copy | BringBack) -> None:
         assert self._runtime is not None
+        # a restore may write to another volume
         volume = backup_view.spec.volume
         if isinstance(action, BringBack):
             assert backup_view.spec.restore is not None
             volume = backup_view.spec.restore.volume
         claims = {ROOT: (volume, isinstance(action, Copy))}
+        # the target is a volume, a folder of this machine, or a bucket
         target, host = backup_view.spec.to, ""
         if (there := parse_volume(target)) is not None:
             claims[TARGET] = (there[0], isinstance(action, BringBack))
             target = f"folder:{TARGET}/{there[1]}".rstrip("/")
         elif target.startswith("/"):
             host, target = target, f"folder:{target}"
+        # a ReadWriteOnce volume in use: run on the node that mounts it
         beside = None
         pods = (await self._api.list(PODS, backup_view.namespace)).items
         for claim in (claim for claim, _ in claims.values()):
@@ -175,6 +178,7 @@ class VolumeBackupController(Controller):
                 except UsageError as error:
                     self._refuse(backup_view, error)
                     return
+        # arguments of the process
         if isinstance(action, Copy):
             args = [
                 "backup",
@@ -190,6 +194,7 @@ class VolumeBackupController(Controller):
             assert backup_view.spec.restore is not None
             args = ["restore", "--root", ROOT, "--target", target, "--name", backup_view.spec.restore.backup]
             args += ["--force"] if backup_view.spec.restore.force else []
+        # `$(` would be expanded by the kubelet
         pod = make_pod_spec(
             self._runtime,
             [arg.replace("$(", "$$(") for arg in args],
@@ -202,7 +207,7 @@ class VolumeBackupController(Controller):
         job = _make_job(backup_view, obj, job_name(backup_view, action), pod)
         try:
             await self._api.create(JOBS, job, backup_view.namespace)
-        except AlreadyExists:
+        except AlreadyExists:  # an earlier pass made it
             return
         except (Invalid, BadRequest, Forbidden) as error:
             self._refuse(backup_view, error)

@@ -103,20 +103,24 @@ def plan(seen: Seen) -> Plan:
         fault = backup.faults[0]
         message = f"{fault.field}: {fault.value!r} {fault.message}"
         return Plan(status=_new_status(seen, FAILED, "Invalid", message))
+    # Jobs of the backup by kind, and their results
     jobs = sorted((job for job in seen.jobs if job.ours), key=lambda job: job.created)
     copies = [job for job in jobs if job.name.startswith("backup-")]
     restores = [job for job in jobs if job.name.startswith("restore-")]
     backups, success = _backups(status.backups, copies)
     restore, actions = _restoring(seen, restores)
     active = next((job for job in copies if job.active), None)
+    # one Job at a time: a due backup waits for the end of the last one
     at, coming = due(seen)
     busy = active is not None or restore[1] == RUNNING
     taken = status.last_scheduled
     if at is not None and not busy and not backup.spec.suspend and not seen.able and seen.volume:
         actions.append(Copy(at))
         taken = rfc3339(at)
+    # some ended Jobs remain, for their logs
     ended = [job for job in jobs if not job.active]
     actions += [DropJob(job) for job in ended[:-JOBS_KEPT]]
+    # the due time is recorded in the same pass, so that it is used once
     phase, reason, message = _state(seen, copies, active)
     new_status = _new_status(
         seen,
@@ -129,6 +133,7 @@ def plan(seen: Seen) -> Plan:
         backups=backups,
         restore=restore,
     )
+    # look again for the progress of a Job, at the next due time, or for the volume
     waits = [LOOK_SECONDS] if busy or any(isinstance(action, (Copy, BringBack)) for action in actions) else []
     if coming is not None and not backup.spec.suspend:
         waits.append(max(1.0, (coming - seen.now).total_seconds()))

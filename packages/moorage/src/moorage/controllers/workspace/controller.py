@@ -136,6 +136,7 @@ class WorkspaceController(Controller):
         platform, wrong = self._platform()
         templates, bad = templates_of(self._templates.all())
         app: App | None = view.spec.app or templates.get(view.spec.type)
+        # the first of these faults is reported
         refused = self._refusal(view)
         fault, reason = (refused[3], refused[2]) if refused else ("", "Invalid")
         if not fault and (faults := check_workspace(obj)):  # where no webhook judged it
@@ -144,6 +145,7 @@ class WorkspaceController(Controller):
             fault, reason = bad[view.spec.type], "BadTemplate"
         if not fault and wrong:
             fault, reason = wrong, "BadPlatform"
+        # all objects of the workspace, from caches
         pods = self._pods_of(view)
         name, gateway_name, namespace = view.object_name, view.gateway_name, view.namespace
         return Seen(

@@ -104,11 +104,13 @@ def make_deployment(
 
 def make_template(view: WorkspaceView, app: App, *, gpu_terms: Sequence[Obj], on_processes: bool) -> Obj:
     """The pod's template. `gpu_terms`: node selector terms of the GPU type that is asked for."""
+    # on process nodes an image may be left out
     spec, notes = view.spec, _notes(view)
     image = spec.image or (HOST_IMAGE if on_processes else app.image) or app.image
     if on_processes and view.is_host_env:
         notes[HOST_ENV_ANNOTATION] = "true"
     path = home_path(view, app)
+    # ready as soon as the application answers
     container: Obj = {
         "name": CONTAINER,
         "image": image,
@@ -124,6 +126,7 @@ def make_template(view: WorkspaceView, app: App, *, gpu_terms: Sequence[Obj], on
         container["command"] = list(app.command)
     if app.args:
         container["args"] = list(app.args)
+    # the pod with the home and further volumes
     pod_labels = labels(view) | queue_label(view)
     pod: Obj = {
         "automountServiceAccountToken": False,
@@ -138,6 +141,7 @@ def make_template(view: WorkspaceView, app: App, *, gpu_terms: Sequence[Obj], on
             ),
         ],
     }
+    # settings of the template and of the user
     if app.fs_group is not None:
         pod["securityContext"] = {"fsGroup": app.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
     if spec.image_pull_secrets:

@@ -52,6 +52,7 @@ def make_deployment(service: Service, *, version: str) -> Obj:
     """
     selector = {"app.kubernetes.io/name": service.full_name}
     requests = {"cpu": service.cpu_request, "memory": service.memory_request}
+    # only fields that the service needs, so that a diff of the manifests stays small
     container: Obj = {
         "name": service.name,
         "image": f"{IMAGE}:{version}",
@@ -66,6 +67,7 @@ def make_deployment(service: Service, *, version: str) -> Obj:
         container |= _probes(service)
     if service.mounts:
         container["volumeMounts"] = list(service.mounts)
+    # replicas are spread over nodes; a volume is used by one pod at a time
     pod: Obj = {
         "serviceAccountName": service.full_name,
         "automountServiceAccountToken": True,

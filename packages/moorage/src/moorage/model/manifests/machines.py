@@ -37,6 +37,7 @@ def make_machine_objects() -> list[Obj]:
     does not cover a reservation that is promised to a guest. All users see the calendar too; an administrator
     binds the role that writes in it.
     """
+    # only guests preempt, and only reservations, which have the lower value
     descriptions = {
         RESERVATION_PRIORITY: "Holds a place for a machine's guest. Autoscalers ignore lower priorities.",
         GUEST_PRIORITY: "Takes the place of a machine's reservation.",
@@ -55,8 +56,10 @@ def make_machine_objects() -> list[Obj]:
         )
         for name, text in descriptions.items()
     ]
+    # the scheduler respects this budget while it chooses the pods to preempt
     kept = {"matchLabels": {RESERVATION_LABEL: KEPT}}
     budget = {"minAvailable": BUDGET_MIN, "selector": kept, "unhealthyPodEvictionPolicy": "IfHealthyBudget"}
+    # all users may read machines; reservations need a role
     seeing = (
         Rule(group=GROUP, resources=("machines", "reservations"), verbs=READ),
         Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=READ),  # who makes a volume chooses one
