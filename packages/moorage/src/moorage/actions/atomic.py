@@ -20,7 +20,7 @@ from moorage_kube.meta import annotations_of
 from moorage_kube.resources import SECRETS, Obj, Resource
 from moorage_kube.tasks import end_task
 
-ANSWER_SECONDS = 5.0  # an interrupted caller waits so long for the answer to what is sent already
+ANSWER_SECONDS = 5.0  # an interrupted caller waits this long for the response to a request already sent
 
 
 class AtomicCreate:

@@ -60,7 +60,7 @@ async def pod_to_be(api: Api, job: Obj, namespace: str) -> tuple[Obj, str]:
     try:
         tried = await api.create(PODS, wanted, namespace, dry_run=True)
     except Forbidden as error:
-        # a user may be let make Jobs and no pods: then the pod is judged as it stands in the Job
+        # the user may make Jobs but no pods: judge the pod of the Job's template
         return pod, "" if "cannot create resource" in error.message else error.message
     except ApiError:
         return pod, ""

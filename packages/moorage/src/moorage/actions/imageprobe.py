@@ -34,7 +34,7 @@ async def probe_image(
         try:
             await api.delete(PODS, name, namespace, grace_period_seconds=0)
         except NotFound:
-            pass  # somebody was quicker
+            pass  # another caller created it first
 
 
 def probe_pod(name: str, image: str, pull_secrets: tuple[str, ...] = ()) -> Obj:
@@ -87,7 +87,7 @@ def pull_error(pod: Obj) -> str | None:
         if waiting and is_pull_error(waiting):
             return str(waiting.get("message") or waiting.get("reason"))
         if not waiting or (waiting.get("reason") or "") not in STARTING:
-            return ""  # it started, or could not start for a reason of its own
+            return ""  # it started, or could not start for another reason
     return None
 
 

@@ -295,7 +295,7 @@ async def _workspaces(wide: _Wide) -> tuple[str, Reading[tuple[str, ...]]]:
     try:
         domain = parse_platform(wide.info).domain
     except MoorageError:
-        return "", NOT_ASKED  # the check says what is wrong with it
+        return "", NOT_ASKED  # another check reports the fault of the domain
     if not domain:
         return "", NOT_ASKED
     host = f"moorage-doctor-{secrets.token_hex(4)}.{domain}"

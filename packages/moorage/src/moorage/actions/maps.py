@@ -47,7 +47,7 @@ _BY_NAME = {"ready": (State.READY, State.LARGE)} | {
 }
 STATES = _BY_NAME | {
     WORDS[name]: states for name, states in _BY_NAME.items() if name in WORDS
-}  # what may be asked
+}  # the states that a client may request
 
 _LINE = msgspec.json.Decoder(NewItem)
 
@@ -163,7 +163,7 @@ def map_of(stored: Stored, *, rate: float | None) -> Map:
     """A map as its owner sees it."""
     stored_map, counts = stored.map, stored.map.counts
     if stored_map.state is MapState.CANCELLED:
-        rate = None  # nothing is done any more, so no time is left
+        rate = None  # no work is left, so no time is left
     mean = leasing.mean_ms(counts)
     return Map(
         namespace=stored.namespace,

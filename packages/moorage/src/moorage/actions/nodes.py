@@ -16,7 +16,7 @@ from moorage_kube.resources import NODES, PODS, Obj, Resource
 
 DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
 RETRY_SECONDS = 5.0  # after a disruption budget said "not now", as kubectl
-LOOK_SECONDS = 0.5  # between two looks whether a pod is gone
+LOOK_SECONDS = 0.5  # between two checks whether a pod is deleted
 
 
 async def set_schedulable(api: Api, node: str, *, unschedulable: bool) -> bool:
@@ -125,7 +125,7 @@ async def _ask_eviction(api: Api, pod: Obj, grace_period: int | None) -> bool:
     except TooManyRequests:
         raise
     except ApiError as error:
-        if error.status == 409:  # another pod bears the name by now: ours is gone
+        if error.status == 409:  # another pod has the name now: ours is deleted
             return False
         raise
     return True

@@ -56,7 +56,7 @@ class ClusterNodes(Struct, frozen=True, kw_only=True):
     gpu_nodes: tuple[NodeInfo, ...] | None = None
     held: tuple[PodInfo, ...] = ()
     on_processes: bool = False  # the server says that nodes run plain processes
-    tenants: tuple[Obj, ...] = ()  # as the server tells them, for those who may not list them
+    tenants: tuple[Obj, ...] = ()  # from the server, for users who may not list them
 
 
 class RunFacts(Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ async def read_facts(
     api: Api, request: RunRequest, *, cluster_nodes: Awaitable[ClusterNodes], url: Awaitable[str]
 ) -> RunFacts:
     """Read everything at once. Values that `api` may not read are unknown, except Jobs. Raises ApiError."""
-    # read only what this request depends on, all at once
+    # read only the objects that this request depends on, all at once
     namespace = request.namespace
     (claims, priorities, tenants, storage), jobs, datasets, engines, known, server = await asyncio.gather(
         asyncio.gather(

@@ -22,7 +22,7 @@ from moorage_kube.remote.logs import STARTED, pod_lines
 from moorage_kube.resources import Obj
 
 APPEAR_SECONDS = 10.0  # so long after its start a run may be unknown to a watch
-AHEAD = 256  # events that are read before somebody takes them
+AHEAD = 256  # events that are read before the caller takes them
 
 
 class Line(Struct, frozen=True):
@@ -322,7 +322,7 @@ class RunLog:
                 async for _ in chunks:
                     pass
         except (BadRequest, NotFound):
-            return  # it begins in a moment, or nobody keeps it any more
+            return  # it begins in a moment, or its log is not stored any more
         except ServerError:
             if not follow:
                 raise

@@ -52,7 +52,7 @@ async def suspend_run(
     patch: Obj = {"metadata": {"annotations": {SUSPENDED_ANNOTATION: note}}, "spec": {"suspend": True}}
     changed = await _change(api, last, patch, clock)
     if queue_of(changed):
-        await deactivate(api, changed)  # Kueue resumes what others have suspended
+        await deactivate(api, changed)  # otherwise Kueue resumes the Job
     return _switched([*jobs[:-1], changed], changed=True)
 
 

@@ -140,7 +140,7 @@ async def delete_volume(api: Api, namespace: str, name: str, *, force: bool) -> 
     """
     await check_delete(api, namespace, [name], force=force)
     claim = await get_object(api, VOLUME, namespace, name)
-    await api.delete(PVCS, name, namespace, uid=claim["metadata"]["uid"])  # it goes when no pod holds it
+    await api.delete(PVCS, name, namespace, uid=claim["metadata"]["uid"])  # deleted when no pod uses it any more
     return await end_pods(api, await pods_that_hold(api, namespace, {name}, force=force))
 
 

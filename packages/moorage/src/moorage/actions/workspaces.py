@@ -164,7 +164,7 @@ async def delete_workspace(api: Api, namespace: str, name: str, *, delete_home: 
     """
     obj = await get_object(api, WORKSPACE, namespace, name)
     home = parse_workspace(obj).home_claim
-    with contextlib.suppress(NotFound):  # somebody else deleted it meanwhile
+    with contextlib.suppress(NotFound):  # another client deleted it meanwhile
         await api.delete(WORKSPACES, name, namespace, uid=obj["metadata"]["uid"], propagation="Background")
     if delete_home:
         with contextlib.suppress(NotFound):  # it never ran

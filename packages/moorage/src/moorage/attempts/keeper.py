@@ -48,12 +48,12 @@ from moorage_kube.resources import Obj
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 300.0  # between two passes over everything; what changes is heard of
-TURN_SECONDS = 2.0  # between two looks at what is to be read and flushed
+LOOK_SECONDS = 300.0  # between two passes over everything; changes come from the watch
+TURN_SECONDS = 2.0  # between two checks of the logs to read and flush
 RETRY = DoublingDelay(5.0, 300.0)  # seconds before a log that could not be read is asked for again
-LEAVE_SECONDS = 30.0  # that the log of a pod that is gone may still take
-SWEEP_SECONDS = 600.0  # between two looks for what is kept no longer
-BUFFER_BYTES = 64 * 1024  # of a log in memory; more goes to the disk at once
+LEAVE_SECONDS = 30.0  # that the log of a deleted pod may still take
+SWEEP_SECONDS = 600.0  # between two deletions of expired rows and logs
+BUFFER_BYTES = 64 * 1024  # of a log in memory; a longer one is written at once
 YOUNG_SECONDS = 1.0  # before the log of a step is followed: one that ends sooner is read once, at its end
 
 
@@ -83,7 +83,7 @@ class _Log(Struct, eq=False):
     pod: KeptPod
     container: str | None
     ended: bool = False
-    gone_at: float | None = None  # when its pod was seen to be gone, by the monotonic clock
+    gone_at: float | None = None  # when its pod was seen to be deleted, by the monotonic clock
     task: asyncio.Task[None] | None = None
     following: bool = False
     read_at: float | None = None
@@ -216,7 +216,7 @@ class Keeper:
                 self._dirty.add(("pod", key_of(pod)))
         self._changed.set()
 
-    # -- readers: what is there no more has its end in their answers, also before the next step
+    # -- readers: ends of deleted objects are in their answers, also before the next step
 
     async def _ask(self, read: Callable[[AttemptStore], T]) -> T:
         if self._running and self._deleted:
@@ -442,7 +442,7 @@ class Keeper:
 
     async def _flush(self, kept: _Log) -> None:
         """Write the lines of a log in memory. Raises StorageError, and then they stay in memory."""
-        # shielded: who is cancelled while a thread writes must not leave in memory what is on the disk
+        # shielded: a cancelled caller must not leave lines in memory that a thread has written
         await asyncio.shield(asyncio.ensure_future(self._write(kept)))
 
     async def _write(self, kept: _Log) -> None:
@@ -463,7 +463,7 @@ class Keeper:
         if kept.task is not None:
             kept.task.cancel()
             await asyncio.gather(kept.task, return_exceptions=True)
-        async with kept.writing:  # a thread may write still, whoever was cancelled
+        async with kept.writing:  # a thread of a cancelled caller may still write
             kept.buffer.clear()
 
     # -- changes
@@ -487,7 +487,7 @@ class Keeper:
             self._deleted[uid_of(before)] = (before, now)
         if after is not None:
             self._dirty.add((kind, key_of(after)))
-        # what else becomes of a step waits for the next turn, which sees to many at once
+        # other changes of a step wait for the next turn, which handles many at once
         if after is None or not is_of_step(after) or _is_ending(after):
             self._changed.set()
         if not self._running:

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from moorage_kube.errors import StorageError, StorageFull
 
-FULL_SEGMENTS = 4  # beside the newest one
+FULL_SEGMENTS = 4  # in addition to the newest one
 SEGMENT_MIN = 1024  # bytes
 WHOLE = "whole"  # file in the folder of a log that was read to its end
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,128}")

@@ -92,7 +92,7 @@ class NewLines:
         stamps = [stamp for line in lines if (stamp := stamp_of(line)) is not None]
         self.newest = max(stamps, default=None)
         self._start = None if self.newest is None else self.newest - OVERLAP
-        self._dropped = stamps[0] if cut and stamps else None  # what came up to then was dropped on purpose
+        self._dropped = stamps[0] if cut and stamps else None  # lines up to this time were dropped on purpose
         self._kept = Counter(line for line in lines if not self._is_old(stamp_of(line)))
 
     def since_seconds(self, now: datetime) -> int | None:

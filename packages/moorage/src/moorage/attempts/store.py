@@ -21,7 +21,7 @@ from moorage.sql.timestamps import from_microseconds, to_microseconds
 
 SCHEMA = Schema("moorage.attempts", "attempts.")
 _TEXT, _NUMBER = "text", "bigint"
-# In the place of a run; the Workflow is in the place of the Job. No run has a slash in its name.
+# Prefix of a Workflow's name, stored as the run and the Job. Names of runs have no slash.
 _OF_WORKFLOW = "workflow/"
 JOBS = Table(
     "attempt_jobs",

@@ -17,7 +17,7 @@ from moorage_kube.resources import LEASES
 
 LEASE_PREFIX = "workflow-controller"
 LEASE_SECONDS = 15.0  # Argo's default, where the Lease does not say it
-SLACK = timedelta(seconds=30)  # clocks of two machines differ, and a controller that restarts is not gone
+SLACK = timedelta(seconds=30)  # clocks of two machines differ, and a restarting controller is still running
 
 
 async def argo_controller(api: Api, now: datetime) -> Key | None:

@@ -79,7 +79,7 @@ def issue(names: Sequence[str], *, now: datetime, lifetime: timedelta = LIFETIME
     """
     from moorage_kube.certificates import make_authority, make_server_certificate
 
-    # two authorities of one name side by side in a bundle confuse verifiers: the moment tells them apart
+    # two authorities of one name in a bundle confuse verifiers: the time makes names unique
     authority = make_authority(f"moorage-webhook-ca-{now:%Y%m%d%H%M%S}", now=now, lifetime=lifetime)
     server = make_server_certificate(authority, names[0], dns_names=names, now=now, lifetime=lifetime)
     return Issued(certificate=server.pem, key=server.key_pem, authority=authority.pem)
@@ -241,7 +241,7 @@ async def ensure_audit_token(api: Api, *, namespace: str = SYSTEM_NAMESPACE) -> 
     if token is None:
         token = secrets.token_hex(TOKEN_BYTES).encode()
         data = {**(secret.get("data") or {}), AUDIT_TOKEN: base64.b64encode(token).decode()}
-        with contextlib.suppress(Conflict):  # the next pass reads what another wrote
+        with contextlib.suppress(Conflict):  # the next pass reads the other writer's version
             await api.update(SECRETS, secret | {"data": data})
         return
     await _trust(api, await _registrations(api), None, token)

@@ -42,7 +42,7 @@ class Kubelets:
     def __init__(self, api: KubeClient, *, clock: Clock = SYSTEM) -> None:
         self._api, self._clock = api, clock
         self._token: tuple[str, datetime] | None = None  # and until when it is good
-        self._asking = asyncio.Lock()  # who comes while a token is asked for waits for it
+        self._asking = asyncio.Lock()  # callers wait while a token is requested
         self._session: aiohttp.ClientSession | None = None
         self._warned = False
 

@@ -33,7 +33,7 @@ FULL_LOOK_SECONDS = 300.0  # between two full looks
 KEYS_AT_ONCE = 100  # of a full look in each second, so that changes do not wait behind it
 
 NAMESPACE_WORKERS = MANY_WORKERS - WORKERS  # at a time; the others are for other namespaces
-FULL = timedelta(seconds=0.2)  # until the next try of what found its namespace full
+FULL = timedelta(seconds=0.2)  # until the next try after the namespace was full
 
 ToKeys = Callable[[Obj], Iterable[Key]]
 """Which objects a change of this one concerns."""

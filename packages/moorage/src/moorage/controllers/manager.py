@@ -132,7 +132,7 @@ async def _run_controllers(operator: Operator, certificates: Certificates) -> No
         for informer in informers:
             tasks.create_task(informer.run(), name=f"informer {informer.resource}")
         for controller in controllers:
-            awake.on_wake(controller.loop.queue.fire_all)  # what was to be looked at later may be due
+            awake.on_wake(controller.loop.queue.fire_all)  # delayed keys may be due
             tasks.create_task(controller.loop.run(), name=f"loop {controller.loop.name}")
         if certificates:
             from moorage.controllers.certs.controller import CertificateController

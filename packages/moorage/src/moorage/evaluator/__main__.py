@@ -45,7 +45,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; the parent says when to end
     end_with_parent(signal.SIGKILL)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with answers
     os.nice(NICENESS)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, hard))
@@ -63,5 +63,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):  # the parent is gone, or reads no more
+    with contextlib.suppress(BrokenPipeError):  # the parent has ended, or does not read any more
         main()

@@ -24,8 +24,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PROCESSES = 4  # at a time, each for another tenant
-IDLE = 1  # that are kept; others end when their request is answered
-WAITING = 4  # of one tenant, where what waits holds a worker of a loop that all tenants share
+IDLE = 1  # idle processes that stay; others end after their request
+WAITING = 4  # of one tenant; each blocks a worker of a loop that all tenants share
 SECONDS = 10  # of processor time for one request
 PATIENCE_SECONDS = 120.0  # for an answer, on a machine where every processor is busy
 _KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")  # no secret of the services

@@ -57,7 +57,7 @@ from moorage_kube.resources import Obj
 from moorage_kube.scheduling import Toleration, parse_node
 
 ASKED = ("moorage_extender_last_request_timestamp_seconds", "moorage_extender_requests_total")
-FAMILIES = (*CACHES, BUILD)  # beside those of `make_metrics`
+FAMILIES = (*CACHES, BUILD)  # in addition to those of `make_metrics`
 OUTCOMES = ("right", "wrong", "again", "refused", "gone", "expired")
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # seconds; the timeout is 0.5
 # of one question. A scheduler may send whole nodes: a cluster has at most 5,000, of some 15 kB each
@@ -391,7 +391,7 @@ class _App:
                 closes = True
                 raise TooLarge(str(error)) from error
             except ClientLeft:
-                body = b""  # nobody waits for the answer: it is not valid ExtenderArgs
+                body = b""  # the client has left: empty is not valid ExtenderArgs
             began = cache.clock.monotonic()
             if not cache.synced.is_set():
                 raise NotReady("the extender does not know the cluster yet")

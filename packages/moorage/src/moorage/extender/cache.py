@@ -49,7 +49,7 @@ class ExtenderCache:
         self.heads: dict[str, bytes] = {}  # the beginning of each node's HostPriority
         self._never: dict[
             tuple[object, ...], dict[str, str]
-        ] = {}  # by what is asked for: why nodes cannot take it
+        ] = {}  # by requested resources: why nodes cannot take them
         self.soft_taints: dict[str, tuple[Taint, ...]] = {}  # PreferNoSchedule, of nodes that have any
         self._nodes = Informer(api, NODES, keep=_needed_of_node)
         self._pods = Informer(api, PODS, keep=_needed_of_pod)

@@ -26,8 +26,8 @@ from msgspec import Struct
 
 from moorage_kube.meta import Key
 
-# kube-scheduler itself keeps an assumption until its binding ends: milliseconds, or what making a volume takes.
-# One that takes longer is not counted for a moment; one whose end was missed is not counted for ever.
+# kube-scheduler itself stores an assumption until its binding ends: milliseconds, or the time to make a volume.
+# A longer one is not counted for a moment; one with a missed end is not counted for ever.
 ASSUME_SECONDS = 60.0
 
 
@@ -179,7 +179,7 @@ class Ledger:
 def _outcome(assumed: _Assumed, sight: Sight) -> str | None:
     """The outcome of an assumption when the pod is seen so; None: it stays."""
     if assumed.uid != sight.uid:
-        return "gone" if sight.version > assumed.version else None  # an older pod of that name: told late
+        return "gone" if sight.version > assumed.version else None  # an older pod of that name: its event is late
     if sight.bound:
         if sight.hold is None:
             return "gone"  # bound, and finished before we looked

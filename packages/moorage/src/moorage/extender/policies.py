@@ -17,7 +17,7 @@ from moorage_kube.errors import UsageError
 POLICIES = ("pack", "fragmentation", "spread")
 
 HALF_LIFE_PODS = 2000  # about a fifth of the trace the policy was judged on: rare large requests stay known
-REFRESH_SHARE = 8  # the mix in use is renewed when an eighth of its evidence is new, or of what is free has moved
+REFRESH_SHARE = 8  # the mix is renewed when an eighth of its evidence, or of the free resources, has changed
 LOSSES_KEPT = 50_000  # of one mix, some 300 bytes each: 5,000 nodes in ten states
 
 

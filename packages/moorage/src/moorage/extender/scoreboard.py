@@ -15,7 +15,7 @@ from moorage.extender.policies import Policy
 
 T = TypeVar("T")
 
-KINDS_KEPT = 256  # kinds of requests whose points are kept: at 5,000 nodes 40 KB each with points alone
+KINDS_KEPT = 256  # kinds of requests whose points are cached: at 5,000 nodes 40 KB each with points only
 
 
 class _Table(Generic[T]):

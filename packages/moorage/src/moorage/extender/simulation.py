@@ -121,7 +121,7 @@ class Churned(Struct, frozen=True, kw_only=True):
     refused: float
     large: int
     large_refused: int
-    bound: float  # demand refused were all GPUs in one place, or fitting no empty node: what no policy can avoid
+    bound: float  # demand refused by any policy: with all GPUs in one place, or too large for an empty node
 
 
 def read_nodes(rows: Iterable[Mapping[str, str | None]]) -> list[TraceNode]:
@@ -261,7 +261,7 @@ class Cluster:
         self._asked = 0
         self._board: Scoreboard[int] = Scoreboard(policy, lambda _, points: points)
         self._sample = scheduler.sample(len(nodes))
-        self._start = 0  # where the scheduler looks first; it goes round
+        self._start = 0  # where the scheduler starts its next search; it goes round
         self._changes: list[int] = []
         self._tables: dict[tuple[Ask, int], _Totals] = {}
         for node in self._nodes:

@@ -92,7 +92,7 @@ def _send(given: argparse.Namespace, _progress: Progress) -> None:
     from moorage.filler.tree import Tree
     from moorage.filler.wire import send
 
-    with contextlib.suppress(FillError):  # the other end tells of it
+    with contextlib.suppress(FillError):  # the other end reports it
         send(Tree(given.root), given.path, sys.stdin.buffer, sys.stdout.buffer)
 
 

@@ -265,7 +265,7 @@ def restore(root: Path, target: Target, name: str, progress: Progress, *, force:
             raise Corrupt(f"the note of the backup {name} cannot be read") from error
     tree = Tree(root)
     try:
-        begun = tree.stat(f"{ASIDE}.done") is not None  # what is there may be half of this restore
+        begun = tree.stat(f"{ASIDE}.done") is not None  # the present files may be half of this restore
         there = [entry.path for entry in tree.walk() if "/" not in entry.path and not entry.path.startswith(ASIDE)]
         if there and not force and not begun:
             raise NotEmpty(

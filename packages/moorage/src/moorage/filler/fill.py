@@ -61,9 +61,9 @@ WORKERS = 16  # files under way at once
 MAX_FILES = 1_000_000
 TRIES = 6  # of one file, each twice as long after the last
 RETRY_SECONDS = 0.5  # before the second try
-FLUSH_SECONDS = 0.2  # the journal goes to the disk so often
+FLUSH_SECONDS = 0.2  # interval of writes of the journal to the disk
 SMALL = 8 * 1024 * 1024  # a file up to this size is written in one go
-BACK = 1024 * 1024  # of a file under way, what was written last before a crash is not trusted
+BACK = 1024 * 1024  # of an unfinished file, the last bytes before a crash are not trusted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ class _Fill:
         await asyncio.to_thread(self._note, files)
         return await asyncio.to_thread(self._commit)
 
-    # --- what is there already
+    # --- existing files
 
     def _ready(self) -> dict[str, Any] | None:
         """The result of an earlier process, if the fill is done; another dataset on the volume is an error."""

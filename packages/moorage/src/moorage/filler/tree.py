@@ -176,7 +176,7 @@ class Tree:
                 try:
                     seen.append(_entry(path, os.stat(name, dir_fd=fd, follow_symlinks=False), fd, name))
                 except FileNotFoundError:
-                    continue  # gone since
+                    continue  # deleted since
         for entry in seen:
             if entry.kind in ("file", "folder") and leaves_out(entry):
                 continue

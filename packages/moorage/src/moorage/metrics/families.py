@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
-OTHER = "other"  # the value of each label of what is beyond a bound
+OTHER = "other"  # the label value for all values above a bound
 SERIES_MAX = 10_000  # of a family whose labels are names of the cluster's objects
 REQUEST_BOUNDS = (
     0.005,

@@ -22,15 +22,13 @@ CRON_WORKFLOWS = Resource(GROUP, VERSION, "cronworkflows", "CronWorkflow")
 KINDS = (WORKFLOWS, WORKFLOW_TEMPLATES, CLUSTER_WORKFLOW_TEMPLATES, CRON_WORKFLOWS)
 
 # Argo's own words, on workflows and their pods
-INSTANCE_LABEL = (
-    "workflows.argoproj.io/controller-instanceid"  # whose a Workflow is; Argo leaves those of others alone
-)
+INSTANCE_LABEL = "workflows.argoproj.io/controller-instanceid"  # its controller; others ignore it
 OUR_INSTANCE = "moorage"
 WORKFLOW_LABEL = "workflows.argoproj.io/workflow"  # on a pod: its Workflow
 PHASE_LABEL = "workflows.argoproj.io/phase"
 COMPLETED_LABEL = "workflows.argoproj.io/completed"  # "true" when it has ended
 CRON_LABEL = "workflows.argoproj.io/cron-workflow"  # on a Workflow: the CronWorkflow it is of
-SCHEDULED_ANNOTATION = "workflows.argoproj.io/scheduled-time"  # beside it, RFC 3339: its slot
+SCHEDULED_ANNOTATION = "workflows.argoproj.io/scheduled-time"  # with it, RFC 3339: its slot
 NODE_NAME_ANNOTATION = "workflows.argoproj.io/node-name"
 NODE_ID_ANNOTATION = "workflows.argoproj.io/node-id"
 

@@ -164,7 +164,7 @@ def _chart(version: str) -> Obj:
     }
 
 
-_TEXTS = {  # values that are texts, and what they mean
+_TEXTS = {  # values that are texts, with their meaning
     "image": "image of the services, with its tag",
     "publicUrl": "where people reach the server, such as https://moorage.example.org; one address",
     "kubernetesUrl": "where people reach the Kubernetes API",

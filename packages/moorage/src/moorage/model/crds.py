@@ -239,11 +239,13 @@ def _root(kind: _Kind) -> Obj:
 
 
 def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any], inside: Sequence[str]) -> Obj:
+    # follow references: a CRD schema has none
     if ref := schema.get("$ref"):
         name = str(ref).rsplit("/", 1)[-1]
         if name in inside:
             raise ValueError(f"{name} holds itself; a CRD schema cannot say that")
         return _structural(definitions[name] | _besides(schema), definitions, (*inside, name))
+    # of unions, only optional values and int-or-string can be expressed
     if union := schema.get("anyOf"):
         some = [branch for branch in union if branch.get("type") != "null"]
         if len(some) == 1:
@@ -253,6 +255,7 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any], insid
             more = {key: text[key] for key in ("pattern", "description") if key in text}
             return more | {"x-kubernetes-int-or-string": True} | _besides(schema)
         raise ValueError(f"a CRD schema cannot say {union}")
+    # copy the keywords, converted to OpenAPI 3.0 where it differs
     out: Obj = {}
     for key, value in schema.items():
         if key in _DROPPED:
@@ -271,10 +274,11 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any], insid
             case "required" if not value:
                 continue
             case "exclusiveMinimum" | "exclusiveMaximum" if not isinstance(value, bool):
-                out[key.removeprefix("exclusive").lower()] = value  # in OpenAPI 3.0 it is a mark beside the bound
+                out[key.removeprefix("exclusive").lower()] = value  # in OpenAPI 3.0 it is a flag next to the bound
                 out[key] = True
             case _:
                 out[key] = value
+    # formats and markers that the API server needs
     if out.get("type") == "integer":
         out.setdefault("format", "int64")
     if out.get("type") == "object" and "properties" not in out and "additionalProperties" not in out:

@@ -29,15 +29,15 @@ PHASES = (PENDING, FILLING, PUBLISHING, READY, FAILED)
 AUTO, SHARED, CLONE = "auto", "shared", "clone"
 METHODS = (AUTO, SHARED, CLONE)
 NAME_MAX = 40  # Jobs are named "dataset-NAME-N", claims of other tenants "dataset-NAME-HASH"
-DATA_FOLDER = "data"  # of the volume: what readers mount (moorage.filler.fill.DATA)
+DATA_FOLDER = "data"  # folder of the volume that readers mount (moorage.filler.fill.DATA)
 USED_BY_MAX = 50
 READERS_MAX = 100
 
 DATASET_LABEL = "moorage.dev/dataset"  # on the Job, the claims and the volumes of a dataset: its name
-DATASET_OF_LABEL = "moorage.dev/dataset-namespace"  # beside it on what stands in other namespaces
+DATASET_OF_LABEL = "moorage.dev/dataset-namespace"  # with it, on objects in other namespaces
 USES_LABEL = "moorage.dev/uses-dataset"  # on Jobs and pods that mount datasets: "true"
 USES_PREFIX = "dataset.moorage.dev/"  # on them, by dataset's name: its namespace
-REFILL_ANNOTATION = "moorage.dev/refill"  # on a Dataset, any text: another text fills it anew, if it is not ready
+REFILL_ANNOTATION = "moorage.dev/refill"  # on a Dataset, any text: a new text fills it again, if it is not ready
 DATASET_FINALIZER = "moorage.dev/dataset"  # while other namespaces have claims on it
 
 _SCHEMES = ("s3", "gs", "https", "http", "volume", "upload")

@@ -30,7 +30,7 @@ WORK = (WORKSPACE, RUN, MAP, WORKFLOW)  # kinds of work; the last two are only w
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 USUAL_SNOOZE = timedelta(hours=4)  # where the policy allows it
 WARN_MAX = timedelta(days=7)  # readings are looked at for a day longer
-WINDOWS = ("30s", "1m", "2m", "5m", "10m", "15m", "30m", "1h")  # in which use is kept
+WINDOWS = ("30s", "1m", "2m", "5m", "10m", "15m", "30m", "1h")  # of stored use
 BUILT_IN_NAME = "built-in"  # of the policy that holds where the administrator wrote none
 
 Span = Annotated[str, Meta(pattern=SPAN_PATTERN, min_length=2, max_length=32)]

@@ -40,7 +40,7 @@ class Info(Struct, frozen=True, kw_only=True):
     public_urls: tuple[str, ...] = ()  # as people reach it; they are sent to the first
     kubernetes_url: str = ""  # as people reach the Kubernetes API
     kubernetes_ca: str = ""  # PEM in base64, or SYSTEM_CA; empty: as the server knows it
-    trusted_proxies: tuple[Network, ...] = ()  # whose X-Forwarded headers are believed
+    trusted_proxies: tuple[Network, ...] = ()  # X-Forwarded headers of these are trusted
     problems: tuple[str, ...] = ()  # values that could not be read, as sentences
 
     @property

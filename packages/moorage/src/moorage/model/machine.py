@@ -24,7 +24,7 @@ NODE_POOLS = Resource(GROUP, VERSION, "machinenodepools", "MachineNodePool", nam
 READY, NOT_READY, MAINTENANCE = "ready", "not-ready", "maintenance"
 MODES = (READY, NOT_READY, MAINTENANCE)
 FIFO, FAIR = "fifo", "fair"
-HALF_LIFE_SECONDS = 86_400  # of what a user has used, under the order `fair`
+HALF_LIFE_SECONDS = 86_400  # of past use, under the order `fair`
 
 _NAME = Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 _MAPPED = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
@@ -214,7 +214,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     order: str = FIFO
     half_life: int = HALF_LIFE_SECONDS
     generation: int = 0
-    is_tainted: bool = False  # whether a node of it is kept for guests of the group
+    is_tainted: bool = False  # whether a node of it is reserved for guests of the group
 
 
 def group_of(machine: Mapping[str, Any]) -> str:

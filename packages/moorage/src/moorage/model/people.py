@@ -17,12 +17,12 @@ from moorage_kube.resources import SERVICEACCOUNTS, Obj
 from moorage_kube.texts import hidden_characters, visible
 
 PEOPLE_NAMESPACE = "moorage-users"
-USER_LABEL = "moorage.dev/user"  # on a person's ServiceAccount and on what is made for it: label-safe form
+USER_LABEL = "moorage.dev/user"  # on a person's ServiceAccount and the objects made for it: label-safe form
 TOKENS_LABEL = "moorage.dev/tokens-of"  # on the Secrets that tokens are bound to: which session's
 USER_ANNOTATION = "moorage.dev/user"  # the name as it is
 GROUPS_ANNOTATION = "moorage.dev/groups"  # JSON list
 SOURCE_ANNOTATION = "moorage.dev/source"  # OIDC or LOCAL
-SUBJECT_ANNOTATION = "moorage.dev/subject"  # "issuer subject": whom the provider means by the name
+SUBJECT_ANNOTATION = "moorage.dev/subject"  # "issuer subject": the provider's subject for the name
 DISABLED_ANNOTATION = "moorage.dev/disabled"  # any text: the person is out
 OIDC, LOCAL = "oidc", "local"
 GROUP_PREFIX = f"{GROUP}:"  # before a person's groups, so that none can be mistaken for one of Kubernetes' own

@@ -41,7 +41,7 @@ class PodPrices(Struct, frozen=True, kw_only=True):
     spot: Rates | None = None
     minimum: Amount = Amount()
     step: Amount = Amount()  # 0: no steps
-    default: Amount = Amount()  # what a pod is given that asks for none
+    default: Amount = Amount()  # for a pod without requests
 
 
 class Weights(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from moorage_kube.resources import Resource
 SIGNING_REQUESTS = Resource(
     "certificates.k8s.io", "v1", "certificatesigningrequests", "CertificateSigningRequest", namespaced=False
 )
-SIGNER = f"{GROUP}/login"  # nobody signs for it
+SIGNER = f"{GROUP}/login"  # requests for it are never signed
 PROOF_NAME = "moorage-login-"  # of such a request; 32 random hex digits follow
 PROOF_NAMES = re.compile(rf"{PROOF_NAME}[0-9a-f]{{32}}")
 PROOF_ROLE = "moorage-login-proof"  # ClusterRole; may create such requests

@@ -137,7 +137,7 @@ class Booking(Struct, frozen=True, kw_only=True):
     type: str
     asked: Terms
     granted: Terms | None = None  # in force, by its status; None: nothing is, or of another type
-    granted_at: datetime | None = None  # since when: it goes before what was granted later
+    granted_at: datetime | None = None  # since when: it has precedence over later grants
     user: str = ""  # in the form of the owner label; empty: the namespace's guests
     lead: timedelta = timedelta(seconds=LEAD_SECONDS)
     created: str = ""  # RFC 3339: sorts as text

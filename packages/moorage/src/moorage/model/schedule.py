@@ -58,7 +58,7 @@ def last_moment(text: str, until: datetime, after: datetime, zone: tzinfo = UTC)
     """The newest moment in (after, until], in UTC; None: there is none."""
     from cronsim import CronSim
 
-    # it gives what lies before its start: begin a second later, so that `until` itself counts
+    # it returns times before its start: begin a second later, so that `until` itself counts
     start = until.replace(microsecond=0).astimezone(zone) + timedelta(seconds=1)
     moment: datetime | None = next(CronSim(text, start, reverse=True), None)
     return moment.astimezone(UTC) if moment is not None and moment > after else None

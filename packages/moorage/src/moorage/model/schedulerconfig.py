@@ -21,7 +21,7 @@ SECOND_KEY, FIRST_KEY = "scheduler.yaml", "first-scheduler.yaml"  # of the Secre
 WEIGHT = 5
 HTTP_TIMEOUT = "500ms"
 LOCAL_HTTP_TIMEOUT = "5s"  # of a local cluster, where pods may keep the extender's processor busy
-NODES_TO_SCORE_PERCENT = 10  # what kube-scheduler itself takes from 5,000 nodes on; at least 100 nodes
+NODES_TO_SCORE_PERCENT = 10  # kube-scheduler's own share from 5,000 nodes on; at least 100 nodes
 VERBS_PATH = "/scheduler"
 
 

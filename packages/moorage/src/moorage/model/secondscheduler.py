@@ -42,7 +42,7 @@ SCHEDULER_VERSION = (
 )
 NAME = "moorage-scheduler"  # of its account, Deployment and the rest
 LABELS = PART_OF | {"app.kubernetes.io/name": NAME}
-PORT = 10259  # /healthz for anybody, /metrics for who may read it
+PORT = 10259  # /healthz is public, /metrics needs a right
 NAME_KEY = "schedulerName"  # in SCHEDULER_CONFIGMAP
 PERCENTAGE_KEY = "percentageOfNodesToScore"  # in SCHEDULER_CONFIGMAP
 FOLDER = "/etc/moorage"

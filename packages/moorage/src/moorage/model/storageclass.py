@@ -21,7 +21,7 @@ RWO, RWX, ROX = "ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany"
 SHORT = {RWO: "RWO", RWX: "RWX", ROX: "ROX", "ReadWriteOncePod": "RWOP"}
 
 _FILES = frozenset({RWO, RWX, ROX})  # network file systems
-_DISKS_READ_BY_MANY = frozenset({RWO, ROX})  # disks that many nodes may attach for reading alone
+_DISKS_READ_BY_MANY = frozenset({RWO, ROX})  # disks that many nodes may attach, but only for reading
 _DISKS = frozenset({RWO})
 _PROVISIONERS = {
     "localcluster.moorage.dev/folder": _FILES,

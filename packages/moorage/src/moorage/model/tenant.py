@@ -12,7 +12,7 @@ from moorage.model.people import PEOPLE_NAMESPACE
 from moorage_kube.resources import Obj, Resource
 
 TENANTS = Resource(GROUP, VERSION, "tenants", "Tenant", namespaced=False)
-RESERVED = frozenset({SYSTEM_NAMESPACE, PEOPLE_NAMESPACE})  # beside Kubernetes' own, kube-...
+RESERVED = frozenset({SYSTEM_NAMESPACE, PEOPLE_NAMESPACE})  # in addition to Kubernetes' own, kube-...
 
 Quantity = (
     int

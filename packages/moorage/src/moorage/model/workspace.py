@@ -46,7 +46,7 @@ STOPPED, WAITING, STARTING, RUNNING, STOPPING, FAILED = (
     "Stopped", "Waiting", "Starting", "Running", "Stopping", "Failed"
 )  # fmt: skip
 PHASES = (STOPPED, WAITING, STARTING, RUNNING, STOPPING, FAILED)
-OPEN_VERB = "open"  # whom RBAC lets do this with a workspace, the gateway lets in
+OPEN_VERB = "open"  # the gateway admits users with this verb on a workspace in RBAC
 
 TEMPLATE_KEY = "template.yaml"
 TUNNEL_DOMAIN = "tunnel.localhost"  # browsers look for it on their own machine: RFC 6761, section 6.3
@@ -59,7 +59,7 @@ DEFAULT_CPU, DEFAULT_MEMORY, DEFAULT_HOME_SIZE = "1", "4Gi", "10Gi"
 CONTAINER = "workspace"
 NO_FOLDER = "must be a folder without ':' and '..', not /"
 NO_AMOUNT = "must be a quantity above zero, such as 500m, 2 or 8Gi"
-OWN_VARIABLES = ("POD_IP", "HOME")  # set by us, beside all that begin with MOORAGE_
+OWN_VARIABLES = ("POD_IP", "HOME")  # set by us, like all that begin with MOORAGE_
 
 _NAME = Meta(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
 _OBJECT_NAME = Meta(min_length=1, max_length=253, pattern="^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$")
@@ -308,7 +308,7 @@ BUILT_IN: Mapping[str, App] = {
         ],
         port=8080,
         ready="/healthz",
-        # the password is the token; kept as its hash, that is also what its cookie holds
+        # the password is the token; it is stored as its hash, as in its cookie
         env=[Variable(name="HASHED_PASSWORD", value="$(MOORAGE_TOKEN_SHA256)")],
         token=TokenUse(cookie="code-server-session", value="{sha256}"),
         image="codercom/code-server:4.104.2",
@@ -317,7 +317,7 @@ BUILT_IN: Mapping[str, App] = {
     ),
 }
 
-PLACES = frozenset({"image", "home", "fsGroup"})  # what a mirror of our images changes
+PLACES = frozenset({"image", "home", "fsGroup"})  # the fields that a mirror of our images changes
 
 
 def parse_template(obj: Mapping[str, Any]) -> tuple[str, App]:
@@ -507,7 +507,7 @@ def parse_workspace(obj: Mapping[str, Any]) -> WorkspaceView:
     try:
         status = msgspec.convert(obj.get("status") or {}, WorkspaceStatus)
     except msgspec.ValidationError:
-        status = WorkspaceStatus()  # somebody else's; ours is written over it
+        status = WorkspaceStatus()  # another writer's status; ours replaces it
     label = labels_of(obj).get(OWNER_LABEL, "")
     return WorkspaceView(
         namespace=meta.get("namespace") or "",

@@ -42,7 +42,7 @@ PAST = {  # how an action begins → the same in the past
     "take": "took",
     "uncordon": "uncordoned",
 }
-# requests that name no action: method and path → the action, and what was done
+# requests without an action: method and path → the action, and its result
 KNOWN: tuple[tuple[str, re.Pattern[str], str, str], ...] = tuple(
     (method, re.compile(path), action, done)
     for method, path, action, done in (

@@ -131,7 +131,7 @@ class ExplanationView(Struct, frozen=True, kw_only=True):
     """An explanation in parts: the answer first, then the necessary actions, then each reason."""
 
     headline: str
-    advice: tuple[str, ...] = ()  # errors with their hints, and what must be fixed before it can start
+    advice: tuple[str, ...] = ()  # errors with their hints: to be fixed before it can start
     sections: tuple[Section, ...] = ()
 
 

@@ -37,7 +37,7 @@ _CLUSTER_SCOPED = frozenset(
     | {"certificatesigningrequests"}
 )
 _RUN = frozenset({"jobs", "pods"})
-_COMMANDS = {  # command → what it does, and the resources that it is about
+_COMMANDS = {  # command → its action, and the resources that it is about
     "run": ("start runs", frozenset({"jobs"})),
     "rerun": ("start runs", frozenset({"jobs"})),
     "jobs": ("list runs", _RUN),

@@ -55,11 +55,11 @@ def reduced(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[int, int
     after: list[set[int]] = [set() for _ in range(count)]
     for start, end in edges:
         after[start].add(end)
-    reach = [0] * count  # bits: what can be reached, itself with it
+    reach = [0] * count  # bits: the reachable nodes, itself included
     kept: list[tuple[int, int]] = []
     for start in reversed(range(count)):
         known = 1 << start
-        for end in sorted(after[start]):  # nearer ones first: what they reach needs no edge
+        for end in sorted(after[start]):  # nearer ones first: an edge to a node that they reach is not needed
             if not known >> end & 1:
                 kept.append((start, end))
             known |= reach[end]

@@ -32,7 +32,7 @@ from moorage_kube.errors import MoorageError, NotFound, NotReady, Unauthorized
 log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
-PULSE_SECONDS = 0.1  # how often maps with a rate hand out what has become due
+PULSE_SECONDS = 0.1  # interval at which maps with a rate lease due items
 GROUP_CALLS = 400  # in one transaction; at ten items each this is some 50 ms of work
 RATE_SAMPLES = 60  # seconds over which the rate of a map is taken
 TOKENS_KEPT = 10_000
@@ -241,7 +241,7 @@ class Queue:
                 calls = [call for call, _ in group]
                 try:
                     answered = await self._writer.do(partial(Store.exchange, calls=calls, now=self._now()))
-                except Exception as error:  # told to everybody whose request was in it
+                except Exception as error:  # reported to all callers with a request in it
                     for _, future in group:
                         if not future.done():
                             future.set_exception(error)

@@ -19,12 +19,12 @@ from moorage.sql.migrations import Schema
 from moorage.sql.opening import is_postgres, open_database
 from moorage.sql.thread import StoreThread
 
-MAP_BYTES = 256 * 1024 * 1024  # of output kept for one map
-ROW_BYTES = 64  # counted for each part beside its output
-FREED_AT_ONCE = 8  # one part in so many of the bound goes at a time
+MAP_BYTES = 256 * 1024 * 1024  # of output stored for one map
+ROW_BYTES = 64  # counted for each part in addition to its output
+FREED_AT_ONCE = 8  # this share of the bound is deleted at a time
 PAGE_BYTES = 1024 * 1024
 ROWS_FIRST, ROWS_MOST = 16, 1024  # read by one statement; a part may have 2 MiB
-SHARED_SECONDS = 1.0  # between two looks for what another server has added
+SHARED_SECONDS = 1.0  # between two reads of parts that another server added
 
 SCHEMA = Schema("moorage.queue", "outputs.", folder="migrations/outputs")
 _PAGE = "SELECT id, item, lease, at, pod, output FROM outputs WHERE map = ? AND id > ?"
@@ -80,7 +80,7 @@ class Outputs:
         """Forget the output of all other maps."""
         known = set(maps)
         await self._file.do(lambda db: _forget(db, known))
-        for of in self._news.keys() - known:  # a follower that went away left its event
+        for of in self._news.keys() - known:  # a follower that has ended left its event
             self._news.pop(of).set()
 
     async def bound(self, groups: Iterable[Sequence[int]], most: int) -> None:
@@ -127,7 +127,7 @@ def _forget(db: Database, known: set[int]) -> None:
 
 def _delete(db: Database, of: int) -> None:
     with db.transaction():
-        db.run("DELETE FROM output_sizes WHERE map = ?", of)  # locks it, so nobody adds meanwhile
+        db.run("DELETE FROM output_sizes WHERE map = ?", of)  # locks it, so that no process adds meanwhile
         db.run("DELETE FROM outputs WHERE map = ?", of)
 
 

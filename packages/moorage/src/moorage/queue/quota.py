@@ -19,7 +19,7 @@ from moorage.settings import (
 )
 from moorage_kube.errors import QuotaExceeded
 
-ITEM_BYTES = 200  # of an item's rows and their indexes, beside its value and result
+ITEM_BYTES = 200  # of an item's rows and their indexes, in addition to its value and result
 
 
 class Quota(Struct, frozen=True, kw_only=True):

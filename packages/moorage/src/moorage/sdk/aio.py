@@ -35,7 +35,7 @@ from moorage.sdk.group import Group, lines_of, new_key
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import AlreadyExists, UsageError
 
-LOOKS = (0.1, 2.0)  # first and longest pause between two looks at what is waited for
+LOOKS = (0.1, 2.0)  # first and longest pause between two checks while waiting
 EXIT_CODE_LOOKS = 5  # more, at a run that failed, before its exit code counts as unknown
 
 

@@ -14,7 +14,7 @@ from moorage.api.reading import read
 from moorage.api.workflows import LogLine, Workflow, WorkflowList, WorkflowTemplate, WorkflowTemplateList
 from moorage.sdk.group import Group, lines_of, new_key
 
-LOOKS = (0.2, 2.0)  # first and longest pause between two looks at what is waited for
+LOOKS = (0.2, 2.0)  # first and longest pause between two checks while waiting
 
 
 class StepLine(Struct, frozen=True):

@@ -67,7 +67,7 @@ def _pickled(function: Callable[..., Any], cloudpickle: ModuleType) -> bytes:
         cloudpickle.register_pickle_by_value(module)
     try:
         return bytes(cloudpickle.dumps(function, protocol=5))
-    except Exception as error:  # whatever the objects that it refers to do
+    except Exception as error:  # any error of the objects that it refers to
         raise UsageError(
             f"{function_name(function)} cannot be sent to workers: {error}",
             hint="open files, connections and locks inside the function",

@@ -326,7 +326,7 @@ class AsyncMap(Generic[R]):
             if self._remove is not None:
                 await self._remove()
         except NotFound:
-            pass  # it is gone already
+            pass  # it is deleted already
         await self.close()
 
     async def close(self) -> None:

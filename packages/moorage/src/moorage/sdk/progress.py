@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 REDRAW_SECONDS = 0.2
 BAR = 24  # characters
-PATIENCE_SECONDS = 1.0  # what is done within this time needs no line
+PATIENCE_SECONDS = 1.0  # work that ends within this time prints no line
 
 
 class Bar:

@@ -31,7 +31,7 @@ SCHEMA = Schema("moorage.sql", "leases.", folder="schemas/leases")
 LEASE_SECONDS = 5.0  # five missed renewals: a server that died is replaced after this and RETRY_SECONDS
 RENEW_DEADLINE_SECONDS = 3.5  # LEASE_SECONDS by a clock that runs 1.4 times as fast
 RETRY_SECONDS = 1.0
-WATCHED = timedelta(minutes=2)  # a server remembers so long what went while another records
+WATCHED = timedelta(minutes=2)  # how long a server stores changes while another one records
 DIRTY_MOST = 10_000  # changes that such a server remembers
 
 
@@ -130,7 +130,7 @@ class Leader:
         self._table, self._name, self._holder, self._clock = table, name, holder, clock
         self._seen: Seen | None = None
         self.leading = False
-        self.term: int | None = None  # for `check`; None: not leading, or nobody to share with
+        self.term: int | None = None  # for `check`; None: not leading, or the database is not shared
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run `lead` whenever, and as long as, the task is ours; until cancelled, or `lead` returns or raises.
@@ -147,7 +147,7 @@ class Leader:
                 lease, sent = await self._acquire(self._table)
                 if await self._lead(self._table, lead, lease, sent):
                     return
-            finally:  # who is cancelled may have taken it without having heard so
+            finally:  # a cancelled caller may have the lease without knowing it
                 with contextlib.suppress(StorageError):
                     await self._table.do(partial(LeaseTable.release, name=self._name, holder=self._holder))
 

@@ -100,7 +100,7 @@ class SqliteDatabase:
                     count = self._high_water.next(self._db)
                 check_lease(self._folder)
                 self._db.execute("COMMIT")
-            check_lease(self._folder)  # it may have taken long; then it is acknowledged to nobody
+            check_lease(self._folder)  # the commit may have taken long; then it is not acknowledged
         except BaseException:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")

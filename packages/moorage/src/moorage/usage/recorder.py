@@ -29,9 +29,9 @@ from moorage_kube.resources import Obj
 
 log = logging.getLogger(__name__)
 
-FORGET_SECONDS = 3600.0  # between two looks for what is kept no longer
+FORGET_SECONDS = 3600.0  # between two deletions of expired rows
 HEARTBEAT_SECONDS = 30.0  # so a vanished pod is charged at most this much too little
-LOOK_SECONDS = 600.0  # between two passes over every pod; what changes is heard of
+LOOK_SECONDS = 600.0  # between two passes over every pod; changes come from the watch
 
 
 class Seen(Struct, frozen=True, kw_only=True):

@@ -58,7 +58,7 @@ from moorage_kube.errors import StorageError
 
 SCHEMA = Schema("moorage.usage", "samples.", folder="migrations/samples")
 NUMBERS_KEPT = 20_000  # of pods that are remembered; others are read again
-LATEST_KEPT = timedelta(days=1)  # the newest reading of a pod that is gone
+LATEST_KEPT = timedelta(days=1)  # the newest reading of a deleted pod
 _NUMBERS = ("bigint",) * len(MEASURES)
 PODS = Table(
     "sample_pods",
@@ -107,7 +107,7 @@ _SUMS_OF_SLOTS = (
     f"SELECT {Level.SLOT:d}, s.at, {_ADDED} FROM sample_slots s WHERE s.at >= ? AND s.at < ? GROUP BY s.at"
 )
 _SEEN = "UPDATE sample_pods SET last_at = ? WHERE number = ? AND last_at < ?"
-# `+` keeps a column out of the choice of indexes: SQLite goes through the other table first.
+# `+` excludes a column from the choice of indexes: SQLite reads the other table first.
 _WINDOWS_OF_HOUR = (
     f"SELECT s.pod, s.at, {_MEASURES} FROM sample_pods p JOIN sample_windows s ON s.pod = +p.number"
     " WHERE p.last_at >= ? AND s.at >= ? AND s.at < ? ORDER BY s.at"

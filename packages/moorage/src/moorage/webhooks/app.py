@@ -91,7 +91,7 @@ NOT_SYNCED = "the caches are not filled yet"
 KIND_SECONDS = 2.0  # how often a cluster without one of our kinds is asked for it again
 NAME_LABEL = "kubernetes.io/metadata.name"  # on every namespace
 # etcd takes 1.5 MiB of an object, and an UPDATE brings two; the API server writes `<`, `>` and `&` as six
-# characters (Go's encoding/json). That is 18 MiB, and little else is in a review. What is longer cannot be stored.
+# characters (Go's encoding/json). That is 18 MiB, and little else is in a review. Longer ones cannot be stored.
 # https://etcd.io/docs/v3.5/dev-guide/limit/
 _BODY_MAX_BYTES = 32 * 2**20
 
@@ -179,7 +179,7 @@ class Webhook:
         self._switch = shared.of(
             api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={SCHEDULER_CONFIGMAP}"
         )
-        # decisions that need a state of their own
+        # decisions with their own state
         self._desk = MachineDesk(self._machines, self._reservations, clock)
         self._kills = KillDesk(api)
         self._people = shared.of(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
@@ -459,14 +459,14 @@ class Webhook:
         by_account, asked = asked, await self._by_person(asked)
         try:
             verdict = self.decide(await self._of_parent(asked), mutating=mutating)
-        except Exception as error:  # a defect that somebody's object brings out must not let the object pass
+        except Exception as error:  # a defect triggered by an object must not admit the object
             log.exception("an object could not be judged", extra=_of(asked))
             self._record(http, by_account, 500)
             review_seen.outcome = "failed"
             message = f"the admission webhook failed on this object: {error!r}; its log has more"
             return review(refusal(asked.uid, 500, "InternalError", message))
         review_seen.outcome = "refused" if verdict.refusals else "allowed"
-        if verdict.refusals or not mutating:  # what is admitted is asked about again, to be validated
+        if verdict.refusals or not mutating:  # an admitted object is reviewed again by the validating webhook
             self._record(http, by_account, 422 if verdict.refusals else 200)
         return review(response(asked.uid, verdict, _of(asked)))
 

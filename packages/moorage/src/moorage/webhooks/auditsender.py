@@ -31,7 +31,7 @@ SEND_SECONDS = 0.5  # between two batches
 RETRY_SECONDS, RETRY_MAX_SECONDS = 1.0, 30.0  # doubled with each failure
 ANSWER_SECONDS = 10.0
 REREAD_SECONDS = 5.0  # of the file with the token, at most so often
-LAST_SECONDS = 2.0  # to send what waits when the process ends
+LAST_SECONDS = 2.0  # to send waiting records when the process ends
 
 Send = Callable[[AuditRecords], Awaitable[None]]
 """Hands records over. Raises MoorageError where they are to be sent again, ValueError where they never fit."""
@@ -66,7 +66,7 @@ class AuditSender:
                 client=client_of(change),
                 status=status,
             )
-        except Exception:  # of somebody's odd object, which must pass all the same
+        except Exception:  # an unexpected object must not block its review
             log.exception("a request could not be recorded", extra={"user": account, "resource": change.plural})
             return
         if len(self._waiting) >= WAITING_MAX:

@@ -51,7 +51,7 @@ SERVICE_PORT = 443
 # of ours, judged everywhere
 KINDS = ("budgets", "idlepolicies", "machines", "machinenodepools", "reservations", "mapjobs", "workspaces")
 FILLED = ("datasets", "volumebackups")  # ours, too; judged in guarded namespaces alone
-RULES = (  # (group, plurals): pods, and whatever holds a template of theirs, which bears the owner too
+RULES = (  # (group, plurals): pods and all kinds with a pod template, which get the owner too
     ("", ("pods", "replicationcontrollers")),
     ("batch", ("jobs", "cronjobs")),
     ("apps", ("deployments", "replicasets", "statefulsets", "daemonsets")),
@@ -63,7 +63,7 @@ SUBRESOURCES = (
     ("", ("pods/resize", "replicationcontrollers/scale")),
     ("apps", ("deployments/scale", "replicasets/scale", "statefulsets/scale")),
 )
-# (group, operations, resources) that are recorded; the guardrails' own reviews tell of what they judge
+# (group, operations, resources) that are recorded; the guardrails' own reviews record theirs
 AUDITED = (
     *((group, ("DELETE",), plurals) for group, plurals in RULES if group != GROUP),
     (GROUP, ("DELETE",), (*KINDS, *FILLED)),
@@ -78,8 +78,8 @@ HOST_RULES = tuple((group, tuple(plural for plural, _ in kinds)) for group, kind
 NAME_LABEL = "kubernetes.io/metadata.name"  # on every namespace
 VERSIONS = {GROUP: VERSION, ARGO: ARGO_VERSION}  # v1 of all other groups
 
-# the operator lifts the gates of thousands of guests: two reviews of each would be half of the cost, and say yes;
-# so would they of the progress of thousands of workflows, whose status is no subresource
+# the operator lifts the gates of thousands of guests: two reviews of each, always allowed, would be half of the
+# cost; so would those of the progress of thousands of workflows, whose status is no subresource
 NOT_THE_OPERATOR: Obj = {
     "name": "not-the-operator",
     "expression": "!(request.operation == 'UPDATE'"
@@ -87,8 +87,8 @@ NOT_THE_OPERATOR: Obj = {
     " || request.resource.resource == 'cronworkflows')"
     f" && request.userInfo.username == '{OPERATOR}')",
 }
-# what they change was judged when it was made; finalizers and replicas must be theirs to set while the webhook is
-# down
+# the objects were reviewed at their creation; Kubernetes must be able to set finalizers and replicas while the
+# webhook is down
 NOT_KUBERNETES: Obj = {
     "name": "not-an-update-by-kubernetes",
     "expression": "!(request.operation == 'UPDATE'"
@@ -135,7 +135,7 @@ def webhook_configurations(
             "name": name,
             "clientConfig": _client(path, url, service, ca_pem, token),
             "admissionReviewVersions": ["v1"],
-            "sideEffects": "NoneOnDryRun",  # a record of what was asked for
+            "sideEffects": "NoneOnDryRun",  # an audit record
             "timeoutSeconds": TIMEOUT_SECONDS,
             "matchPolicy": "Equivalent",
         }

@@ -37,7 +37,7 @@ class MachineDesk:
             return tuple(_refusal(fault) for fault in self._check_reservation(obj, old))
         if kind in KINDS:
             if obj["metadata"].get("deletionTimestamp") or (old is not None and _same(old, obj)):
-                return ()  # what is on its way out, and a status, may pass
+                return ()  # objects that are being deleted, and status updates, may pass
             faults = check_machine(obj, self._machines.all()) if kind == "Machine" else check_node_pool(obj)
             return tuple(_refusal(fault) for fault in faults)
         if kind == "Pod" and old is not None and (is_guest(old) or is_guest(obj)):

@@ -40,7 +40,7 @@ def main(words: list[str]) -> int:
     except OSError as error:
         sys.stderr.write(f"error: cannot read {source}: {error.strerror}\n")
         return 2
-    except Exception as error:  # nbformat raises whatever json and its schema raise
+    except Exception as error:  # nbformat raises any error of json and its schema
         sys.stderr.write(f"error: {source} is not a notebook: {error}\n")
         return 2
     # parameters become a cell after the one tagged for them

@@ -33,7 +33,7 @@ from typing import Any
 
 CHECKPOINT_ENV = "MOORAGE_CHECKPOINT_DIR"
 DONE_FILE_ENV = "MOORAGE_DONE_FILE"
-STOPPED = 85  # told to stop, and not finished; as moorage.decide.interruptions
+STOPPED = 85  # asked to stop, and not finished; as moorage.decide.interruptions
 CHECK_SECONDS = 5.0  # between two looks at the checkpoint folder
 REPEAT_SECONDS = 60.0  # between two reports when nothing is new, so that "last looked" stays true
 BACKOFF_SECONDS = (5.0, 300.0)  # first and longest pause after a report that failed; it doubles
@@ -41,7 +41,7 @@ POST_SECONDS = 5.0  # patience with the server
 LAST_POST_SECONDS = 2.0  # the same after the command's end: the pod's grace period is running
 CGROUP = "/sys/fs/cgroup"  # a container sees its own here
 MEMORY_SECONDS = 1.0  # between two looks at the memory in use; a look is two small files
-PEAK_GROWTH = 1.02  # what is less is not worth a write
+PEAK_GROWTH = 1.02  # a smaller growth is not worth a write
 PEAK_LINE = "moorage: peak-memory-bytes=%d\n"  # read by moorage.decide.runs.terminationmessage
 LAST_WORDS_BYTES = 4096  # a kubelet takes no more of the file
 SCAN_ENTRIES = 20000  # looked at in one scan at most: about 0.1 s
@@ -83,7 +83,7 @@ def newest_file(folder: str, limit: int = SCAN_ENTRIES) -> float | None:
                         elif entry.is_file(follow_symlinks=False) and (newest is None or changed > newest):
                             newest = changed
                     except OSError:
-                        continue  # gone between the listing and the look
+                        continue  # deleted between the listing and the read
         except OSError:
             continue
     return newest
@@ -117,7 +117,7 @@ class Reporter:
         body = {"newest": None if newest is None else rfc3339(newest), "checked": rfc3339(now)}
         try:
             self.post(body, timeout)
-        except Exception:  # whatever is wrong with the way to the server, the command goes on
+        except Exception:  # the command continues whatever fails on the way to the server
             self.not_before = monotonic + self.pause
             self.pause = min(self.pause * 2, BACKOFF_SECONDS[1])
             return False
@@ -163,7 +163,7 @@ class MemoryWatch:
         self.path = path
         self.cgroup = cgroup
         self.peak = 0
-        self.line = b""  # as it stands in the file
+        self.line = b""  # as it is in the file
 
     def look(self) -> None:
         """Look once, and write when the peak has grown."""
@@ -257,11 +257,11 @@ class Signals:
 
     def __init__(self) -> None:
         self.early: list[int] = []
-        self.has_stopped = False  # the child was told to stop, and had not ended
+        self.has_stopped = False  # the child was asked to stop, and had not ended
         self.numbers = {getattr(signal, name) for name in FORWARDED if hasattr(signal, name)}
         for number in self.numbers:
             signal.signal(number, self.catch)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # one that is ignored by default may not be kept
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal that is ignored by default is not kept pending
 
     def catch(self, number: int, _frame: object) -> None:
         self.early.append(number)
@@ -301,7 +301,7 @@ def buried(pid: int) -> int | None:
         try:
             ended, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return 1  # somebody else has buried it
+            return 1  # another caller has waited for it
         if ended == 0:
             return None
         if ended == pid:

@@ -177,7 +177,7 @@ async def _apply_all(api: InstallApi, objects: Sequence[Obj], *, force: bool) ->
     async def write(obj: Obj) -> None:
         try:
             await apply(api, obj, force=force)
-        except Conflict as error:  # somebody changed it since the dry run
+        except Conflict as error:  # it was changed since the dry run
             raise Problems(conflicts(obj, error)) from error
 
     await several(write(obj) for obj in objects)
@@ -185,7 +185,7 @@ async def _apply_all(api: InstallApi, objects: Sequence[Obj], *, force: bool) ->
 
 async def _keep(api: InstallApi, kept: InstallRecord, objects: Sequence[Ref], state: str) -> None:
     record = InstallRecord(values=kept.values, version=kept.version, objects=tuple(objects), state=state)
-    await apply(api, make_record(record), force=True)  # nobody else writes it
+    await apply(api, make_record(record), force=True)  # only installations write it
 
 
 async def _check_cluster(

@@ -164,7 +164,7 @@ async def _remember(api: InstallApi, kept: InstallRecord | None) -> None:
     try:
         record = InstallRecord(values=values, version=version, objects=(), state=REMOVED)
         await apply(api, make_record(record), force=True)
-    except NotFound:  # the namespace is gone
+    except NotFound:  # the namespace does not exist
         return
 
 
@@ -185,7 +185,7 @@ async def _patch(api: Api, resource: Resource, name: str, namespace: str, patch:
     try:
         await api.patch(resource, name, patch, namespace or None)
     except NotFound:
-        return  # gone meanwhile, as it should be
+        return  # deleted meanwhile, as intended
 
 
 async def _clean(api: Api, name: str) -> None:

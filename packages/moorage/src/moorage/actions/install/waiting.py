@@ -76,7 +76,7 @@ async def _not_up(api: Api, states: Sequence[Rollout], *, clock: Clock, timeout:
     for state in states:
         reasons = list(state.reasons)
         for pod in state.unplaced[:1]:
-            with contextlib.suppress(MoorageError):  # what the scheduler said stands then
+            with contextlib.suppress(MoorageError):  # then the scheduler's last message remains
                 why = short_reason(await explain_pod(api, SYSTEM_NAMESPACE, pod, clock.now()))
                 reasons += [why] if why else []
         hint = hint or hint_for(reasons, SYSTEM_NAMESPACE, state.name)
@@ -117,6 +117,6 @@ async def _missing_of_webhook(api: InstallApi) -> str:
         await api.raw("GET", f"{path}/readyz")
     except ApiError as error:
         if error.status == 403:
-            return ""  # who may not use the proxy goes by the Deployment, which is available
+            return ""  # without the right to use the proxy, the Deployment decides, and it is available
         return f"the API server does not reach it: {error.message}"
     return ""

@@ -114,7 +114,7 @@ class DatasetController(Controller):
             return None
         seen = await self._observe(dataset)
         decided = plan(seen)
-        # what is counted is written before what it counts is made
+        # the counters are written before the objects that they count
         await self._report(dataset, obj, decided)
         for action in decided.actions:
             await self._act(dataset, obj, action)
@@ -380,7 +380,7 @@ class DatasetController(Controller):
             return
         # a merge patch removes only fields that are set to null
         patch = {key: None for key in before if key not in status} | status
-        if "progress" in status:  # a merge patch keeps what it does not name
+        if "progress" in status:  # a merge patch does not remove fields that it leaves out
             patch["progress"] = {key: None for key in before.get("progress") or {}} | status["progress"]
         with contextlib.suppress(NotFound):
             await self._api.patch(

@@ -26,7 +26,7 @@ from moorage_kube.meta import condition, labels_of
 from moorage_kube.resources import NODES, PODS, Obj
 from moorage_kube.scheduling import parse_pod
 
-MEMORY = "1Gi"  # 16 files of at most 8 MiB at once, and what goes with them
+MEMORY = "1Gi"  # 16 files of at most 8 MiB at once, and the interpreter
 CPU = "1"
 _SERVICES = "app.kubernetes.io/name in (moorage-operator,moorage-server)"
 

@@ -38,8 +38,8 @@ from moorage_kube.quantity import counted
 STALLED_MAX = 8  # attempts in a row that got no further: some five minutes
 STALLED_DELAYS = DoublingDelay(2.0, 120.0)  # pauses after them
 LOOK_SECONDS = 2.0  # between two looks at a fill under way
-REFUSED_SECONDS = 30.0  # until what the API refused is tried again
-WAIT_SECONDS = 10.0  # for what no informer of ours tells of
+REFUSED_SECONDS = 30.0  # until the next try after the API refused an object
+WAIT_SECONDS = 10.0  # for changes that our informers do not report
 
 
 class ClaimSeen(Struct, frozen=True, kw_only=True):
@@ -220,12 +220,12 @@ def plan(seen: Seen) -> Plan:
         used_by=_used_by(seen),
     )
     if status.phase == READY:
-        # what was filled is written down: an ended filler's pod would only hold the claim that it read from
+        # the result is stored: an ended filler's pod would only block the claim that it read from
         ended = (attempt for attempt in seen.attempts if attempt.ours and not attempt.active)
         drops = tuple(DropJob(attempt) for attempt in ended if not attempt.deleting)
         decided = _plan_ready(seen, replace(new_status, phase=READY))
         return replace(decided, actions=(*decided.actions, *drops))
-    if status.revision and status.revision != dataset.revision:  # the source was changed, or is to be read anew
+    if status.revision and status.revision != dataset.revision:  # the source was changed, or has to be read again
         new_status = replace(
             new_status, revision=dataset.revision, attempts=new_status.attempts, stalled=0, mark=0, progress=None
         )
@@ -264,7 +264,7 @@ def _plan_fill(seen: Seen, status: NewStatus) -> Plan:
     current = sorted((a for a in mine if a.revision == status.revision), key=lambda attempt: attempt.number)
     drops = tuple(DropJob(attempt) for attempt in stale if not attempt.deleting)
     if stale:
-        # an old filler may still write: nothing new begins beside it
+        # an old filler may still write: no new one begins yet
         return _filling(status, "Starting", "the attempt before is ending", actions=drops, again=LOOK_SECONDS)
     done = next((attempt for attempt in current if attempt.succeeded and _is_ready(attempt.result, status)), None)
     if done is not None:

@@ -70,7 +70,7 @@ AT_ONCE = 16  # writes under way together; each is a round trip
 STATUS_AFTER_SECONDS = 0.1  # counts are written so long after they changed: a hand-over (50 ms) changes them once
 STATUS_EVERY_SECONDS = 0.5  # the status of a Machine is not written more often than this,
 STATUS_APART_SECONDS = 0.05  # and of all together than this: a write costs the API server as much as a hand-over
-OWN_WRITES_SECONDS = 10.0  # how long what we wrote counts before the watch has shown it
+OWN_WRITES_SECONDS = 10.0  # how long our own write counts before the watch shows it
 
 
 class MachineController(Controller):
@@ -270,7 +270,7 @@ class MachineController(Controller):
                 try:
                     await self._act(action, machine, pool, pods, on_processes=on_processes)
                 except NotFound:
-                    return None  # gone meanwhile; the watch will say so
+                    return None  # deleted meanwhile; the watch will report it
                 except Conflict as error:
                     return error
             return None

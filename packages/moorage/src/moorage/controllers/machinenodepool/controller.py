@@ -42,7 +42,7 @@ class MachineNodePoolController(Controller):
         names = [pool["metadata"]["name"] for pool in self._pools.all() if not is_deleting(pool)]
         decided = plan(pool, self._nodes.all(), names, self._families(key.name))
         for patch in decided.patches:
-            with contextlib.suppress(NotFound):  # the node has gone: nothing to clean
+            with contextlib.suppress(NotFound):  # the node was deleted: nothing to clean
                 await self._api.patch(NODES, patch.node, patch.patch)
         if is_deleting(pool):
             await self._release(pool)

@@ -77,10 +77,10 @@ class MapJobController(Controller):
         self.loop.hear(self._jobs, _map_of)
         self.loop.hear(self._pods, lambda pod: _map_of(pod) if is_noteworthy(pod) else ())
         self._reported_at: dict[str, float] = {}  # by uid: when the status was written last
-        # by uid: workers that Kueue has taken back, and those of them that no status has counted
+        # by uid: workers that Kueue has evicted, and those of them not counted in a status yet
         self._taken: dict[str, tuple[set[str], set[str]]] = {}
         self._waits: dict[str, tuple[float, QueueWait | None]] = {}  # by uid: when Kueue was asked, and its answer
-        self._refused: dict[tuple[str, str], str] = {}  # by uid and template: why no Job can be made of it
+        self._refused: dict[tuple[str, str], str] = {}  # by uid and template: why its Job is refused
         self._maps.on_change(self._forget)
 
     async def reconcile(self, key: Key) -> timedelta | None:
@@ -196,7 +196,7 @@ class MapJobController(Controller):
         return True
 
     async def _make(self, view: MapView, obj: Obj, step: Step) -> bool:
-        with contextlib.suppress(AlreadyExists):  # its name says what is in it
+        with contextlib.suppress(AlreadyExists):  # its name contains the hash of its content
             await self._api.create(CONFIGMAPS, make_config(view, obj), view.namespace)
         name = attempt_name(view.name, step.round)
         try:
@@ -234,7 +234,7 @@ class MapJobController(Controller):
                 return timedelta(seconds=wait)
             patch: Obj = {"metadata": {"uid": view.uid}, "status": status_patch(Writer.OPERATOR, status)}
         else:
-            # one list, two writers: the server has a condition of its own in it
+            # one list, two writers: it also has a condition of the server
             version = {"resourceVersion": meta["resourceVersion"]}
             patch = {
                 "metadata": version,

@@ -25,12 +25,12 @@ from moorage_kube.moments import moment
 from moorage_kube.quantity import counted
 
 PROBE = 10  # workers of a map of which none was heard yet; with a preflight one
-PROVE = timedelta(seconds=10)  # a function loads after its first lease: so long nobody must have failed
+PROVE = timedelta(seconds=10)  # a function loads after its first lease: workers must not fail for this long
 FEW = 3  # pods that fail in the same way with nothing done in between, and it is not their nodes
 PULL_PATIENCE = timedelta(seconds=60)  # a registry may stumble
-LITTLE = 10  # workers, or a tenth, beyond what nodes hold: seen waiting they wake an autoscaler
+LITTLE = 10  # workers, or a tenth, above the capacity of nodes: pending pods trigger an autoscaler
 DOWN = 0.8  # one step down leaves this share; less than a step is left alone
-DOWN_EVERY = timedelta(seconds=5)  # the server tells every two seconds
+DOWN_EVERY = timedelta(seconds=5)  # the server reports every two seconds
 GONE_HOLD = timedelta(seconds=5)  # after workers left in order: the news that all is done may be on its way
 LEAVE = timedelta(seconds=30)  # workers of a map that is done leave by themselves; then they are stopped
 GRACE_SECONDS = 30  # Kubernetes' own default
@@ -58,9 +58,9 @@ class PodSeen(Struct, frozen=True, kw_only=True):
     job: str  # uid of its Job
     created: datetime
     phase: str = "Pending"
-    held: bool = False  # by Kueue, for want of quota
+    held: bool = False  # by Kueue, because of a quota
     deleting: bool = False
-    disrupted: bool = False  # condition DisruptionTarget, and not by its kubelet for want of memory
+    disrupted: bool = False  # condition DisruptionTarget, and not by its kubelet for lack of memory
     waiting: str = ""  # why its container waits
     reason: str = ""  # of the container's end, or of the pod's
     code: int | None = None
@@ -106,14 +106,14 @@ class Seen(Struct, frozen=True, kw_only=True):
     """One MapJob and all that was read about it at one moment. `jobs` are in the order of their rounds."""
 
     map: MapView
-    template: str  # hash of what its pods are to be made from
+    template: str  # hash of its pods' template
     now: datetime
     jobs: tuple[JobSeen, ...] = ()
     pods: tuple[PodSeen, ...] = ()
     hold: int | None = None  # workers that all nodes together could hold; None: not known
-    queue: QueueWait | None = None  # what a held worker waits for; None: not known
+    queue: QueueWait | None = None  # why a held worker waits; None if unknown
     taken_back: int = 0  # workers whose quota Kueue took back, and that status.workers.excused has not yet
-    quota: int | None = None  # workers that the namespace's quotas allow beside those there are; None: any number
+    quota: int | None = None  # further workers that the namespace's quotas allow; None: any number
     grace: float = GRACE_SECONDS
     refused: str = ""  # why the API will not have the Job
 
@@ -178,12 +178,12 @@ class _Pass:
         self.ended = sum(job.ended for job in seen.jobs)
         before = seen.map.status.workers
         self.released = sum(min(job.released, job.ended) for job in seen.jobs)
-        fresh = max(0, self.released - before.released) + seen.taken_back  # that no status has counted yet
+        fresh = max(0, self.released - before.released) + seen.taken_back  # not yet counted in a status
         self.excused = min(before.excused + fresh, self.ended)
         self.active = sum(job.active for job in seen.jobs)
         self.held = min(self.active, sum(pod.held and not pod.deleting for pod in seen.pods))
         if self.state != RUNNING:
-            self.excused = self.ended  # who leaves a map that has ended or rests is not lost
+            self.excused = self.ended  # a worker that leaves an ended or paused map is not lost
         self.lost = self.ended - self.excused
 
     def decide(self) -> Plan:
@@ -233,14 +233,14 @@ class _Pass:
             return 0, Word(status=False, reason="Finished", message=self._finished_text())
         if self.state == CANCELLED:
             return 0, Word(status=False, reason="Cancelled")
-        if self.state == PAUSED:  # what is begun may end; nothing new is given out
+        if self.state == PAUSED:  # items that have begun may end; no new ones are leased
             left = sum(job.ready for job in self.seen.jobs) if self.items.leased else 0
             return min(left, self._committed()), Word(status=False, reason="Paused")
         usable = self.items.ready + self.items.waiting + self.items.leased
         useful = usable if self.items.at_once is None else min(usable, max(1, self.items.at_once))
         needed = ceil(useful / self.map.slots)
         if not usable:
-            needed = min(1, self.items.total)  # one waits for what may still come
+            needed = min(1, self.items.total)  # one worker waits for further items
         return self._bounded(needed)
 
     def _bounded(self, needed: int) -> tuple[int, Word]:
@@ -263,7 +263,7 @@ class _Pass:
         if self.held:
             self.waits.append(QUOTA_AGAIN)
         if self.seen.quota is not None and needed > have:
-            # what it counts as used are pods that exist, not those that a Job is still to make
+            # a quota counts existing pods, not those that a Job still has to make
             bounds["Quota"] = max(have, self.active + max(0, self.seen.quota))
             self.waits.append(QUOTA_AGAIN)
         wanted = max(0, min(bounds.values()))
@@ -325,7 +325,7 @@ class _Pass:
         current = [job for job in seen.jobs if job.template == seen.template]
         for job in seen.jobs:
             if job.template != seen.template:
-                goals[job.round] = 0  # what its pods are made from has changed
+                goals[job.round] = 0  # the template of its pods has changed
         have = sum(goals[job.round] for job in current)
         made: Step | None = None
         if wanted > have:

@@ -36,7 +36,7 @@ from moorage_kube.resources import JOBS, NAMESPACES, PODS, REPLICASETS, STATEFUL
 
 log = logging.getLogger(__name__)
 
-KEEPERS: Mapping[tuple[str, str], Resource] = {  # (API version, kind) → owners on which a ledger is kept
+KEEPERS: Mapping[tuple[str, str], Resource] = {  # (API version, kind) → owners on which a ledger is stored
     ("apps/v1", "ReplicaSet"): REPLICASETS,
     ("apps/v1", "StatefulSet"): STATEFULSETS,
     ("batch/v1", "Job"): JOBS,
@@ -86,7 +86,7 @@ class MemoryKillController(Controller):
         cached = self._observe(owner, pods.values(), noted[0] if noted else None, rule)
         expected = plan(cached)
         if expected.actions or expected.look_again_in is not None:
-            # acting is rare and a copy may be old: what is written rests on what the API says now
+            # actions are rare and a cache may be old: before a write, read the API again
             keeper = None
             if resource is not None:
                 try:
@@ -95,7 +95,7 @@ class MemoryKillController(Controller):
                     return None
                 if keeper["metadata"]["uid"] != owner.uid:
                     return None  # the garbage collector takes the pods
-            # a killed pod that is gone by now was killed none the less
+            # a kill counts even if the pod is deleted by now
             killed = gone | {uid: pod for uid, pod in pods.items() if kill_of(pod) is not None}
             pods = killed | {
                 pod["metadata"]["uid"]: pod for pod in (await self._api.list(PODS, key.namespace)).items
@@ -158,7 +158,7 @@ class MemoryKillController(Controller):
                 case _:
                     assert_never(action)
         except NotFound:
-            return  # gone meanwhile; the watch will say so
+            return  # deleted meanwhile; the watch will report it
 
     async def _write(
         self, action: Write, namespace: str, owner: Owner, keeper: Obj | None, rule: BombRule

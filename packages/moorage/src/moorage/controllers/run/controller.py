@@ -70,7 +70,7 @@ class RunController(Controller):
         self._left_queue: set[str] = set()  # uids of Jobs that Kueue starts no more
         self._stopped_at: dict[str, datetime] = {}  # by uid of a Job without a runner: when its pod had to stop
         self._jobs.on_change(self._forget)
-        self._pods.on_change(self._note_stop)  # before the loop hears of it: the pod may be gone when it looks
+        self._pods.on_change(self._note_stop)  # before the loop gets the event: the pod may be deleted by then
         self.loop.hear(self._jobs, _run_of)
         self.loop.hear(self._pods, _run_of)
         self.loop.hear(self._nodes, self._runs_on)
@@ -83,7 +83,7 @@ class RunController(Controller):
         expected = plan(cached)
         if not expected.actions:
             return expected.look_again_in
-        # acting is rare and a copy may be old: what is written rests on what the API says now
+        # actions are rare and a cache may be old: before a write, read the API again
         jobs, pods = await self._read(key)
         seen = self._observe(key, jobs, pods, await self._lost_nodes(pods))
         if seen is None:
@@ -204,7 +204,7 @@ class RunController(Controller):
         try:
             await self._api.create(JOBS, job, key.namespace)
         except AlreadyExists:
-            # either an earlier pass of ours made it, or the name belongs to somebody else
+            # either an earlier pass of ours made it, or the name belongs to another owner
             existing_job = await self._api.get(JOBS, name, key.namespace)
             if not _is_owned_by(existing_job, first):
                 message = f"a Job named {name} exists that is not of this run"
@@ -240,7 +240,7 @@ class RunController(Controller):
         """Its kubelet sends SIGTERM and waits for the grace period, as at a preemption."""
         meta = pod["metadata"]
         status = disrupted_status(pod, to, now=self._clock.now())
-        if status is not None:  # first, so that the Job ends by a disruption, whatever comes between
+        if status is not None:  # first, so that the Job ends by a disruption even if the next write fails
             guard = {"metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}}
             await self._api.patch(PODS, meta["name"], guard | status, key.namespace, subresource="status")
         if not meta.get("deletionTimestamp"):
@@ -286,7 +286,7 @@ class RunController(Controller):
         uid = owner["uid"]
         if after is None:
             if uid in self._stopped_at and all(job["metadata"]["uid"] != uid for job in self._jobs.all()):
-                del self._stopped_at[uid]  # its Job was deleted before the pod was told
+                del self._stopped_at[uid]  # its Job was deleted before the pod was asked to stop
         elif (stopped_at := stop_time_while_running(after)) is not None:
             self._stopped_at[uid] = max(stopped_at, self._stopped_at.get(uid, stopped_at))
 

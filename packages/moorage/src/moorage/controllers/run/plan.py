@@ -47,9 +47,9 @@ T = TypeVar("T", int, None)
 
 UNREACHABLE_TAINT = "node.kubernetes.io/unreachable"
 TURN_REASON = "TurnOver"  # of the condition DisruptionTarget of a pod that gives its place to another run's
-LOST_REASON = "DeletionByMoorage"  # of the condition DisruptionTarget where nobody else had set it
+LOST_REASON = "DeletionByMoorage"  # of the condition DisruptionTarget if it was not set before
 
-_JOB_LABELS = (  # set on what belongs to one Job
+_JOB_LABELS = (  # set on objects of one Job
     "controller-uid",
     "job-name",
     "batch.kubernetes.io/controller-uid",

@@ -60,7 +60,7 @@ class TenantController(Controller):
     async def reconcile(self, key: Key) -> timedelta | None:
         """Make one tenant's namespace and nodes match its spec."""
         tenant = self._tenants.get(key.name)
-        if tenant is None:  # gone: its role bindings go by their owner; its nodes are everybody's again
+        if tenant is None:  # deleted: so are its role bindings, by their owner; its nodes become shared again
             for action in clean_nodes(key.name, self._nodes.all()):
                 await self._act(action)
             return None

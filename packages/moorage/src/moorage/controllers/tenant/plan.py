@@ -47,7 +47,9 @@ class Observed(Struct, frozen=True, kw_only=True):
     tenant: Obj
     others: Sequence[Obj] = ()  # the other Tenants
     namespace: Obj | None = None
-    held: Mapping[tuple[str, str], Obj] = field(default_factory=dict)  # by kind and name: what is ours in there
+    held: Mapping[tuple[str, str], Obj] = field(
+        default_factory=dict
+    )  # our objects in the namespace, by kind and name
     accounts: Sequence[Obj] = ()  # of people
     nodes: Sequence[Obj] = ()
 

@@ -44,7 +44,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     now: datetime
     jobs: Sequence[JobSeen] = ()
     volume: bool = True  # whether the claim is there
-    able: str = ""  # why no Job can be made on this cluster; empty: one can
+    able: str = ""  # why Jobs cannot run on this cluster; empty: they can
 
 
 class Copy(Struct, frozen=True):

@@ -60,7 +60,7 @@ from moorage_kube.scheduling import parse_node
 
 log = logging.getLogger(__name__)
 
-REFUSED_SECONDS = 60.0  # what the API would not have is tried again after this: an admin may have changed a rule
+REFUSED_SECONDS = 60.0  # until the next try after the API refused an object: an admin may change a rule
 SERVER_SLICES = "kubernetes.io/service-name=moorage-server"
 KEY_BYTES = 32
 
@@ -228,7 +228,7 @@ class WorkspaceController(Controller):
 
     async def _act(self, view: WorkspaceView, obj: Obj, step: Step) -> None:
         if self._refusal(view) is not None:
-            return  # what follows stands on what was refused
+            return  # the next steps depend on the refused object
         namespace = view.namespace
         resource = step.resource or WORKSPACES
         try:
@@ -275,7 +275,7 @@ class WorkspaceController(Controller):
         try:
             await self._api.create(SECRETS, make_secret(view, obj, token), view.namespace)
         except AlreadyExists:
-            pass  # its name says whose it is
+            pass  # its name contains the uid of its workspace
         except (Invalid, BadRequest, Forbidden) as error:
             self._refuse(view, "Refused", error.message)
             return

@@ -203,7 +203,7 @@ def make_ingress(view: WorkspaceView, obj: Obj, platform: Platform) -> Obj:
         "name": view.gateway_name if by_login else view.object_name,
         "port": {"number": SERVICE_PORT},
     }
-    # by login the path of codes is named too: nothing more particular can stand before it
+    # with login, the path of codes is named too, so that no more specific path can precede it
     paths = [("/", "Prefix"), *([(ENTER, "Exact")] if by_login else [])]
     backend = {"service": service}
     rule = {

@@ -72,7 +72,7 @@ IMAGE_REASONS = (
     "RegistryUnavailable",
 )
 CONFIG_REASONS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-LOOK_AGAIN = timedelta(seconds=10)  # while it waits: its place in line moves without a change of its own objects
+LOOK_AGAIN = timedelta(seconds=10)  # while it waits: its place in line changes without a change of its own objects
 NO_CONTAINER = ("", "ContainerCreating", "PodInitializing")
 
 
@@ -92,7 +92,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     view: WorkspaceView
     obj: Obj
     now: datetime
-    app: App | None  # what runs; None: there is no such template
+    app: App | None  # the application; None if there is no such template
     platform: Platform = field(default_factory=Platform)
     fault: str = ""  # why it cannot be made, in the words of the schema or of the API server
     fault_reason: str = "Invalid"
@@ -108,7 +108,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     gateway: Mapping[str, Any] | None = None  # EndpointSlice of the server; None: it is not known where that is
     gpu_types: tuple[GpuType, ...] = ()
     on_processes: bool = False
-    line: str = ""  # why the newest pod has no node, by all that stands on nodes
+    line: str = ""  # why the newest pod has no node, from all pods on nodes
     queue: QueueWait | None = None  # of the pod that Kueue holds; None: it holds none
     templates: tuple[str, ...] = ()  # names of those there are
 
@@ -157,14 +157,14 @@ class Plan(Struct, frozen=True):
 def plan(seen: Seen) -> Plan:
     """Return the steps that bring the workspace closer to its spec. A settled one has no steps and no status."""
     if seen.view.deleting:
-        return Plan()  # what is owned goes with it
+        return Plan()  # its owned objects are deleted with it
     if not seen.fault and (step := _by_schedule(seen)):
-        # what it changes is seen in the next pass; nothing else is decided on what will not stand
+        # the next pass sees the change; decisions on the old state would be wrong
         return Plan((step,), look_again_in=None)
     foreign = _foreign(seen)
     standing = _standing(seen, foreign)
     if standing.reason == "Config":
-        seen = replace(seen, secret_made=False)  # it may be what is missing; made twice it is there
+        seen = replace(seen, secret_made=False)  # the Secret may be missing; a second creation is a conflict
     steps = () if seen.fault or seen.app is None or foreign else tuple(_steps(seen, seen.app))
     made = seen.secret_made or any(step.verb is Verb.SECRET for step in steps)
     status = make_status(seen, standing, secret_made=made)
@@ -253,7 +253,7 @@ def _moments(seen: Seen) -> list[timedelta]:
     return [at - seen.now for at in next_moments(seen.view.spec.schedule, seen.now) if at is not None]
 
 
-# --- what is made
+# --- objects
 
 
 def _steps(seen: Seen, app: App) -> Iterator[Step]:
@@ -266,12 +266,12 @@ def _steps(seen: Seen, app: App) -> Iterator[Step]:
     yield from _entrance(seen)
     terms = gpu_terms(view.spec.resources.gpu_type, seen.gpu_types)
     if terms is None and seen.deployment is None:
-        return  # the status says so: nobody knows where it could run
+        return  # the status has the reason: the GPU type is unknown
     wanted = make_deployment(view, seen.obj, app, gpu_terms=terms or (), on_processes=seen.on_processes)
     if seen.deployment is None:
         yield Step(Verb.CREATE, DEPLOYMENTS, wanted)
     elif is_deleting(seen.deployment):
-        return  # it comes anew once it is gone
+        return  # it is created again after its deletion
     elif step := _changed(view, app, seen.deployment, wanted, known=terms is not None):
         yield step
 
@@ -286,7 +286,7 @@ def _changed(view: WorkspaceView, app: App, stored: Obj, wanted: Obj, *, known: 
     if same and int((stored.get("spec") or {}).get("replicas", 1)) == replicas:
         return None
     if not same and queue_of(stored) != view.queue:
-        return _gone(DEPLOYMENTS, stored)  # Kueue lets nobody change the queue of one that has run
+        return _gone(DEPLOYMENTS, stored)  # Kueue refuses to change the queue of a Deployment that has run
     spec = (stored.get("spec") or {}) | {"replicas": replicas}
     meta = dict(stored["metadata"])
     if not same:
@@ -366,7 +366,7 @@ def _foreign(seen: Seen) -> str:
     return ""
 
 
-# --- how it stands
+# --- phase
 
 
 def _standing(seen: Seen, foreign: str) -> Standing:
@@ -480,7 +480,7 @@ def _is_over(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-# --- what is reported
+# --- status and events
 
 
 def make_status(seen: Seen, standing: Standing, *, secret_made: bool) -> Obj | None:

@@ -7,11 +7,11 @@ from moorage.model.manifests.rights import make_rights
 from moorage.model.manifests.services import SERVER, USAGE_CLAIM
 from moorage_kube.resources import DEPLOYMENTS, PDBS, PVCS, SERVICEACCOUNTS, SERVICES, Obj
 
-IMAGE = "moorage"  # set by whoever deploys: `kustomize edit set image moorage=registry/moorage:tag`
+IMAGE = "moorage"  # set at deployment: `kustomize edit set image moorage=registry/moorage:tag`
 GRACE_SECONDS = 60  # MOORAGE_DRAIN_SECONDS (8), 15 for requests that are under way, and the rest to close
-HUNG_SECONDS = 10  # for a service that hangs to note in what: it ends no requests any more
-SCRATCH_SIZE = "1Gi"  # beside a PostgreSQL nothing is kept in the server's folder
-USAGE_SIZE = "5Gi"  # kept logs, at most 2Gi; intervals of GPU use, some 200 bytes each; the queue of maps
+HUNG_SECONDS = 10  # for a service that hangs to report where: it ends no requests any more
+SCRATCH_SIZE = "1Gi"  # with a PostgreSQL, the server's folder has no lasting data
+USAGE_SIZE = "5Gi"  # stored logs, at most 2Gi; intervals of GPU use, some 200 bytes each; the queue of maps
 
 
 def make_service(service: Service, *, version: str) -> list[Obj]:

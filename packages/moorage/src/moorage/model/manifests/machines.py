@@ -62,7 +62,9 @@ def make_machine_objects() -> list[Obj]:
     # all users may read machines; reservations need a role
     seeing = (
         Rule(group=GROUP, resources=("machines", "reservations"), verbs=READ),
-        Rule(group="storage.k8s.io", resources=("storageclasses",), verbs=READ),  # who makes a volume chooses one
+        Rule(
+            group="storage.k8s.io", resources=("storageclasses",), verbs=READ
+        ),  # a user who makes a volume chooses one
     )
     booking = Rule(group=GROUP, resources=("reservations",), verbs=("create", "update", "patch", "delete"))
     everybody = {"kind": "Group", "apiGroup": RBAC, "name": "system:authenticated"}

@@ -32,7 +32,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     resources: tuple[str, ...]
     verbs: tuple[str, ...]
     names: tuple[str, ...] = ()
-    why: str = ""  # what it is used for; every rule of a service's account says so
+    why: str = ""  # its purpose; every rule of a service's account has one
 
     def to_obj(self) -> Obj:
         rule: Obj = {"apiGroups": [self.group], "resources": list(self.resources), "verbs": list(self.verbs)}
@@ -55,10 +55,10 @@ class Service(Struct, frozen=True, kw_only=True):
     volumes: tuple[Obj, ...] = ()
     mounts: tuple[Obj, ...] = ()
     recreate: bool = False  # one at a time, for a volume that only one may write
-    everywhere: tuple[Rule, ...] = ()  # in all namespaces, and on what lives in none
+    everywhere: tuple[Rule, ...] = ()  # in all namespaces, and on cluster-scoped objects
     at_home: tuple[Rule, ...] = ()  # in our own namespace
     among_people: tuple[Rule, ...] = ()  # in the namespace of people's accounts
-    for_tenants: bool = False  # makes tenants' namespaces what they should be
+    for_tenants: bool = False  # makes tenants' namespaces match their specs
 
     @property
     def full_name(self) -> str:

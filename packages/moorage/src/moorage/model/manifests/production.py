@@ -11,7 +11,7 @@ from moorage.model.names import SYSTEM_NAMESPACE
 from moorage_kube.resources import DEPLOYMENTS, PVCS, Obj
 
 REPLICAS = 2
-STRATEGY = {  # a new pod is ready before an old one goes
+STRATEGY = {  # a new pod is ready before an old one is deleted
     "type": "RollingUpdate",
     "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
 }
@@ -38,7 +38,7 @@ def _deployment(service: Service) -> Obj:
     pod: Obj = {
         "topologySpreadConstraints": [
             *([{"$patch": "replace"}] if service.replicas > 1 else ()),  # the tree's own, softer ones
-            # by the hash: a new version may start beside the old one
+            # by the hash: a new version may start before the old one ends
             spread(labels, HOSTNAME, strictly=True) | {"matchLabelKeys": ["pod-template-hash"]},
             spread(labels, ZONE) | {"matchLabelKeys": ["pod-template-hash"]},
         ]

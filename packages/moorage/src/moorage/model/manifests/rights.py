@@ -30,13 +30,13 @@ from moorage_kube.resources import SERVICEACCOUNTS, Obj
 IN_NAMESPACES = tuple(resource.plural for resource in (WORKFLOWS, WORKFLOW_TEMPLATES, CRON_WORKFLOWS))
 INTO = "rbac.authorization.k8s.io/aggregate-to-"
 
-METRICS_REVIEW_ROLE = "moorage-metrics-review"  # of services: whose token reads their metrics
+METRICS_REVIEW_ROLE = "moorage-metrics-review"  # of services: accounts that may read their metrics
 LOCAL_ADMIN = "moorage-local-admin"  # binds who started a local cluster
 TENANT_ROLES = {role: f"moorage:tenant-{role}" for role in ("admin", "member", "viewer")}
 
 TENANT_OBJECT = "moorage-tenant"  # name of a tenant's ResourceQuota and NetworkPolicy
 _NETWORKING = "networking.k8s.io"
-# creation cannot be tied to a name; what others made can be neither changed nor deleted
+# creation cannot be limited to a name; objects of others can be neither changed nor deleted
 TENANT_RULES = (
     Rule(group=GROUP, resources=("tenants/status",), verbs=("patch",), why="status of its objects"),
     Rule(
@@ -122,7 +122,7 @@ def make_tenant_roles() -> list[Obj]:
     )  # fmt: skip
     working = (
         Rule(resources=("pods", "services", "configmaps", "persistentvolumeclaims"), verbs=(*READ, *WRITE)),
-        # the answer to each other verb can hold what is in a Secret: that to a patch, and to a deletion that waits
+        # responses to all other verbs may contain a Secret's data: also those to a patch and to a delayed deletion
         Rule(resources=("secrets",), verbs=("create", "update")),
         Rule(resources=("pods/exec", "pods/attach", "pods/portforward"), verbs=("get", "create")),
         Rule(resources=("pods/eviction",), verbs=("create",)),

@@ -63,7 +63,7 @@ TOKEN_RISKS: Mapping[str, TokenRisk] = {
         cannot=("read or write anything at the API server", "run commands in pods by a kubelet"),
     ),
 }
-# what the token is for → what a thief could do with it
+# purpose of the token → actions that it allows a thief
 IN_PODS: Mapping[str, str] = {
     "a run": "report checkpoints of that run, until it ends",
     "a map": "claim and finish items of that map, until it is deleted",

@@ -35,7 +35,7 @@ class Panel(Struct, frozen=True, kw_only=True):
     unit: str = "short"
     stacked: bool = False
     wide: int | None = None
-    text: str = ""  # what it means
+    text: str = ""  # its meaning
 
 
 class Variable(Struct, frozen=True, kw_only=True):
@@ -560,7 +560,7 @@ def _variable(variable: Variable) -> dict[str, Any]:
         "refresh": 2,  # when the time range changes
         "multi": True,
         "includeAll": True,
-        "allValue": ".*",  # also what has no value
+        "allValue": ".*",  # also series without a value
         "current": {"text": "All", "value": "$__all"},
         "sort": 1,
     }

@@ -33,7 +33,7 @@ class Alert(Struct, frozen=True, kw_only=True):
     wait: str
     severity: str
     summary: str
-    description: str  # what to do; may have Prometheus' templates
+    description: str  # the action to take; may have Prometheus' templates
 
 
 def _quantile(level: str, metric: str) -> Recording:

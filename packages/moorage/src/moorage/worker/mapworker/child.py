@@ -32,7 +32,7 @@ from typing import IO, Any
 CANNOT_LOAD = 3
 PICKLED = "$pickle"
 SAFE_INTEGER = 2**53
-RESULT_BYTES = 256 * 1024  # of a result; a longer one goes by path
+RESULT_BYTES = 256 * 1024  # of a result; a longer one is sent as a path
 TOO_LONG = f"its result has %s bytes, at most {RESULT_BYTES} go to the queue: write it to a file and give the path"
 PACKET_BYTES = 512 * 1024  # the longest value has 64 KiB as it comes; spelt out, numbers may take thrice that
 
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     sink = os.fdopen(fds[2], "wb")
     try:
         function, codec = load(arguments[5])
-    except BaseException as error:  # whatever a user's module does when it is imported
+    except BaseException as error:  # any error of a user's module during its import
         traceback.print_exc()
         _say(sink, {"loaded": False, "message": f"the function does not load: {describe(error)}"})
         return CANNOT_LOAD
@@ -62,7 +62,7 @@ def preload(path: str) -> None:
             if "pickle" not in json.loads(archive.read("map.json")):
                 return
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
-        return  # who loads it says what is wrong
+        return  # the loader of the function reports the error
     sys.path.insert(0, path)
     try:
         __import__("cloudpickle")
@@ -133,7 +133,7 @@ def serve(
             sink.write(text.encode())
             sink.flush()
         except OSError:
-            return  # the worker is gone
+            return  # the worker has ended
 
 
 def check_text(dumped: str) -> None:
@@ -213,7 +213,7 @@ class Streams:
         for stream in (sys.stdout, sys.stderr, *self._kept.values()):
             try:
                 stream.flush()
-            except Exception:  # whatever an item has put there
+            except Exception:  # any object that an item has put there
                 pass
 
 

@@ -33,15 +33,15 @@ WORK = "/api/v1/work"
 OUTPUT = "/api/v1/work/output"
 OUTPUT_SECONDS = 30.0  # a worker that leaves tries at most so long to send its output before its last request
 HOLD_SECONDS = 20.0  # the server may keep a request for items so long
-WANT = 100  # items asked for at once; the server gives what fits
+WANT = 100  # items requested at once; the server returns as many as fit
 REPORT_SECONDS = 1.0  # an answer waits here so long for others to go with it
 REPORT_MANY = 100  # or until there are so many
 BODY_BYTES = 6 * 1024 * 1024  # of answers in one request
 LOOK_SECONDS = 0.1  # between two looks at memory
-SCARCE_PAUSE_SECONDS = 1.0  # after an item could not be started for want of processes, memory, files or disk
+SCARCE_PAUSE_SECONDS = 1.0  # after an item could not be started for lack of processes, memory, files or disk
 SCARCE_SECONDS = 60.0  # nothing runs and nothing can be started for so long: the worker ends
 SLOT_FILES = 7  # that a loaded function needs: two socket pairs, three pipes; a command needs one
-OWN_FILES = 64  # of the worker: connections, standard streams, and what is open while a process starts
+OWN_FILES = 64  # of the worker: connections, standard streams, and pipes while a process starts
 FIRST_LEASE_SECONDS = 15.0  # assumed until the server has said
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 MEBI = 1024 * 1024
-OWN_BYTES = 40 * MEBI  # held by the worker itself, kept back from what items may use
-LEAVING_SECONDS = 5.0  # of the grace period, kept for the last request
+OWN_BYTES = 40 * MEBI  # held by the worker itself; items may not use them
+LEAVING_SECONDS = 5.0  # of the grace period, reserved for the last request
 
 
 class BadOrders(Exception):

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 
 from . import child, memory
 
-TAIL_BYTES = 16 * 1024  # of an item's output that goes with a failure
+TAIL_BYTES = 16 * 1024  # of an item's output that is sent with a failure
 KEPT_BYTES = 1024 * 1024  # of an item's output that is passed on
 STOP_SECONDS = 3.0  # between TERM and KILL
 READ_BYTES = 64 * 1024
-DONE_FILE_ENV = "MOORAGE_DONE_FILE"  # an item that was told to stop has finished only where it makes this file
-READS = 16  # a full pipe has one such part, or as many where somebody has made it larger
+DONE_FILE_ENV = "MOORAGE_DONE_FILE"  # an item asked to stop has finished only if it makes this file
+READS = 16  # a full pipe has one such part, or as many if it was enlarged
 UNUSED = 3  # processes that end before they take an item; the next such end is the item's
 SHORT_SECONDS = 1.0  # after an item that took less, the next one is handed over before it has ended
 SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
@@ -149,7 +149,7 @@ class Output:
             sys.stdout.buffer.write(lines)
             sys.stdout.buffer.flush()
         except OSError:
-            pass  # nobody reads
+            pass  # no reader
 
 
 class Slot:
@@ -465,7 +465,7 @@ class FunctionSlot(Slot):
         self._turn = 1  # of the item that runs, or has run last
         self._prints: list[Source] = []
         self._sending: list[socket.socket] = []
-        self._theirs: list[socket.socket] = []  # the other ends: what has not begun is read back from them
+        self._theirs: list[socket.socket] = []  # the other ends: tasks that have not begun are read back from them
         self._buffer = b""
         self._reason = ""
         self._loaded = False  # the process has said so
@@ -523,7 +523,7 @@ class FunctionSlot(Slot):
             self._launch(forked=False)
         self._followed = False
         self._sending[1 - self._turn].send(_packet(task))
-        self._turn = 1 - self._turn  # not before: the process takes turns by what it gets
+        self._turn = 1 - self._turn  # not earlier: the process takes turns by received tasks
 
     def _launch(self, *, forked: bool) -> None:
         given: list[int] = []  # numbers that are the process's; ours only until it has them
@@ -610,7 +610,7 @@ class FunctionSlot(Slot):
         if source is self._prints[self._turn]:
             if not self._read(source):
                 source.ignore()
-        elif source.read(READ_BYTES) == b"":  # what comes from what an item has left behind is nobody's
+        elif source.read(READ_BYTES) == b"":  # output of processes that an item left behind has no owner
             source.ignore()
 
     def _answered(self, source: Source) -> None:

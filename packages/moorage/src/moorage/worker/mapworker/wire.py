@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 BACKOFF_SECONDS = (0.5, 30.0)  # first and longest pause after a request that failed
-PATIENCE_SECONDS = 30.0  # with an answer, beside the time for which it may be held
+PATIENCE_SECONDS = 30.0  # for an answer, in addition to the time for which it may be held
 
 
 class Refused(Exception):
@@ -145,7 +145,7 @@ class Exchanger(threading.Thread):
                 self._wake()
 
     def _until_answered(self, number: int, body: bytes, hold: float) -> Answer | None:
-        pause = 0.0  # a kept connection may have been closed meanwhile: the first failure says nothing
+        pause = 0.0  # a reused connection may have been closed meanwhile: ignore the first failure
         while True:
             try:
                 return number, self._line.post(self._path, body, hold + PATIENCE_SECONDS), None
@@ -271,7 +271,7 @@ class Kept(threading.Thread):
                 continue
             except Refused:
                 with self._lock:
-                    self._off, self._waiting = True, []  # a server that keeps no output
+                    self._off, self._waiting = True, []  # a server that stores no output
             self._note_rest()
 
     def _note_rest(self) -> None:
