@@ -163,7 +163,7 @@ def map_of(stored: Stored, *, rate: float | None) -> Map:
     """A map as its owner sees it."""
     stored_map, counts = stored.map, stored.map.counts
     if stored_map.state is MapState.CANCELLED:
-        rate = None  # no work is left, so no time is left
+        rate = None  # all work has ended, so the remaining time is 0
     mean = leasing.mean_ms(counts)
     return Map(
         namespace=stored.namespace,

@@ -261,7 +261,7 @@ class Cluster:
         self._asked = 0
         self._board: Scoreboard[int] = Scoreboard(policy, lambda _, points: points)
         self._sample = scheduler.sample(len(nodes))
-        self._start = 0  # where the scheduler starts its next search; it goes round
+        self._start = 0  # where the scheduler starts its next search, in turn
         self._changes: list[int] = []
         self._tables: dict[tuple[Ask, int], _Totals] = {}
         for node in self._nodes:

@@ -79,7 +79,7 @@ NAME_LABEL = "kubernetes.io/metadata.name"  # on every namespace
 VERSIONS = {GROUP: VERSION, ARGO: ARGO_VERSION}  # v1 of all other groups
 
 # the operator lifts the gates of thousands of guests: two reviews of each, always allowed, would be half of the
-# cost; so would those of the progress of thousands of workflows, whose status is no subresource
+# cost; so would those of the progress of thousands of workflows: their status is no subresource
 NOT_THE_OPERATOR: Obj = {
     "name": "not-the-operator",
     "expression": "!(request.operation == 'UPDATE'"

@@ -117,7 +117,7 @@ class Reporter:
         body = {"newest": None if newest is None else rfc3339(newest), "checked": rfc3339(now)}
         try:
             self.post(body, timeout)
-        except Exception:  # the command continues whatever fails on the way to the server
+        except Exception:  # the command continues after any error on the way to the server
             self.not_before = monotonic + self.pause
             self.pause = min(self.pause * 2, BACKOFF_SECONDS[1])
             return False
@@ -261,7 +261,7 @@ class Signals:
         self.numbers = {getattr(signal, name) for name in FORWARDED if hasattr(signal, name)}
         for number in self.numbers:
             signal.signal(number, self.catch)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal that is ignored by default is not kept pending
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a signal that is ignored by default does not stay pending
 
     def catch(self, number: int, _frame: object) -> None:
         self.early.append(number)

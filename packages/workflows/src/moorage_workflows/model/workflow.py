@@ -97,7 +97,7 @@ NODE_MOVES = Moves(
         (NodePhase.PENDING, NodePhase.SUCCEEDED): "its pod ended before it was seen running",
         (NodePhase.PENDING, NodePhase.FAILED): "a deadline, a shutdown, or its pod failed",
         (NodePhase.PENDING, NodePhase.ERROR): "the pod is refused, or its locks are not available",
-        (NodePhase.RUNNING, NodePhase.PENDING): "its node took the pod away",
+        (NodePhase.RUNNING, NodePhase.PENDING): "its pod was lost and is started again",
         (NodePhase.RUNNING, NodePhase.SUCCEEDED): "",
         (NodePhase.RUNNING, NodePhase.FAILED): "",
         (NodePhase.RUNNING, NodePhase.ERROR): "",

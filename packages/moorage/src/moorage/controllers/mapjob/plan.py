@@ -233,7 +233,7 @@ class _Pass:
             return 0, Word(status=False, reason="Finished", message=self._finished_text())
         if self.state == CANCELLED:
             return 0, Word(status=False, reason="Cancelled")
-        if self.state == PAUSED:  # items that have begun may end; no new ones are leased
+        if self.state == PAUSED:  # items that have begun may end; further ones are not leased
             left = sum(job.ready for job in self.seen.jobs) if self.items.leased else 0
             return min(left, self._committed()), Word(status=False, reason="Paused")
         usable = self.items.ready + self.items.waiting + self.items.leased

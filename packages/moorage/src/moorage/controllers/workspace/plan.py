@@ -72,7 +72,7 @@ IMAGE_REASONS = (
     "RegistryUnavailable",
 )
 CONFIG_REASONS = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-LOOK_AGAIN = timedelta(seconds=10)  # while it waits: its place in line changes without a change of its own objects
+LOOK_AGAIN = timedelta(seconds=10)  # while it waits: its place in line may change while its objects do not
 NO_CONTAINER = ("", "ContainerCreating", "PodInitializing")
 
 

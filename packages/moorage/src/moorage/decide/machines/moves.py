@@ -33,10 +33,10 @@ PLACE_MOVES = Moves(
     {
         (None, Place.PENDING): "the operator creates a reservation pod",
         (Place.PENDING, Place.RESERVED): "the scheduler found room",
-        (Place.PENDING, Place.UNPLACED): "no node of the pool has room",
+        (Place.PENDING, Place.UNPLACED): "it does not fit on any node of the pool",
         (Place.UNPLACED, Place.RESERVED): "a node has room now",
         (Place.RESERVED, Place.PROMISED): "turn of a guest",
-        (Place.RESERVED, Place.USED): "turn of a guest, where any machine of the type will do",
+        (Place.RESERVED, Place.USED): "turn of a guest, if any machine of the type is suitable",
         (Place.PROMISED, Place.RESERVED): "the guest is deleted, or has another",
         (Place.PROMISED, Place.PROMISED): "the guest is deleted: turn of another",
         (Place.PROMISED, Place.USED): "guest bound",
