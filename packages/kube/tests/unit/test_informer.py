@@ -14,6 +14,7 @@ from moorage_kube.errors import Expired, ServerError
 from moorage_kube.informer import Informer, index_by_controller, index_by_label, index_by_node, wait_synced
 from moorage_kube.resources import PODS
 from moorage_kube.testing.examples import examples
+from moorage_kube.testing.waiting import soon
 
 pytestmark = pytest.mark.anyio
 
@@ -108,9 +109,7 @@ async def test_it_lists_then_follows(started):
 
 
 async def until_watching(server, version):
-    async with asyncio.timeout(120):
-        while version not in server.watches:  # noqa: ASYNC110 - the server has no event to wait for
-            await asyncio.sleep(0.001)
+    await soon(f"a watch from version {version}", lambda: version in server.watches)
 
 
 async def test_what_was_deleted_while_the_watch_was_away_is_reported(started):
@@ -212,11 +211,8 @@ def test_the_copy_ends_equal_to_the_server_whatever_breaks(steps):
         server.pods["z"] = final
         server.version = 10**6
         server.say("ADDED", final)
-        async with asyncio.timeout(120):
-            while "z" not in known or informer.all() == []:  # noqa: ASYNC110 - a cache has no event
-                await asyncio.sleep(0.001)
-            while {pod["metadata"]["name"] for pod in informer.all()} != set(server.pods):  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await soon("the last pod", lambda: "z" in known and informer.all() != [])
+        await soon("all pods", lambda: {pod["metadata"]["name"] for pod in informer.all()} == set(server.pods))
         assert known == {pod["metadata"]["name"]: pod for pod in informer.all()}
         for value in ("n0", "n1", "n2"):
             want = sorted(name for name, pod in known.items() if pod["spec"].get("nodeName") == value)

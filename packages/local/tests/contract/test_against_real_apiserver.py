@@ -31,6 +31,7 @@ import pytest
 import yaml
 from aiohttp import web
 
+from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import control_plane
 
 TOLD = runpy.run_path(str(Path(__file__).with_name("requests_for_both.py")))
@@ -40,7 +41,6 @@ MUTATED = TOLD["MUTATED"]
 ASSETS = os.environ.get("KUBEBUILDER_ASSETS")
 RENEW = bool(os.environ.get("MOORAGE_RENEW"))
 FINGERPRINTS = Path(__file__).with_name("fingerprints_of_real_apiserver.json")
-PATIENCE_SECONDS = 180.0
 
 against_both = pytest.mark.skipif(not ASSETS, reason="no real API server: set KUBEBUILDER_ASSETS")
 
@@ -84,23 +84,19 @@ class Server:
             return Answer(response.status, json.loads(text) if text[:1] in ("{", "[") else text, warnings)
 
     async def until(self, wanted: Any, ns: str) -> None:
-        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-        while True:
+        async def is_so() -> bool:
             method = "GET" if wanted.body is None else "POST"
             answer = await self.ask(Step("wait", method, wanted.path, wanted.body, user=wanted.user), ns)
             if wanted.body is not None:
-                if answer.status == wanted.status and wanted.says in json.dumps(answer.body):
-                    return
-            elif wanted.gone:
-                if answer.status == 404:
-                    return
-            elif answer.status == 200:
-                conditions = (answer.body.get("status", {}).get("conditions") or ()) if wanted.condition else ()
-                held = {one["type"] for one in conditions if one["status"] == "True"}
-                if wanted.condition is None or wanted.condition in held:
-                    return
-            assert asyncio.get_running_loop().time() < deadline, f"{self.name}: {wanted}: {answer}"
-            await asyncio.sleep(0.05)
+                return answer.status == wanted.status and wanted.says in json.dumps(answer.body)
+            if wanted.gone:
+                return answer.status == 404
+            if answer.status != 200:
+                return False
+            conditions = (answer.body.get("status", {}).get("conditions") or ()) if wanted.condition else ()
+            return wanted.condition in {None} | {each["type"] for each in conditions if each["status"] == "True"}
+
+        await until(f"{wanted} of {self.name}", is_so)
 
 
 def _as_written(url: str) -> Any:
@@ -368,11 +364,13 @@ async def mutated(server: Server, asked: Asked, client: dict[str, str]) -> dict[
     told: dict[str, dict[str, Any]] = {}
     try:
         probe = Step("probe", "POST", "/api/v1/namespaces/{ns}/configmaps?dryRun=All", {"metadata": {"name": "p"}})
-        deadline = asyncio.get_running_loop().time() + PATIENCE_SECONDS
         asked.patch, asked.seen = (), []
-        while not asked.seen:
+
+        async def is_asked() -> bool:
             await server.ask(probe, ns)
-            assert asyncio.get_running_loop().time() < deadline, f"{server.name} never asked the webhook"
+            return bool(asked.seen)
+
+        await until(f"a request of {server.name} to the webhook", is_asked)
         for case in MUTATED:
             asked.patch, asked.seen = case.patch, []
             answer = await server.ask(Step(case.name, "POST", case.path, case.body), ns)

@@ -33,6 +33,8 @@ from moorage_kube.resources import (
     Resource,
 )
 from moorage_kube.testing.clock import FakeClock
+from moorage_kube.testing.pausing import pause
+from moorage_kube.testing.waiting import until
 from moorage_local.apiserver.server import ApiServer
 from moorage_local.controllers.catalogue import Catalogue
 from moorage_local.controllers.events import EventRecorder
@@ -44,7 +46,6 @@ from moorage_local.nodeagent.node import HEALTHY, NodeSpec, lease_object
 from moorage_local.storage.memory import MemoryStorage
 
 pytestmark = pytest.mark.anyio
-SECONDS = 180  # within which a state must be reached
 
 
 @pytest.fixture
@@ -109,19 +110,14 @@ class Cluster:
         self.folder = folder
         self.agent = agent
 
-    async def until(self, read, what=None):
+    async def until(self, read, what):
         """The first true answer of `read`, tried again and again until the deadline."""
-        deadline = asyncio.get_running_loop().time() + SECONDS
-        last = None
-        while asyncio.get_running_loop().time() < deadline:
-            try:
-                last = await read()
-            except NotFound as error:
-                last = None if what != "gone" else error
-            if last:
-                return last
-            await asyncio.sleep(0.02)
-        raise AssertionError(f"not reached: {what}")
+
+        async def answer():
+            with contextlib.suppress(NotFound):
+                return await read()
+
+        return await until(what, answer)
 
     async def gone(self, resource, name, namespace=None):
         async def read():
@@ -794,7 +790,7 @@ class Unreliable:
         async with contextlib.aclosing(self.api.watch(resource, *args, **options)) as events:
             async for event in events:
                 if resource == PODS:
-                    await asyncio.sleep(self.random.random() * 0.02)
+                    await pause(self.random, 0.0, 0.02)
                 yield event
 
     async def _maybe(self, write, *args, **options):

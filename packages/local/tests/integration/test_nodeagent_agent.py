@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -30,7 +29,8 @@ from moorage_kube.errors import BadRequest, NotFound
 from moorage_kube.meta import condition
 from moorage_kube.resources import CONFIGMAPS, LEASES, NODES, PODS, PVCS, PVS, SECRETS
 from moorage_kube.testing.clock import FakeClock
-from moorage_kube.testing.waiting import until
+from moorage_kube.testing.pausing import pause
+from moorage_kube.testing.waiting import read_until, soon, until
 from moorage_local.nodeagent import podshim
 from moorage_local.nodeagent.addresses import NETWORK
 from moorage_local.nodeagent.agent import PEAK_ANNOTATION, NodeAgent, NodeSpec
@@ -46,7 +46,6 @@ assert _spec.loader is not None
 fakeapi = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(fakeapi)
 
-WAIT_SECONDS = 180.0
 pytestmark = pytest.mark.anyio
 
 
@@ -106,27 +105,30 @@ class Lab:
         return await self.api.get(PODS, name, "default")
 
     async def until(self, what: Callable[[Any], Any], name: str = "p") -> Any:
-        until = time.monotonic() + WAIT_SECONDS
-        pod = None
-        while time.monotonic() < until:
-            pod = await self.pod(name)
-            if what(pod):
-                return pod
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"waited in vain: {json.dumps(pod, indent=1)}")
+        last: list[Any] = []
+
+        async def read() -> Any:
+            last[:] = [await self.pod(name)]
+            return what(last[0])
+
+        try:
+            await until(f"pod {name}", read)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{json.dumps(last, indent=1)}") from error
+        return last[0]
 
     async def phase(self, phase: str, name: str = "p") -> Any:
         return await self.until(lambda pod: pod["status"].get("phase") == phase, name)
 
     async def gone(self, name: str = "p") -> None:
-        until = time.monotonic() + WAIT_SECONDS
-        while time.monotonic() < until:
+        async def is_gone() -> bool:
             try:
                 await self.pod(name)
             except NotFound:
-                return
-            await asyncio.sleep(0.01)
-        raise AssertionError(f"pod {name} is still there")
+                return True
+            return False
+
+        await until(f"the end of pod {name}", is_gone)
 
     async def text(self, name: str = "p", **options: Any) -> str:
         pod = await self.pod(name)
@@ -142,13 +144,6 @@ def a_pod(name: str, script: str, *, spec: Any = None, container: Any = None, me
         "metadata": {"name": name, "namespace": "default"} | (meta or {}),
         "spec": {"nodeName": "n1", "restartPolicy": "Never", "containers": [one]} | (spec or {}),
     }
-
-
-async def eventually(what: Callable[[], bool]) -> None:
-    until = time.monotonic() + WAIT_SECONDS
-    while not what():
-        assert time.monotonic() < until, "waited in vain"
-        await asyncio.sleep(0.01)
 
 
 def state(pod: Any, index: int = 0) -> Any:
@@ -410,7 +405,7 @@ async def test_deletion_is_graceful_and_leaves_nothing(lab: Lab) -> None:
         await lab.until(lambda _: (folder.path / "logs/c/0.log").exists())
         await lab.api.delete(PODS, "p", "default")
         await lab.gone()
-        await eventually(lambda: not folder.path.exists())
+        await soon("the end of its folder", lambda: not folder.path.exists())
         assert "Killing" in lab.events.reasons("p")
 
 
@@ -444,7 +439,7 @@ async def test_running_pod_is_adopted_and_its_exit_code_found(lab: Lab) -> None:
     work = lab.folder(pod).path / "work/c"
     assert lab.folder(pod).is_locked()
     (work / "go").touch()
-    await eventually(lambda: not lab.folder(pod).is_locked())
+    await soon("the end of its shim", lambda: not lab.folder(pod).is_locked())
     async with lab.running():
         pod = await lab.phase("Failed")
         assert state(pod)["terminated"]["exitCode"] == 9
@@ -509,7 +504,7 @@ async def test_folder_without_object_is_stopped_and_removed(lab: Lab) -> None:
         pod = await lab.phase("Running")
     await lab.api.delete(PODS, "p", "default", grace_period_seconds=0)
     async with lab.running():
-        await eventually(lambda: not lab.folder(pod).path.exists())
+        await soon("the end of its folder", lambda: not lab.folder(pod).path.exists())
         assert marked_processes(frozenset({pod["metadata"]["uid"]})) == {}
 
 
@@ -762,22 +757,17 @@ async def test_agent_killed_at_any_moment_loses_no_exit_code_and_starts_nothing_
 
     control = start()
     try:
-        until = time.monotonic() + 600
-        kills = 0
-        while time.monotonic() < until:
-            await asyncio.sleep(0.4 + dice.random() * 0.8 if kills < 8 else 0.1)
-            if kills < 8:
-                control.kill()
-                control.wait()
-                kills += 1
-                control = start()
-            pods = phases()
-            if (
-                kills >= 8
-                and len(pods) == count
-                and all(pod["status"]["phase"] == "Failed" for pod in pods.values())
-            ):
-                break
+        for _ in range(8):
+            await pause(dice, 0.4, 1.2)
+            control.kill()
+            control.wait()
+            control = start()
+        await asyncio.to_thread(
+            read_until,
+            phases,
+            lambda pods: len(pods) == count and all(pod["status"]["phase"] == "Failed" for pod in pods.values()),
+            patience=600,
+        )
         pods = phases()
         codes = {
             name: (pod["status"].get("containerStatuses") or [{"state": None}])[0]["state"]
@@ -1050,6 +1040,6 @@ async def test_a_pod_may_leave_any_tree_of_folders_behind(lab: Lab) -> None:
         pod = await lab.phase("Succeeded")
         await lab.api.delete(PODS, "p", "default")
         await lab.gone()
-        await eventually(lambda: not lab.folder(pod).path.exists())
+        await soon("the end of its folder", lambda: not lab.folder(pod).path.exists())
         await lab.create("q")
         await lab.phase("Succeeded", "q")

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from moorage_kube.testing.waiting import PATIENCE_SECONDS, soon
 from moorage_local.nodeagent import podshim
 from moorage_local.nodeagent.launcher import Launcher
 from moorage_local.nodeagent.leftovers import stop_all
@@ -23,7 +23,6 @@ from moorage_local.nodeagent.podfolder import LaunchError, PodFolder, is_shim_of
 from moorage_local.nodeagent.shim import processes
 
 pytestmark = pytest.mark.anyio
-WAIT_SECONDS = 180.0
 
 
 @pytest.fixture
@@ -74,10 +73,7 @@ def a_folder(root: Path, name: str, *command: str) -> PodFolder:
 
 
 async def ended(folder: PodFolder) -> str:
-    until = time.monotonic() + WAIT_SECONDS
-    while folder.body() is not Body.ENDED:
-        assert time.monotonic() < until, folder.state()
-        await asyncio.sleep(0.01)
+    await soon(f"the end of {folder.path.name}", lambda: folder.body() is Body.ENDED)
     return str((folder.state() or {})["pod"]["outcome"])
 
 
@@ -132,7 +128,7 @@ async def test_everybody_who_waits_for_a_stopped_server_goes_on_when_it_is_given
     for _ in range(10):
         await asyncio.sleep(0)
     launcher.close()
-    async with asyncio.timeout(WAIT_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         assert {type(answer) for answer in await asking} == {FileNotFoundError}
 
 
@@ -142,10 +138,7 @@ async def test_a_server_that_does_not_end_is_killed_and_nobody_waits_for_it(root
     [server] = servers()
     os.kill(server, signal.SIGSTOP)
     launcher.close()
-    until = time.monotonic() + WAIT_SECONDS
-    while servers():
-        assert time.monotonic() < until
-        await asyncio.sleep(0.01)
+    await soon("the end of the server", lambda: not servers())
 
 
 async def test_a_launcher_whose_server_cannot_be_started_starts_shims_alone_and_leaks_nothing(

@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,13 @@ import pytest
 from moorage_kube.errors import AlreadyExists
 from moorage_kube.meta import condition
 from moorage_kube.resources import EVENTS, NODES, PODS, SERVICEACCOUNTS
+from moorage_kube.testing.waiting import PATIENCE_SECONDS, until
 from moorage_local.apiserver.server import ApiServer
 from moorage_local.controllers.events import EventRecorder
 from moorage_local.nodeagent.agent import PEAK_ANNOTATION, NodeAgent, NodeSpec
 from moorage_local.nodeagent.leftovers import stop_all
 from moorage_local.storage.memory import MemoryStorage
 
-WAIT_SECONDS = 180.0
 pytestmark = pytest.mark.anyio
 
 
@@ -44,13 +43,11 @@ class Place:
         return await self.api.create(PODS, pod)
 
     async def until(self, name: str, what: Callable[[Any], Any]) -> Any:
-        until = time.monotonic() + WAIT_SECONDS
-        while True:
+        async def read() -> Any:
             pod = await self.api.get(PODS, name, "default")
-            if what(pod):
-                return pod
-            assert time.monotonic() < until, pod
-            await asyncio.sleep(0.01)
+            return pod if what(pod) else None
+
+        return await until(f"pod {name}", read)
 
     async def phase(self, name: str, phase: str) -> Any:
         return await self.until(name, lambda pod: (pod.get("status") or {}).get("phase") == phase)
@@ -67,7 +64,7 @@ async def place() -> AsyncIterator[Place]:
     agent = NodeAgent(api, spec, root / "nodes/n1", recorder=recorder)
     task = asyncio.create_task(agent.run())
     try:
-        async with asyncio.timeout(WAIT_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             await agent.ready.wait()
         yield Place(api, agent, root)
     finally:
@@ -101,10 +98,11 @@ async def test_deletion_is_graceful_and_then_complete(place: Place) -> None:
     await place.create("p", "trap 'exit 5' TERM; while :; do sleep 0.05; done")
     await place.phase("p", "Running")
     await place.api.delete(PODS, "p", "default")
-    until = time.monotonic() + WAIT_SECONDS
-    while [pod for pod in (await place.api.list(PODS, "default")).items if pod["metadata"]["name"] == "p"]:
-        assert time.monotonic() < until
-        await asyncio.sleep(0.01)
+
+    async def is_gone() -> bool:
+        return "p" not in {pod["metadata"]["name"] for pod in (await place.api.list(PODS, "default")).items}
+
+    await until("the end of the pod", is_gone)
 
 
 async def test_memory_limit_is_enforced_and_the_peak_annotated(place: Place) -> None:
@@ -134,12 +132,11 @@ async def test_service_account_token_is_projected(place: Place) -> None:
 async def test_events_reach_the_api(place: Place) -> None:
     await place.create("p", "true")
     await place.phase("p", "Succeeded")
-    until = time.monotonic() + WAIT_SECONDS
-    reasons: set[str] = set()
-    while "Started" not in reasons:
-        assert time.monotonic() < until
-        reasons = {event["reason"] for event in (await place.api.list(EVENTS, "default")).items}
-        await asyncio.sleep(0.01)
+
+    async def is_told() -> bool:
+        return "Started" in {event["reason"] for event in (await place.api.list(EVENTS, "default")).items}
+
+    await until("the event of the start", is_told)
 
 
 async def test_log_is_read(place: Place) -> None:

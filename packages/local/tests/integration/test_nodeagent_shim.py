@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from moorage_kube.testing.waiting import wait_until
 from moorage_local.nodeagent import podshim
 from moorage_local.nodeagent.leftovers import kill_leftovers, marked_processes, stop_all
 from moorage_local.nodeagent.plan import Body
@@ -35,13 +36,7 @@ HOG = "x = bytearray({mib} << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\n"
 
 
 def wait_for(what: Callable[[], Any], why: str = "") -> Any:
-    until = time.monotonic() + WAIT_SECONDS
-    while time.monotonic() < until:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.01)
-    raise AssertionError(f"waited in vain: {why}")
+    return wait_until(why or "a state of the shim", what)
 
 
 @dataclass

@@ -15,6 +15,7 @@ from moorage.queue.manager import Queue
 from moorage.queue.store import Store, open_store
 from moorage.server.service import ServerService
 from moorage_kube.testing.clock import FakeClock
+from moorage_kube.testing.waiting import soon
 from moorage_local.testing.fakeapi import FakeApi
 
 PAGE = "the-page-token"
@@ -100,9 +101,7 @@ class Site:
         return await self.ask("POST", "/api/v1/work", fields, token=token)
 
     async def until_parked(self, some=1):
-        async with asyncio.timeout(120):
-            while sum(map(len, self.queue._parked.values())) < some:  # noqa: ASYNC110
-                await asyncio.sleep(0.001)
+        await soon("parked requests", lambda: sum(map(len, self.queue._parked.values())) >= some)
 
 
 @pytest.fixture
@@ -215,9 +214,7 @@ async def test_what_a_map_prints_is_followed_no_longer_than_the_asker_is_in_the_
     assert (await site.ask("POST", "/api/v1/work/output", printed, token=token))[0] == 200
     following = asyncio.create_task(site.ask("GET", "/api/v1/maps/lab/m/output?follow=true&after=0"))
     outputs = site.service.outputs
-    async with asyncio.timeout(120):
-        while not outputs._news:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+    await soon("the follower", lambda: outputs._news)
     site.api.readers.discard(("ada", "lab"))
     site.clock.advance(61)
     assert (await site.ask("POST", "/api/v1/work/output", printed, token=token))[0] == 200
@@ -427,10 +424,7 @@ async def test_an_outage_of_the_database_is_told_and_over_when_it_is_over(tmp_pa
     with pytest.raises(StorageError):
         await queue.read(lambda store: store.list_maps())
     reachable[0] = True
-    async with asyncio.timeout(120):
-        while queue._secret is None:
-            clock.advance(1)
-            await asyncio.sleep(0.005)
+    await soon("the secret of the queue", lambda: queue._secret, tick=lambda: clock.advance(1))
     assert await queue.read(lambda store: store.list_maps()) == []
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError):

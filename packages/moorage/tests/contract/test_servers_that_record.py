@@ -71,23 +71,26 @@ class Cluster(FakeApi):
         super().__init__()
         self.printed: dict[str, list[bytes]] = {}
         self.followers = 0
+        self._news = asyncio.Event()  # set, and replaced, when a pod prints
 
     def print(self, uid: str, text: str) -> None:
         lines = self.printed.setdefault(uid, [])
         lines.append(f"{rfc3339_micro(NOON + timedelta(seconds=len(lines)))} {text}\n".encode())
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def logs(self, pod: str, _namespace: str, *, follow: bool = False, **_: Any) -> AsyncIterator[bytes]:
         at = 0
         self.followers += 1
         try:
             while True:
-                lines = self.printed.get(pod, [])
+                news, lines = self._news, self.printed.get(pod, [])
                 for line in lines[at:]:
                     yield line
                 at = len(lines)
                 if not follow:
                     return
-                await asyncio.sleep(0.001)
+                await news.wait()
         finally:
             self.followers -= 1
 

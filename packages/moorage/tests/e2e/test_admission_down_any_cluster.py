@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Mapping
@@ -25,11 +24,11 @@ from moorage_kube.resources import (
     VALIDATING_WEBHOOKS,
     Resource,
 )
+from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
 
-PATIENCE_SECONDS = 180.0
 GUARDED, OF_TENANT = {GUARD_LABEL: "enabled"}, {GUARD_LABEL: "enabled", TENANT_LABEL: "lab"}
 POD = {"containers": [{"name": "m", "image": "x"}], "nodeSelector": {"no": "node"}}
 BACKEND = {"service": {"name": "x", "port": {"number": 80}}}
@@ -90,7 +89,9 @@ async def test_while_the_webhook_is_away_nothing_gets_past_what_keeps_tenants_ap
     async with (
         KubeClient.from_kubeconfig(cluster.kubeconfig) as api,
         without_a_webhook(api, labels) as namespace,
-        asyncio.timeout(PATIENCE_SECONDS),
     ):
-        while {one for one in MADE if await is_made(api, one, namespace)} != passes:  # noqa: ASYNC110
-            await asyncio.sleep(0.1)  # a real API server takes up registrations a moment later
+
+        async def is_so() -> bool:
+            return {kind for kind in MADE if await is_made(api, kind, namespace)} == passes
+
+        await until("what passes", is_so)  # a real API server takes up registrations a moment later

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,19 +17,12 @@ from moorage_kube.errors import Conflict, Invalid
 from moorage_kube.meta import condition
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import DEPLOYMENTS, NAMESPACES
+from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
 
-PATIENCE_SECONDS = 180.0
 GPU = {"limits": {"cpu": "100m", "memory": "64Mi", "nvidia.com/gpu": "1"}}
-
-
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    ends = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not await true():
-        assert asyncio.get_running_loop().time() < ends, "never came true"
-        await asyncio.sleep(0.1)
 
 
 async def use_up(api: KubeClient, budget: str, person: str) -> None:
@@ -50,7 +42,7 @@ async def team(cluster: Cluster, api: KubeClient, unique: str) -> AsyncIterator[
     async def is_ready() -> bool:
         return (condition(await api.get(TENANTS, name), "Ready") or {}).get("status") == "True"
 
-    await until(is_ready)
+    await until("the condition of the budget", is_ready)
     user = account_user(person)
     budget = {
         "apiVersion": BUDGETS.api_version,
@@ -93,7 +85,7 @@ async def test_more_replicas_by_scale_are_refused(api: KubeClient, team: tuple[s
             refusals.append(error.message)
         return bool(refusals)
 
-    await until(is_refused)
+    await until("a refusal", is_refused)
     assert "120 of 100 GPU-hours used" in refusals[0]
     assert (await ada.get(DEPLOYMENTS, "serve", namespace))["spec"]["replicas"] == 1
 
@@ -126,7 +118,7 @@ async def test_steps_with_gpus_of_a_template_are_refused(
         await ada.delete(WORKFLOWS, "direct", namespace)
         return False
 
-    await until(sees_the_budget)
+    await until("a refusal by the budget", sees_the_budget)
     await ada.create(WORKFLOWS, {**made, "metadata": {"name": "named"}}, namespace)
 
     async def has_ended() -> bool:
@@ -134,7 +126,7 @@ async def test_steps_with_gpus_of_a_template_are_refused(
         phase = ((await ada.get(WORKFLOWS, "named", namespace)).get("status") or {}).get("phase")
         return phase in ("Failed", "Error", "Succeeded")
 
-    await until(has_ended)
+    await until("the end of the workflow", has_ended)
     status = (await ada.get(WORKFLOWS, "named", namespace))["status"]
     assert status["phase"] != "Succeeded"
     assert "120 of 100 GPU-hours used" in str(status)

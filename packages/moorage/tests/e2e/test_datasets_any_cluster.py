@@ -6,10 +6,9 @@ by its pod's status. Scheduler, Job controller, volume controller and API are th
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +22,12 @@ from moorage_kube.errors import ApiError, NotFound
 from moorage_kube.meta import condition
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import JOBS, NAMESPACES, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj
+from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import Cluster
 from moorage_testing.datasets import make_dataset
 from moorage_testing.hollow import hollow_nodes
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api", "scheduler", "controllers")]
-
-PATIENCE_SECONDS = 180.0  # bounds a hang
-
-
-async def until(what: str, check: Callable[[], Awaitable[Any]]) -> Any:
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while True:
-                if found := await check():
-                    return found
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        raise AssertionError(f"never: {what}") from None
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -25,6 +24,7 @@ from moorage.model.people import account_user, subjects_of
 from moorage_kube.errors import NotFound
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import NAMESPACES
+from moorage_kube.testing.waiting import wait_until
 from moorage_testing.cluster import Cluster, find_kubectl
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
@@ -105,7 +105,7 @@ async def test_a_plain_kubeconfig_has_a_token_with_an_end(
     assert kubectl(config, {}, "get", "pods").returncode == 0
     assert cluster.moor("kubeconfig", "--plain", "--expiration", "400d", env=home, check=False).returncode == 2
     cluster.moor("logout", env=home)
-    await until(lambda: kubectl(config, {}, "get", "pods").returncode != 0)
+    wait_until("a refusal of kubectl", lambda: kubectl(config, {}, "get", "pods").returncode != 0)
     assert cluster.moor("token", env=home, check=False).returncode == 1
 
 
@@ -117,9 +117,9 @@ async def test_whom_an_administrator_disables_is_out_within_a_minute(
     cluster.moor("kubeconfig", "--plain", "-n", unique, "-o", str(config), env=home)
     assert kubectl(config, {}, "get", "pods").returncode == 0
     cluster.moor("user", "disable", ada)
-    async with asyncio.timeout(300):  # a minute is promised; the machine may be slow
-        await until(lambda: kubectl(config, {}, "get", "pods").returncode != 0)
-        await until(lambda: cluster.moor("whoami", env=home, check=False).returncode == 1)
+    # a minute is promised; the machine may be slow
+    wait_until("a refusal of kubectl", lambda: kubectl(config, {}, "get", "pods").returncode != 0)
+    wait_until("the end of the session", lambda: cluster.moor("whoami", env=home, check=False).returncode == 1)
     again = cluster.moor(
         "login", server, "--username", ada, "--password-stdin", stdin=PASSWORD + "\n", env=home, check=False
     )
@@ -196,12 +196,6 @@ async def test_by_the_page_of_moor_up_acts_who_started_it(cluster: Cluster, serv
 def status_of(request: urllib.request.Request) -> int:
     with urllib.request.urlopen(request, timeout=120) as answer:
         return int(answer.status)
-
-
-async def until(true: Any) -> None:
-    async with asyncio.timeout(300):
-        while not await asyncio.to_thread(true):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
 
 
 def _play(address: str, name: str) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from moorage_kube.informer import Informer, wait_synced
 from moorage_kube.meta import annotations_of, is_deleting, labels_of
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import LEASES, NAMESPACES, PODS, Obj
+from moorage_kube.testing.pausing import pause
+from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import control_plane
 from moorage_testing.hollow import hollow_nodes
 from moorage_testing.services import Services, separate_services
@@ -32,7 +34,6 @@ from moorage_testing.services import Services, separate_services
 ASSETS = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/nonexistent")
 KILLS = int(os.environ.get("MOORAGE_TEST_KILLS") or 3)
 MINUTES = float(os.environ.get("MOORAGE_TEST_KILL_MINUTES") or 0)
-PATIENCE_SECONDS = 180.0  # bounds a hang; nothing is said about time
 SYSTEM, GROUP, NAMESPACE = "moorage-system", "moorage.dev/machine-group", "lab"
 TYPE, GATE, PLACE = "moorage.dev/machine-type", "moorage.dev/machine", "moorage.dev/machine-place"
 NODES, DEVICES, AVAILABLE = ("n0", "n1", "n2"), 4, {"red": 5, "blue": 5}
@@ -139,7 +140,7 @@ class Lab:
         while True:
             with contextlib.suppress(ApiError):
                 await self.a_step()
-            await asyncio.sleep(self.chance.uniform(0.02, 0.3))
+            await pause(self.chance, 0.02, 0.3)
 
 
 def is_managed(pod: Obj) -> bool:
@@ -157,22 +158,14 @@ def is_finished(pod: Obj) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-async def until(what: str, done: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not (found := done()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {PATIENCE_SECONDS:g} s for {what}: {found!r}")
-        await asyncio.sleep(0.05)
-
-
 async def kill_again_and_again(services: Services, api: KubeClient, name: str, chance: random.Random) -> int:
     """Kill a service at moments of chance, each time after the last one was of use. How often it died."""
     ends, kills = time.monotonic() + 60 * MINUTES, 0
     while (time.monotonic() < ends) if MINUTES else (kills < KILLS):
-        await asyncio.sleep(chance.uniform(0.0, 4.0))
+        await pause(chance, 0.0, 4.0)
         services.kill(name)
         kills += 1
-        await asyncio.sleep(chance.uniform(0.0, 1.0))
+        await pause(chance, 0.0, 1.0)
         if name == "operator" and not MINUTES:
             with contextlib.suppress(NotFound):
                 await api.delete(LEASES, "moorage-operator", SYSTEM)

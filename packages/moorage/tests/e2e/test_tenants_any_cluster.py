@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -18,12 +17,12 @@ from moorage_kube.errors import ApiError, Forbidden, Invalid, NotFound
 from moorage_kube.meta import condition, labels_of
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import CONFIGMAPS, NAMESPACES, NODES, PODS, SECRETS, Resource
+from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
 
 INGRESSES = Resource("networking.k8s.io", "v1", "ingresses", "Ingress")
-PATIENCE_SECONDS = 180.0
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ async def tenant(cluster: Cluster, api: KubeClient, unique: str) -> AsyncIterato
         "tenant", "create", unique, "--admin", f"ada-{unique}", "--group", f"ml-{unique}", "--quota", "pods=5",
         "--domain", f"{unique}.example.org",
     )  # fmt: skip
-    await until(lambda: is_ready(api, unique))
+    await until("the tenant", lambda: is_ready(api, unique))
     yield unique
     try:
         await api.delete(TENANTS, unique)
@@ -44,14 +43,6 @@ async def tenant(cluster: Cluster, api: KubeClient, unique: str) -> AsyncIterato
     await api.delete(NAMESPACES, unique)
     for person in (f"ada-{unique}", f"grace-{unique}"):
         await people.delete_account(api, person)
-
-
-async def until(true: Callable[[], Awaitable[Any]]) -> Any:
-    ends = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not (found := await true()):
-        assert asyncio.get_running_loop().time() < ends, "never came true"
-        await asyncio.sleep(0.05)
-    return found
 
 
 async def is_ready(api: KubeClient, name: str) -> bool:
@@ -89,7 +80,7 @@ async def test_what_somebody_changes_is_put_right(api: KubeClient, tenant: str) 
     ada = api.as_user(account_user(f"ada-{tenant}"))
     binding = TENANT_ROLES["member"]
     await ada.delete(ROLEBINDINGS, binding, tenant)
-    await until(lambda: there(api, ROLEBINDINGS, binding, tenant))
+    await until("the role binding", lambda: there(api, ROLEBINDINGS, binding, tenant))
     await api.patch(QUOTAS, OURS, {"spec": {"hard": {"pods": "500"}}}, tenant)
     await api.delete(POLICIES, OURS, tenant)
     await api.patch(NAMESPACES, tenant, {"metadata": {"labels": {"moorage.dev/guard": None}}})
@@ -100,19 +91,19 @@ async def test_what_somebody_changes_is_put_right(api: KubeClient, tenant: str) 
         guarded = "moorage.dev/guard" in labels_of(await api.get(NAMESPACES, tenant))
         return quota["spec"]["hard"] == COUNTS | {"pods": "5"} and policy is not None and guarded
 
-    await until(right)
+    await until("the right quota", right)
 
 
 async def test_who_leaves_the_group_or_the_tenant_is_out(cluster: Cluster, api: KubeClient, tenant: str) -> None:
     grace = api.as_user(account_user(f"grace-{tenant}"))
     await people.set_groups(api, f"grace-{tenant}", [])
-    await until(lambda: forbidden(grace, tenant))
+    await until("the end of the right", lambda: forbidden(grace, tenant))
     cluster.moor("tenant", "add", tenant, "--user", f"grace-{tenant}", "--role", "viewer")
-    await until(lambda: allowed(grace, tenant))
+    await until("the right", lambda: allowed(grace, tenant))
     with pytest.raises(Forbidden):
         await grace.list(SECRETS, tenant)
     cluster.moor("tenant", "remove", tenant, "--user", f"grace-{tenant}", "--role", "viewer")
-    await until(lambda: forbidden(grace, tenant))
+    await until("the end of the right", lambda: forbidden(grace, tenant))
 
 
 async def test_a_deleted_tenant_leaves_its_namespace_closed(
@@ -122,7 +113,7 @@ async def test_a_deleted_tenant_leaves_its_namespace_closed(
         pytest.skip("no garbage collector here")
     ada = api.as_user(account_user(f"ada-{tenant}"))
     cluster.moor("tenant", "delete", tenant)
-    await until(lambda: forbidden(ada, tenant))
+    await until("the end of the right", lambda: forbidden(ada, tenant))
     assert await api.get(NAMESPACES, tenant)
     assert await api.get(POLICIES, OURS, tenant)
     assert await api.get(QUOTAS, OURS, tenant)
@@ -137,7 +128,7 @@ async def test_its_nodes_are_its_own_and_its_pods_go_there(cluster: Cluster, api
         async def tainted() -> bool:
             return taint_of(tenant) in ((await api.get(NODES, node)).get("spec") or {}).get("taints", [])
 
-        await until(tainted)
+        await until("the taint", tainted)
         ada = api.as_user(account_user(f"ada-{tenant}"))
         container = {"name": "m", "image": "x", "resources": {"limits": {"cpu": "1", "memory": "64Mi"}}}
         pod: Any = {
@@ -149,7 +140,7 @@ async def test_its_nodes_are_its_own_and_its_pods_go_there(cluster: Cluster, api
             made = await ada.create(PODS, pod, tenant, dry_run=True)
             return bool((made["spec"].get("nodeSelector") or {}).get("pool") == tenant)
 
-        await until(sent)
+        await until("the pod on its node", sent)
         made = await ada.create(PODS, pod, tenant, dry_run=True)
         assert any(one.get("value") == tenant for one in made["spec"]["tolerations"])
         pod["spec"]["tolerations"] = [{"key": "moorage.dev/tenant", "value": tenant}]
@@ -160,7 +151,7 @@ async def test_its_nodes_are_its_own_and_its_pods_go_there(cluster: Cluster, api
         async def clean() -> bool:
             return not await tainted()
 
-        await until(clean)
+        await until("a node without the taint", clean)
     finally:
         await api.delete(NODES, node)
 

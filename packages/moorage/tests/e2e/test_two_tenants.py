@@ -17,6 +17,7 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -42,13 +43,13 @@ from moorage_kube.resources import (
     SERVICEACCOUNTS,
 )
 from moorage_kube.resources import INGRESSES as KUBE_INGRESSES
+from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api"), pytest.mark.xdist_group("tenants")]
 
 SECRET = "ada-keeps-this"
 PASSWORD = "a password of some length"
-PATIENCE_SECONDS = 180.0
 NO, HIDDEN, INVALID = (401, 403), (401, 403, 404), (403, 422)
 MERGE = "application/merge-patch+json"
 POD = {
@@ -422,7 +423,7 @@ async def _set_up(cluster: Cluster, unique: str) -> Scene:
         names["ada_cookie"] = scene.tokens["ada_server"]
         ada, mallory = (api.with_token(scene.tokens[f"{who}_kube"]) for who in ("ada", "mallory"))
         for tenant, token in (("a", "ada_kube"), ("b", "mallory_kube")):
-            await _until(lambda tenant=tenant, token=token: _may(api, scene.tokens[token], names[tenant]))  # type: ignore[misc]
+            await until(f"rights of {token}", partial(_may, api, scene.tokens[token], names[tenant]))
         with contextlib.suppress(AlreadyExists):  # a control plane without controllers has none
             await api.create(SERVICEACCOUNTS, {"metadata": {"name": "default"}}, names["a"])
         own = an_ingress("own.example.net")
@@ -541,7 +542,7 @@ async def _bad_tokens(scene: Scene) -> None:
     async def is_over() -> bool:  # a real API server believes a token for 10 s more
         return (await scene.send(probe))[0] == 401
 
-    await _until(is_over)
+    await until("the end of the token", is_over)
 
 
 async def _may(api: KubeClient, token: str, namespace: str) -> bool:
@@ -552,13 +553,6 @@ async def _may(api: KubeClient, token: str, namespace: str) -> bool:
     except ApiError:
         return False
     return True
-
-
-async def _until(true: Any) -> None:
-    ends = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not await true():
-        assert asyncio.get_running_loop().time() < ends, "never came true"
-        await asyncio.sleep(0.1)
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda one: one.id.replace(" ", "-"))

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import signal
 import ssl
 import subprocess
@@ -15,7 +16,6 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +23,9 @@ from moorage.cluster.certs import LIFETIME, RENEW_BEFORE, contents, ensure_certi
 from moorage_kube.clock import SYSTEM
 from moorage_kube.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
 from moorage_kube.testing.clock import FakeClock
+from moorage_kube.testing.pausing import pause
 from moorage_kube.testing.ports import free_ports
+from moorage_kube.testing.waiting import soon
 from moorage_local.testing.fakeapi import FakeApi
 from moorage_testing.cluster import Cluster, local_cluster
 
@@ -108,7 +110,7 @@ class ApiServer:
         self.open: list[asyncio.StreamWriter] = []
         self.failures: list[str] = []
         self.authorities: dict[int, set[bytes]] = {}  # certificates that each was seen to serve
-        self._turn = itertools.count()
+        self._turn, self._chance = itertools.count(), random.Random(0)
         self.kept: dict[bytes, list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]] = {}
 
     async def look(self) -> None:
@@ -129,7 +131,7 @@ class ApiServer:
                 except OSError:
                     is_ready = False
                 (self.ready.add if is_ready else self.ready.discard)(webhook.port)
-            await asyncio.sleep(0.2)
+            await pause(self._chance, 0.1, 0.3)
 
     async def review_for_ever(self) -> None:
         while True:
@@ -137,7 +139,7 @@ class ApiServer:
                 await self._review()
             except (OSError, asyncio.IncompleteReadError, AssertionError) as error:
                 self.failures.append(f"{type(error).__name__}: {error}")
-            await asyncio.sleep(0.01)
+            await pause(self._chance, 0.0, 0.02)
 
     async def _review(self) -> None:
         self.reviews += 1
@@ -173,16 +175,10 @@ class ApiServer:
             kept.append((reader, writer))
 
 
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(240):
-        while not condition():  # noqa: ASYNC110  (processes tell nobody)
-            await asyncio.sleep(0.05)
-
-
 @contextlib.asynccontextmanager
 async def under_load(api_server: ApiServer) -> AsyncIterator[None]:
     looking = asyncio.create_task(api_server.look())
-    await until(lambda: len(api_server.ready) == len(api_server.webhooks))
+    await soon("ready webhooks", lambda: len(api_server.ready) == len(api_server.webhooks))
     tasks = [looking, *(asyncio.create_task(api_server.review_for_ever()) for _ in range(4))]
     try:
         yield
@@ -220,15 +216,15 @@ async def api_server(tmp_path: Path, cluster: Cluster) -> AsyncIterator[ApiServe
 async def test_a_certificate_is_renewed_without_a_failed_review_or_a_restart(api_server: ApiServer) -> None:
     async with under_load(api_server):
         before = await secret(api_server.api)
-        await until(lambda: api_server.reviews > 50)
+        await soon("reviews", lambda: api_server.reviews > 50)
         await ensure_certificate(api_server.api, clock=FakeClock(SYSTEM.now()))
         after = await secret(api_server.api)
         assert after["tls.crt"] != before["tls.crt"]
         for webhook in api_server.webhooks:  # one kubelet is quicker than the other
             begun = api_server.reviews
             webhook.mount(after)
-            await until(lambda port=webhook.port: len(api_server.authorities[port]) == 2)
-            await until(lambda begun=begun: api_server.reviews > begun + 50)
+            await soon("another certificate", lambda port=webhook.port: len(api_server.authorities[port]) == 2)
+            await soon("reviews", lambda begun=begun: api_server.reviews > begun + 50)
     assert api_server.failures == []
 
 
@@ -241,6 +237,6 @@ async def test_webhooks_are_ended_in_turns_without_a_failed_review(api_server: A
             await asyncio.to_thread(webhook.process.wait, 120)
             assert webhook.process.returncode == 0
             webhook.start()
-            await until(lambda: len(api_server.ready) == 2)
-            await until(lambda begun=begun: api_server.reviews > begun + 50)
+            await soon("ready webhooks", lambda: len(api_server.ready) == 2)
+            await soon("reviews", lambda begun=begun: api_server.reviews > begun + 50)
     assert api_server.failures == []

@@ -48,6 +48,7 @@ from moorage_kube.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, SERVICEA
 from moorage_kube.serving import serve
 from moorage_kube.testing.clock import FakeClock
 from moorage_kube.testing.ports import dead_port
+from moorage_kube.testing.waiting import soon, until
 from moorage_local.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio
@@ -127,7 +128,7 @@ class App:
         try:
             while not self.release.is_set():
                 await answer.write(b"tick\n")
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
         except (ConnectionError, asyncio.CancelledError):
             self.cut.set()
             raise
@@ -267,7 +268,7 @@ async def site(tmp_path):
         async with aiohttp.ClientSession(
             cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
         ) as site.client:
-            await until(lambda: site.gateway.platform.domain)
+            await soon("the domain", lambda: site.gateway.platform.domain)
             try:
                 yield site
             finally:
@@ -278,21 +279,11 @@ async def site(tmp_path):
                 site.desk.close()
 
 
-async def until(probe):
-    """Wait for a state."""
-    async with asyncio.timeout(120):
-        while True:
-            found = probe()
-            if found if not asyncio.iscoroutine(found) else await found:
-                return
-            await asyncio.sleep(0.02)
-
-
 async def until_status(site, status):
     async def probe():
         return (await site.ask("/", headers=site.cookie())).status == status
 
-    await until(probe)
+    await until(f"status {status}", probe)
 
 
 async def walk(site, path="/lab?x=1"):
@@ -405,10 +396,7 @@ async def test_a_person_who_is_put_out_is_out_within_a_minute_and_streams_end(si
     ) as answer:
         assert await answer.content.readany()
         site.api.remove(SERVICEACCOUNTS, account_name("ada"), PEOPLE_NAMESPACE)
-        async with asyncio.timeout(120):
-            while not site.app.cut.is_set():
-                site.clock.advance(61)
-                await asyncio.sleep(0.02)
+        await soon("the end of the connection", site.app.cut.is_set, tick=lambda: site.clock.advance(61))
     assert (await site.ask("/", headers=site.cookie())).status == 403
 
 
@@ -613,10 +601,7 @@ async def test_a_websocket_ends_when_the_right_does(site):
         await ws.send_str("abc")
         await ws.receive()
         site.api.readers.clear()
-        async with asyncio.timeout(120):
-            while not site.app.cut.is_set():
-                site.clock.advance(61)
-                await asyncio.sleep(0.02)
+        await soon("the end of the connection", site.app.cut.is_set, tick=lambda: site.clock.advance(61))
         assert (await ws.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
         assert ws.close_code == 1008
 
@@ -627,12 +612,12 @@ async def test_one_that_does_not_run_says_what_it_waits_for(site):
         "status": {"phase": "Waiting", "waitingFor": {"reason": "Machine", "message": "<b>2 ahead</b>"}}
     }
     site.api.put(WORKSPACES, waiting)
-    async with asyncio.timeout(120):
-        while True:
-            answer = await site.ask("/", headers=HTML | site.cookie())
-            if answer.status == 503 and b"2 ahead" in answer.body:
-                break
-            await asyncio.sleep(0.02)
+
+    async def read():
+        answer = await site.ask("/", headers=HTML | site.cookie())
+        return answer if answer.status == 503 and b"2 ahead" in answer.body else None
+
+    answer = await until("the page of a workspace that waits", read)
     assert b"&lt;b&gt;2 ahead" in answer.body
     assert b'http-equiv="refresh"' in answer.body
     assert answer.headers["Retry-After"] == "2"
@@ -701,7 +686,7 @@ async def tunnel(site):
     config = {"metadata": {"name": "moorage", "namespace": "moorage-system"}}
     site.api.put(CONFIGMAPS, config | {"data": {"publicUrl": f"http://127.0.0.1:{site.port}"}})
     site.api.readers.add((account_user("bob"), "team"))
-    await until(lambda: not site.gateway.platform.domain)
+    await soon("the end of the domain", lambda: not site.gateway.platform.domain)
     async with contextlib.AsyncExitStack() as stack:
 
         async def begin(person="ada", name="lab"):
@@ -795,7 +780,7 @@ async def test_a_cookie_of_a_tunnel_is_good_for_its_person_and_workspace_alone(s
             "data": {"workspaceUrl": f"http://*.tunnel.localhost:{site.port}"},
         },
     )
-    await until(lambda: site.gateway.platform.domain)
+    await soon("the domain", lambda: site.gateway.platform.domain)
     answer = await site.ask("/", host="lab--team.tunnel.localhost", headers={"Cookie": ingress})
     assert answer.status == 401
 
@@ -841,10 +826,7 @@ async def test_a_tunnel_ends_when_the_right_does(site, tunnel):
         await ws.send_str("abc")
         await ws.receive()
         site.api.readers.clear()
-        async with asyncio.timeout(120):
-            while not site.app.cut.is_set():
-                site.clock.advance(61)
-                await asyncio.sleep(0.02)
+        await soon("the end of the connection", site.app.cut.is_set, tick=lambda: site.clock.advance(61))
     with pytest.raises((aiohttp.ClientError, ConnectionError)):  # the program is refused, and ends the connection
         await browser.ask("/", headers=cookie)
 

@@ -34,6 +34,7 @@ from moorage.queue.store import NewItem, Store
 from moorage.server.service import ServerService
 from moorage_kube.serving import serve
 from moorage_kube.testing.ports import free_ports
+from moorage_kube.testing.waiting import wait_until
 from moorage_local.testing.fakeapi import FakeApi
 
 MEBI = 1024 * 1024
@@ -153,12 +154,7 @@ class Site:
         return self.run(self.queue.read(lambda store: store.list_maps("lab")))[0].map.counts
 
     def until(self, said: Callable[[], bool]) -> None:
-        async def wait() -> None:
-            async with asyncio.timeout(PATIENCE_SECONDS):
-                while not await asyncio.to_thread(said):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-
-        asyncio.run(wait())
+        wait_until("a state of the map", said)
 
     def close(self) -> None:
         for one in self.workers:

@@ -22,6 +22,7 @@ from moorage_kube.meta import annotations_of
 from moorage_kube.resources import NAMESPACES, SECRETS
 from moorage_kube.serving import serve
 from moorage_kube.testing.clock import FakeClock
+from moorage_kube.testing.waiting import until
 from moorage_local.apiserver.server import ApiServer
 from moorage_local.storage.memory import MemoryStorage
 from moorage_testing.oidc import Directory, oidc_provider
@@ -180,7 +181,7 @@ async def test_whom_the_provider_revokes_is_out_within_a_minute(site):
         for _ in range(5):  # 50 s of the server's time; nobody asks it anything
             site.clock.advance(10.0)
             await settled(site)
-        await until(lambda: gone(site, made))
+        await until("the end of the token", lambda: gone(site, made))
         assert await site.whoami(token) == 401
         assert await site.whoami(browser.token()) == 401
 
@@ -200,12 +201,12 @@ async def test_whom_an_administrator_disables_is_out_at_once(site):
         _, made = await browser.cluster_token(token)
         await people.disable(site.api, ADA, "left")
         assert not await site.may_use_cluster(made)
-        await until(lambda: refused(site, token))
+        await until("the end of the session", lambda: refused(site, token))
         status, _, text = await browser.sign_in("1")
         assert status == 403
         assert "is disabled" in text
         await people.enable(site.api, ADA)
-        await until(lambda: let_in(browser))
+        await until("a sign-in", lambda: let_in(browser))
 
 
 async def test_a_provider_that_is_away_puts_nobody_out_for_a_while(tmp_path):
@@ -433,9 +434,3 @@ async def refused(site, token):
 
 async def let_in(browser):
     return (await browser.sign_in("1"))[0] == 303
-
-
-async def until(true):
-    async with asyncio.timeout(120):
-        while not await true():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)

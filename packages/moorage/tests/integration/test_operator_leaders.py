@@ -30,6 +30,7 @@ from moorage_kube.clock import SYSTEM, rfc3339
 from moorage_kube.meta import labels_of
 from moorage_kube.resources import CRDS, JOBS, LEASES, NAMESPACES, NODES, PODS, PRIORITYCLASSES, Obj, Resource
 from moorage_kube.serving import serve
+from moorage_kube.testing.pausing import pause
 from moorage_kube.testing.waiting import until
 from moorage_local.apiserver.client import InProcessClient
 from moorage_local.apiserver.server import ApiServer
@@ -243,7 +244,7 @@ class Lab:
     async def live(self) -> None:
         while True:
             await self.step()
-            await asyncio.sleep(self._chance.uniform(0.0, 0.05))
+            await pause(self._chance, 0.0, 0.05)
 
     async def rest(self) -> None:
         """Maps get many workers: they are given at once, but taken away one by one."""
@@ -362,7 +363,7 @@ async def test_a_leader_that_was_held_past_its_lease_writes_nothing_when_it_wake
     living = asyncio.create_task(lab.live())
     lost: Counter[str] = Counter()
     for _ in range(HOLDS):
-        await asyncio.sleep(chance.uniform(0.0, 0.5))
+        await pause(chance, 0.0, 0.5)
         site.hold(leader)
         held, leader = leader, await site.led_by_another_than(leader)
         begun = len(site.recorder.of_work())

@@ -14,6 +14,7 @@ from moorage.server.service import ServerService
 from moorage_kube.clock import SYSTEM, rfc3339
 from moorage_kube.resources import EVENTS, JOBS, NODES, PODS, Resource
 from moorage_kube.serving import serve
+from moorage_kube.testing.waiting import until
 from moorage_local.apiserver.server import ApiServer
 from moorage_local.storage.memory import MemoryStorage
 
@@ -45,13 +46,13 @@ class Site:
             return answer.status, await answer.json(content_type=None)
 
     async def until(self, path, check):
-        """Ask until the answer satisfies; a minute at most."""
-        async with asyncio.timeout(120):
-            while True:
-                status, body = await self.get(path)
-                if status == 200 and check(body):
-                    return body
-                await asyncio.sleep(0.02)
+        """Ask until the answer satisfies."""
+
+        async def is_so():
+            status, body = await self.get(path)
+            return status == 200 and check(body) and (body,)
+
+        return (await until(f"an answer at {path}", is_so))[0]
 
 
 @contextlib.asynccontextmanager

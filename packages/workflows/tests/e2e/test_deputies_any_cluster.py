@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,19 +16,12 @@ from moorage_kube.access import service_account_groups
 from moorage_kube.meta import condition
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import CONFIGMAPS, NAMESPACES
+from moorage_kube.testing.waiting import until
 from moorage_testing.cluster import Cluster
 
 pytestmark = [pytest.mark.anyio, pytest.mark.cluster("api")]
 
 SECRET = "ada-keeps-this"
-PATIENCE_SECONDS = 180.0
-
-
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    ends = asyncio.get_running_loop().time() + PATIENCE_SECONDS
-    while not await true():
-        assert asyncio.get_running_loop().time() < ends, "never came true"
-        await asyncio.sleep(0.1)
 
 
 async def is_ready(api: KubeClient, tenant: str) -> bool:
@@ -43,7 +36,7 @@ async def tenants(cluster: Cluster, api: KubeClient, unique: str) -> AsyncIterat
     cluster.moor("tenant", "create", theirs, "--admin", f"ada-{unique}")
     cluster.moor("tenant", "create", mine, "--admin", person)
     for name in (mine, theirs):
-        await until(lambda name=name: is_ready(api, name))  # type: ignore[misc]
+        await until(f"tenant {name}", partial(is_ready, api, name))
     await api.create(CONFIGMAPS, {"metadata": {"name": "limits"}, "data": {"train": SECRET}}, theirs)
     yield mine, theirs
     for name in (mine, theirs):
@@ -75,7 +68,7 @@ async def test_a_lock_of_another_tenant_is_refused(
     async def has_failed() -> bool:
         return ((await mallory.get(WORKFLOWS, "reach", mine)).get("status") or {}).get("phase") == "Failed"
 
-    await until(has_failed)
+    await until("the failure", has_failed)
     seen = await mallory.get(WORKFLOWS, "reach", mine)
     assert "belongs to another namespace" in seen["status"]["message"]
     assert SECRET not in str(seen)

@@ -136,7 +136,7 @@ async def test_a_receiver_that_fails_is_tried_again_and_the_order_is_kept(receiv
         assert await controller.reconcile(KEY) == timedelta(seconds=5)  # it is left alone meanwhile
         with_phase(api, await api.get(WORKFLOWS, "n-1", "lab"), "Failed")
         clock.advance(5)
-        await asyncio.sleep(0.0)
+        await asyncio.sleep(0)
         assert await controller.reconcile(KEY) == timedelta(seconds=10)
         assert receiver.got == []
     await settle(api, clock)

@@ -11,8 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from moorage.model.names import HOST_IMAGE
 from moorage_kube.images import ImageRule
 from moorage_kube.resources import NAMESPACES, PODS, SECRETS
 from moorage_kube.testing.ports import free_ports
+from moorage_kube.testing.waiting import soon, until
 from moorage_local.apiserver.server import ApiServer
 from moorage_local.nodeagent.agent import NodeAgent, NodeSpec
 from moorage_local.nodeagent.leftovers import stop_all
@@ -43,7 +43,6 @@ executor = importlib.util.module_from_spec(_spec)
 sys.modules["executor_site"] = executor  # its dataclasses look themselves up
 _spec.loader.exec_module(executor)
 
-WAIT_SECONDS = 180.0
 pytestmark = pytest.mark.anyio
 IMAGES = (
     ImageRule(image="busybox", cmd=("sh",)),
@@ -124,14 +123,12 @@ class Lab:
 
     async def end(self) -> dict[str, str | int]:
         """Wait for the end of the pod: its phase and the exit code of each container. Then it is deleted."""
-        until = time.monotonic() + WAIT_SECONDS
-        while True:
-            pod = await self.api.get(PODS, executor.POD, "lab")
-            status = pod.get("status") or {}
-            if status.get("phase") in ("Succeeded", "Failed"):
-                break
-            assert time.monotonic() < until, f"waited in vain: {status}"
-            await asyncio.sleep(0.02)
+
+        async def read() -> Any:
+            status = (await self.api.get(PODS, executor.POD, "lab")).get("status") or {}
+            return status if status.get("phase") in ("Succeeded", "Failed") else None
+
+        status = await until("the end of the pod", read)
         ended: dict[str, str | int] = {"phase": status["phase"]}
         for container in (*status.get("initContainerStatuses", ()), *status["containerStatuses"]):
             terminated = container["state"].get("terminated")
@@ -142,12 +139,6 @@ class Lab:
 
     def files(self, folder: str) -> set[str]:
         return {path.name for path in Path(folder).iterdir() if path.is_file()}
-
-    async def until(self, what: Callable[[], Any]) -> None:
-        until = time.monotonic() + WAIT_SECONDS
-        while not what():
-            assert time.monotonic() < until, "waited in vain"
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture
@@ -258,7 +249,7 @@ async def test_a_server_that_dies_in_the_middle_of_an_upload_gets_it_when_it_is_
     async with lab.running():
         lab.site.failures += ["cut"] * 1000  # ten bytes of each upload are read
         await lab.start(shell("head -c 5000000 /dev/zero > /out", outputs=outputs))
-        await lab.until(lambda: lab.site.calls)
+        await soon("calls of the server", lambda: lab.site.calls)
         await asyncio.to_thread(lab.site.stop)
         lab.site.failures.clear()
         lab.site.start(port)
@@ -296,11 +287,11 @@ async def test_a_step_that_is_deleted_still_reports(lab: Lab, tmp_path: Path) ->
     template["container"]["volumeMounts"] = [{"name": "shared", "mountPath": "/shared"}]
     async with lab.running():
         await lab.start(template, wants_result=True)
-        await lab.until((tmp_path / "up").exists)
+        await soon("the start of the step", (tmp_path / "up").exists)
         uid = (await lab.api.get(PODS, executor.POD, "lab"))["metadata"]["uid"]
-        await lab.until(lambda: any(_catches_sigterm(pid) for pid in _executors(uid)))
+        await soon("a handler of SIGTERM", lambda: any(_catches_sigterm(pid) for pid in _executors(uid)))
         await lab.api.delete(PODS, executor.POD, "lab")
-        await lab.until(lambda: lab.site.reports)
+        await soon("reports", lambda: lab.site.reports)
     assert lab.site.report.outputs.result == "up\nlate"
     assert lab.site.report.outputs.exit_code == "9"
 

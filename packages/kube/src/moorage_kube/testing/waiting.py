@@ -11,6 +11,7 @@ T = TypeVar("T")
 
 PATIENCE_SECONDS = 180.0  # generous: shared machines are slow at times; nothing is asserted about it
 POLL_SECONDS = 0.05
+SOON_SECONDS = 0.002  # leaves the processor to the threads that the loop waits for
 SHARE = 4  # a probe takes a quarter of the time, as several tests wait at once on few processors…
 LONGEST_PAUSE_SECONDS = 0.5  # …but half of it where it is slow…
 LONG_SHARE, LONG_PAUSE_SECONDS = 10, 2.0  # …and a tenth in a long wait, which gets at most a tenth longer by that
@@ -45,6 +46,27 @@ async def until(what: str, read: Callable[[], Awaitable[Any]], *, patience: floa
         if ended - start > patience:
             raise AssertionError(f"waited {patience:g} s for {what}; last seen: {answer!r}")
         await asyncio.sleep(pause_after(ended - began, waited=ended - start))
+
+
+async def soon(
+    what: str,
+    probe: Callable[[], T | None],
+    *,
+    tick: Callable[[], object] | None = None,
+    patience: float = PATIENCE_SECONDS,
+) -> T:
+    """As `wait_until`, for a state that the tasks of this event loop reach within milliseconds.
+
+    `tick` is called after each probe that returns nothing true: it can advance a fake clock.
+    """
+    start = time.monotonic()
+    while not (value := probe()):
+        if time.monotonic() - start > patience:
+            raise AssertionError(f"waited {patience:g} s for {what}; last seen: {value!r}")
+        if tick is not None:
+            tick()
+        await asyncio.sleep(SOON_SECONDS)
+    return value
 
 
 def read_until(read: Callable[[], T], is_wanted: Callable[[T], Any], *, patience: float = PATIENCE_SECONDS) -> T:

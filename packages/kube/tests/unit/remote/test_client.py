@@ -31,6 +31,7 @@ from moorage_kube.remote.client import KubeClient, _decode, _event, _lines, _ret
 from moorage_kube.remote.config import Connection
 from moorage_kube.resources import CONFIGMAPS, NODES, PODS, Obj, Resource
 from moorage_kube.testing.clock import NOON, FakeClock
+from moorage_kube.testing.waiting import soon
 
 pytestmark = pytest.mark.anyio
 
@@ -387,7 +388,7 @@ async def test_leaving_a_watch_closes_it(scene: Scene) -> None:
         try:
             while True:
                 await response.write(line("ADDED", {"a": 1}))
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
         except ConnectionError:
             left.set()
             raise
@@ -485,9 +486,7 @@ async def test_a_busy_server_is_asked_again_when_it_says(scene: Scene) -> None:
     scene.answer({"ok": True})
     async with client_of(scene, clock=clock) as client:
         getting = asyncio.create_task(client.get(NODES, "n"))
-        while not getting.done():
-            clock.advance(3)
-            await asyncio.sleep(0.001)
+        await soon("the answer", getting.done, tick=lambda: clock.advance(3))
         assert await getting == {"ok": True}
     assert len(scene.asked) == 3
 

@@ -108,7 +108,7 @@ class NodeApi(FakeApi):
 
 
 async def be_killed(folder: Path) -> None:
-    """A control plane with its state in `folder`; new pods and deletions come as files in `folder/in`."""
+    """A control plane with its state in `folder`; new pods come as files in `folder/in`."""
     from moorage_local.nodeagent.agent import NodeAgent, NodeSpec
 
     api = NodeApi(folder / "api.json")
@@ -121,16 +121,13 @@ async def be_killed(folder: Path) -> None:
     running = asyncio.create_task(agent.run())
     await agent.ready.wait()
     (folder / "ready").write_text(str(os.getpid()))
-    inbox = folder / "in"
-    while not running.done():
-        for file in sorted(inbox.glob("*.json")):
-            try:
-                await api.create(PODS, json.loads(file.read_text()), "default")
-            except AlreadyExists:
-                pass
-            file.unlink()
-        await asyncio.sleep(0.02)
-    running.result()
+    for file in sorted((folder / "in").glob("*.json")):
+        try:
+            await api.create(PODS, json.loads(file.read_text()), "default")
+        except AlreadyExists:
+            pass
+        file.unlink()
+    await running
 
 
 if __name__ == "__main__":

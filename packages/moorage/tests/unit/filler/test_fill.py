@@ -582,7 +582,7 @@ async def test_a_filler_killed_five_times_fills_the_rest_and_nothing_twice(tmp_p
     files = {f"d{n % 7}/{n}.bin": chance.randbytes(chance.randrange(30_000)) for n in range(600)}
     files["big.bin"] = chance.randbytes(12 << 20)
     held = "d6/594.bin"  # until the last kill: else, on a busy machine, a filler may be done before it is killed
-    kills = 0
+    kills, last_kill = 0, asyncio.Event()
     asked: dict[str, int] = {}
     folder = a_folder(tmp_path / "www", files)
 
@@ -590,9 +590,8 @@ async def test_a_filler_killed_five_times_fills_the_rest_and_nothing_twice(tmp_p
         path = request.match_info["path"]
         if request.method == "GET" and not path.endswith("/") and path:
             asked[path] = asked.get(path, 0) + 1
-            await asyncio.sleep(0.002)
-        while request.method == "GET" and path == held and kills < 5:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        if request.method == "GET" and path == held:
+            await last_kill.wait()
         there = folder / path
         if there.is_dir():
             links = "".join(f'<a href="{child.name}{"/" if child.is_dir() else ""}">' for child in there.iterdir())
@@ -628,6 +627,8 @@ async def test_a_filler_killed_five_times_fills_the_rest_and_nothing_twice(tmp_p
             if not done.is_set():
                 assert process.returncode == -signal.SIGKILL
                 kills += 1
+                if kills == 5:
+                    last_kill.set()
                 assert not (tmp_path / "root" / "data").exists()
     assert kills == 5
     assert data_of(tmp_path / "root") == files

@@ -14,6 +14,7 @@ from moorage.queue.store import QUEUE, NewItem, Store, open_store
 from moorage.sql.opening import open_database
 from moorage_kube.errors import MoorageError, NotFound, NotReady, StorageError, Unauthorized
 from moorage_kube.testing.clock import FakeClock
+from moorage_kube.testing.waiting import soon
 
 pytestmark = pytest.mark.anyio
 
@@ -46,12 +47,6 @@ async def ask(queue, of, session="w", **fields):
     return await queue.wait_for_items(of, asked, reply) if is_waiting(asked, reply) else reply
 
 
-async def until(check):
-    async with asyncio.timeout(120):
-        while not check():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
-
-
 def parked(queue):
     return sum(map(len, queue._parked.values()))
 
@@ -72,7 +67,7 @@ async def test_requests_that_come_during_a_transaction_go_together_into_the_next
 
     monkeypatch.setattr(Store, "exchange", slow)
     asking = [asyncio.create_task(ask(queue, found.map.id, f"w{at}", request=1, want=1)) for at in range(40)]
-    await until(lambda: groups)
+    await soon("a group of exchanges", lambda: groups)
     gate.set()
     replies = await asyncio.gather(*asking)
     assert len({reply.items[0][0] for reply in replies}) == 40
@@ -89,7 +84,7 @@ async def test_two_requests_of_one_session_never_share_a_transaction(queue):
 async def test_a_request_that_is_sent_again_takes_the_place_of_the_one_that_is_held(queue):
     found = await a_map(queue)
     first = asyncio.create_task(ask(queue, found.map.id, request=1, want=1, wait=30))
-    await until(lambda: parked(queue) == 1)
+    await soon("parked requests", lambda: parked(queue) == 1)
     again = asyncio.create_task(ask(queue, found.map.id, request=1, want=1, wait=30))
     assert (await first).items == []
     await queue.add_items(found.map.id, [NewItem(msgspec.Raw(b"7"))])
@@ -107,7 +102,7 @@ async def test_a_held_request_ends_when_its_time_is_over(queue, clock):
 async def test_who_waits_hears_of_a_change_of_state(queue, state):
     found = await a_map(queue)
     waiting = asyncio.create_task(ask(queue, found.map.id, request=1, want=1, wait=0.2))
-    await until(lambda: parked(queue) == 1)
+    await soon("parked requests", lambda: parked(queue) == 1)
     await queue.change_map(found.map.id, state=state)
     assert (await waiting).state == state.value
 
@@ -117,7 +112,7 @@ async def test_who_waits_for_a_deleted_map_is_told(queue):
     token = queue.token_of(found.uid)
     assert await queue.map_of_token(token) == found.map.id
     waiting = asyncio.create_task(ask(queue, found.map.id, request=1, want=1, wait=30))
-    await until(lambda: parked(queue) == 1)
+    await soon("parked requests", lambda: parked(queue) == 1)
     await queue.delete_map(found.map.id)
     with pytest.raises(NotFound):
         await waiting
@@ -139,7 +134,7 @@ async def test_a_back_off_that_ends_wakes_one_who_waits(queue, clock):
     await ask(queue, found.map.id, request=1, want=1)
     await ask(queue, found.map.id, request=2, reports=[Report(item=0, lease=1, outcome=Outcome.ERROR)])
     waiting = asyncio.create_task(ask(queue, found.map.id, "idle", request=1, want=1, wait=30))
-    await until(lambda: parked(queue) == 1)
+    await soon("parked requests", lambda: parked(queue) == 1)
     clock.advance(4.9)
     await queue._tick()
     clock.advance(4.9)
@@ -151,13 +146,10 @@ async def test_a_rate_lets_those_who_wait_in_one_after_the_other(queue, clock):
     found = await a_map(queue, items=3, rate=1.0)
     running = asyncio.create_task(queue._pulses())
     waiting = [
-        asyncio.create_task(ask(queue, found.map.id, f"w{at}", request=1, want=1, wait=60)) for at in range(3)
+        asyncio.create_task(ask(queue, found.map.id, f"w{at}", request=1, want=1, wait=600)) for at in range(3)
     ]
-    await until(lambda: parked(queue) == 2)  # one token was there to begin with
-    async with asyncio.timeout(120):
-        while not all(one.done() for one in waiting):
-            clock.advance(0.1)
-            await asyncio.sleep(0.005)
+    await soon("parked requests", lambda: parked(queue) == 2)  # one token was there to begin with
+    await soon("all items", lambda: all(each.done() for each in waiting), tick=lambda: clock.advance(0.1))
     running.cancel()
     assert sorted(one.result().items[0][0] for one in waiting) == [0, 1, 2]
 
@@ -191,7 +183,7 @@ async def test_a_failed_transaction_is_told_to_all_who_were_in_it(queue, monkeyp
 async def test_a_queue_that_stops_answers_who_waits_and_takes_no_more(queue):
     found = await a_map(queue)
     waiting = asyncio.create_task(ask(queue, found.map.id, request=1, want=1, wait=30))
-    await until(lambda: parked(queue) == 1)
+    await soon("parked requests", lambda: parked(queue) == 1)
     await queue.close()
     assert (await waiting).items == []
     with pytest.raises(MoorageError, match="stopping"):
@@ -216,10 +208,10 @@ async def test_a_store_that_is_being_opened_at_the_end_is_closed(tmp_path):
 
     queue = Queue(slowly)
     reading = asyncio.create_task(queue.read(lambda store: store.list_maps(None)))
-    await until(began.is_set)
+    await soon("the start of the exchange", began.is_set)
     closing = threading.Thread(target=lambda: asyncio.run(queue.close()))
     closing.start()
-    await until(lambda: queue._closed)
+    await soon("the end of the queue", lambda: queue._closed)
     gate.set()
     assert await reading == []
     await asyncio.to_thread(closing.join)

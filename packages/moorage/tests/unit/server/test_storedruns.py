@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 
@@ -13,6 +12,7 @@ from moorage_kube.clock import rfc3339
 from moorage_kube.errors import ServerError, StorageError
 from moorage_kube.resources import JOBS, NAMESPACES, PODS
 from moorage_kube.testing.clock import NOON
+from moorage_kube.testing.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -61,12 +61,12 @@ class Asker:
 
     async def row(self, check):
         """Wait until what is kept of the pod is as wanted."""
-        async with asyncio.timeout(120):
-            while True:
-                kept = await self.site.service.keeper.read_run("lab", "train")
-                if any(pod.uid == "p1" and check(pod) for pod in kept.pods):
-                    return
-                await asyncio.sleep(0.002)
+
+        async def is_wanted():
+            kept = await self.site.service.keeper.read_run("lab", "train")
+            return any(pod.uid == "p1" and check(pod) for pod in kept.pods)
+
+        await until("the record of the pod", is_wanted)
 
     async def delete(self, name="train"):
         self.api.remove(JOBS, name, "lab")

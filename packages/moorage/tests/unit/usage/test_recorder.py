@@ -20,6 +20,7 @@ from moorage_kube.informer import Informer
 from moorage_kube.resources import NODES, PODS
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_kube.testing.examples import examples
+from moorage_kube.testing.waiting import soon
 from moorage_local.testing.fakeapi import FakeApi
 
 MINUTE = timedelta(minutes=1)
@@ -190,10 +191,7 @@ class World:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def until(self, check, what):
-        async with asyncio.timeout(120):
-            while not (found := check({one.pod_uid: one for one in self.store.known(["u1", "u2"])})):  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
-        return found
+        return await soon(what, lambda: check({row.pod_uid: row for row in self.store.known(["u1", "u2"])}))
 
 
 @pytest.fixture
@@ -352,11 +350,10 @@ def a_node(uid="n-1", *, name="n2", kind="dgx"):
 
 
 async def until_lives(world, check):
-    async with asyncio.timeout(120):
-        while not (value := check([life for life in world.store.every_life() if life.node == "n2"])):  # noqa: ASYNC110
-            world.clock.advance(1)
-            await asyncio.sleep(0.002)
-    return value
+    def probe():
+        return check([life for life in world.store.every_life() if life.node == "n2"])
+
+    return await soon("lives of n2", probe, tick=lambda: world.clock.advance(1))
 
 
 @pytest.mark.anyio

@@ -16,6 +16,7 @@ from moorage_kube.meta import Key
 from moorage_kube.quantity import parse_quantity
 from moorage_kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, PVCS, SERVICES, Resource
 from moorage_kube.testing.clock import FakeClock
+from moorage_kube.testing.waiting import until
 from moorage_local.apiserver.server import ApiServer
 from moorage_local.apiserver.types.schema import canonical_quantity
 from moorage_local.controllers.catalogue import KNOWN, RESOURCEQUOTAS, Catalogue
@@ -296,13 +297,11 @@ async def test_pods_that_end_give_back_what_they_took(server, api):
     )
 
     async def until_used(pods):
-        deadline = asyncio.get_running_loop().time() + 180
-        while True:
+        async def is_used():
             status = (await api.get(RESOURCEQUOTAS, "q", "lab")).get("status") or {}
-            if (status.get("used") or {}).get("pods") == pods:
-                return
-            assert asyncio.get_running_loop().time() < deadline, status
-            await asyncio.sleep(0.02)
+            return (status.get("used") or {}).get("pods") == pods
+
+        await until(f"a quota with {pods} pods", is_used)
 
     running = [asyncio.create_task(informers.run()), asyncio.create_task(controller.loop.run())]
     try:

@@ -372,7 +372,7 @@ async def test_a_run_without_a_runner_that_ends_after_its_pod_was_deleted_is_sta
         api.remove(
             PODS, pod["metadata"]["name"], "lab"
         )  # it ended well, and was counted, before the operator looked
-        await asyncio.sleep(0.0)
+        await asyncio.sleep(0)
         await controller.reconcile(KEY)
     noted = await api.get(JOBS, "train", "lab")
     assert noted["metadata"]["annotations"]["moorage.dev/stopped-at"] == "2026-11-21T12:00:00Z"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import html
 import io
@@ -20,6 +19,7 @@ from moorage.server.pages.refusals import SIGN_IN
 from moorage_kube.clock import rfc3339
 from moorage_kube.resources import NAMESPACES, PODS
 from moorage_kube.testing.clock import NOON
+from moorage_kube.testing.waiting import until
 from moorage_testing.workflowplayer import Ends, Player
 from moorage_workflows.model.workflow import (
     RESUME_ANNOTATION,
@@ -334,18 +334,17 @@ async def keep_pod(ada, *, workflow="train", name="train-step-a", log=b"", **sta
     }
     keeper, uid = ada.site.service.keeper, pod["metadata"]["uid"]
 
-    async def until(check):
-        async with asyncio.timeout(120):
-            while True:
-                if check(await keeper.read_pod(uid)):
-                    return
-                await asyncio.sleep(0.002)
+    async def until_kept(check):
+        async def is_wanted():
+            return check(await keeper.read_pod(uid))
+
+        await until("the record of the pod", is_wanted)
 
     ada.api.put(PODS, pod)
-    await until(lambda kept: kept is not None)
+    await until_kept(lambda kept: kept is not None)
     keeper._folder.append(uid, log)
     ada.api.remove(PODS, name, "team")
-    await until(lambda kept: kept.gone is not None)
+    await until_kept(lambda kept: kept.gone is not None)
     return uid
 
 
