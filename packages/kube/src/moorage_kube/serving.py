@@ -10,6 +10,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,6 +46,19 @@ LAST_LOOK_SECONDS = 0.01
 GRACE_SECONDS = 2  # open watches and log streams are cut after this when the process stops
 READY_PATH = "/readyz"
 RELOAD_SECONDS = 10.0  # how often certificate files are looked at; a kubelet renews mounted Secrets within minutes
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds after which a connection ends whose client does nothing."""
+
+    idle: float = IDLE_SECONDS
+    head: float = HEAD_SECONDS
+    body: float = BODY_SECONDS
+    linger: float = LINGER_SECONDS
+
+
+DEFAULT_WAITS = Waits()
 
 
 class _Server(uvicorn.Server):
@@ -125,8 +139,9 @@ class _OneWrite:
     uvicorn writes them one after the other: two system calls and two segments for every small answer.
     """
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, linger_seconds: float) -> None:
         self._transport = transport
+        self._linger_seconds = linger_seconds
         self._loop = asyncio.get_running_loop()
         self._held = b""
         self.on_lost: Callable[[], None] | None = None  # also after another protocol has the connection
@@ -145,7 +160,7 @@ class _OneWrite:
         unread = not self._transport.is_closing() and self._transport.get_write_buffer_size()
         self._transport.close()
         if unread:  # a client that reads nothing would keep it for ever
-            self._loop.call_later(LINGER_SECONDS, self._transport.abort)
+            self._loop.call_later(self._linger_seconds, self._transport.abort)
 
     def write_eof(self) -> None:
         self._flush()
@@ -324,20 +339,29 @@ class _Protocol(HttpToolsProtocol):
     _watch: asyncio.TimerHandle | None = None
     _is_websocket = False  # another protocol has the connection
 
-    def __init__(self, *, door: Door, guest: Guest, refusal: Refusal | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        door: Door,
+        guest: Guest,
+        refusal: Refusal | None = None,
+        waits: Waits = DEFAULT_WAITS,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
+        self._waits = waits
         self._door = door
         self._guest = guest
         self._refusal = refusal
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        outer = _OneWrite(transport)
+        outer = _OneWrite(transport, self._waits.linger)
         super().connection_made(outer)  # type: ignore[arg-type]
         if self._refusal is not None:
             self._turn_away(self._refusal)
             return
         outer.on_lost = functools.partial(self._door.leave, self._guest)
-        self._expect("head", IDLE_SECONDS)  # clients open connections ahead of their need
+        self._expect("head", self._waits.idle)  # clients open connections ahead of their need
 
     def _turn_away(self, refusal: Refusal) -> None:
         """Refuse the connection, but read the client's data: closing at once would reset it before the answer
@@ -352,7 +376,7 @@ class _Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._head_bytes = self._framing = self._refused = 0
-        self._expect("head", HEAD_SECONDS)
+        self._expect("head", self._waits.head)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._part == "head":  # later ones are trailers, which applications do not use
@@ -417,7 +441,7 @@ class _Protocol(HttpToolsProtocol):
         if not self._part or self.transport.is_closing():
             return
         if self.flow.read_paused:  # the application is the one that is slow
-            self._deadline = self.loop.time() + BODY_SECONDS
+            self._deadline = self.loop.time() + self._waits.body
         if self._deadline > self.loop.time():
             self._watch = self.loop.call_at(self._deadline, self._look)
             return
@@ -456,7 +480,7 @@ class _Protocol(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
     def on_headers_complete(self) -> None:
-        self._expect("body", BODY_SECONDS)
+        self._expect("body", self._waits.body)
         if self._get_upgrade() == b"tcp":
             self.scope["extensions"] = {"moorage.raw": self._take_over}  # type: ignore[dict-item]
         super().on_headers_complete()
@@ -491,10 +515,10 @@ class _Protocol(HttpToolsProtocol):
             if self._head_bytes > HEAD_BYTES:
                 self._refuse(b"431 Request Header Fields Too Large")
         elif self._part:
-            self._deadline = self.loop.time() + BODY_SECONDS
+            self._deadline = self.loop.time() + self._waits.body
         elif self._is_answered():  # an empty line, or the rest of a body, ended uvicorn's timer
             self._head_bytes = 0
-            self._expect("head", IDLE_SECONDS)
+            self._expect("head", self._waits.idle)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Called when the parser meets the end of HTTP: the rest of the same bytes is saved."""
@@ -600,6 +624,7 @@ async def serve(
     grace_seconds: int = GRACE_SECONDS,
     clock: Clock = SYSTEM,
     most: Bounds | None = None,
+    waits: Waits = DEFAULT_WAITS,
 ) -> None:
     """Serve until `stop` is set or the task is cancelled; with `certificate` and `key` (PEM files) over TLS.
 
@@ -609,7 +634,8 @@ async def serve(
     With `client_ca` (PEM) clients may show a certificate that it signed: each scope's state has it then, as
     CLIENT_CERTIFICATE, in the form of `ssl.SSLSocket.getpeercert`. One that it did not sign ends the handshake.
 
-    `most` bounds the connections; without it the limit of open files does (`connections.bounds`).
+    `most` bounds the connections; without it the limit of open files does (`connections.bounds`). `waits`: for
+    clients that do nothing.
 
     When the files change, new connections get the new certificate; files that do not fit together are left alone.
     """
@@ -634,7 +660,7 @@ async def serve(
     config.load()
     context, config.ssl = config.ssl, None  # connections are counted first: see _Entrance
     config.http_protocol_class = functools.partial(  # type: ignore[assignment]
-        _Entrance, door=Door(most or bounds(file_limit())), handshakes=handshakes, context=context
+        _Entrance, door=Door(most or bounds(file_limit())), handshakes=handshakes, context=context, waits=waits
     )
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         # accepted sockets inherit it. asyncio sets it only where the protocol was named when the socket was made;

@@ -12,15 +12,18 @@ T = TypeVar("T")
 CANCEL_AGAIN_SECONDS = 10.0  # longer than any cleanup of our tasks
 
 
-async def end_task(task: asyncio.Future[Any], *quiet: type[Exception]) -> None:
+async def end_task(
+    task: asyncio.Future[Any], *quiet: type[Exception], again_seconds: float = CANCEL_AGAIN_SECONDS
+) -> None:
     """Cancel a task and wait until it has ended. Raises its error, but not the `quiet` ones.
 
     A task that waits for several others can lose its cancellation: `asyncio.gather` raises the error of one that
-    failed in the same moment instead. So a task that does not end is cancelled again.
+    failed in the same moment instead. So a task that does not end is cancelled again,
+    every `again_seconds`.
     """
     while not task.done():
         task.cancel()
-        await asyncio.wait({task}, timeout=CANCEL_AGAIN_SECONDS)
+        await asyncio.wait({task}, timeout=again_seconds)
     with contextlib.suppress(asyncio.CancelledError, *quiet):
         task.result()
 

@@ -11,7 +11,7 @@ import uvicorn
 
 from moorage_kube import serving
 from moorage_kube.connections import REFUSED, Bounds, Door, Guest
-from moorage_kube.serving import _Entrance
+from moorage_kube.serving import Waits, _Entrance
 
 pytestmark = pytest.mark.anyio
 
@@ -63,13 +63,13 @@ class Transport(asyncio.Transport):
 
 
 class Client:
-    def __init__(self, app: Any, *, door: Door | None = None, address: str = "10.0.0.1") -> None:
+    def __init__(self, app: Any, *, door: Door | None = None, address: str = "10.0.0.1", **more: Any) -> None:
         config = uvicorn.Config(app, lifespan="off", log_config=None)
         config.load()
         self.transport = Transport(address)
         state: dict[str, Any] = {"config": config, "server_state": uvicorn.server.ServerState(), "app_state": {}}
         door = Door(Bounds(100, 100)) if door is None else door
-        _Entrance(door=door, handshakes=set(), **state).connection_made(self.transport)
+        _Entrance(door=door, handshakes=set(), **state, **more).connection_made(self.transport)
         self.server = self.transport.protocol
 
     def send(self, data: bytes, *, most: int = 64 * MIB) -> int:
@@ -207,9 +207,8 @@ async def test_a_body_that_the_application_does_not_read_is_not_taken_in():
     client.end()
 
 
-async def test_an_answer_that_nobody_reads_ends_a_while_after_its_connection(monkeypatch):
-    monkeypatch.setattr(serving, "LINGER_SECONDS", 0.0)
-    client = Client(refuse)
+async def test_an_answer_that_nobody_reads_ends_a_while_after_its_connection():
+    client = Client(refuse, waits=Waits(linger=0.0))
     client.transport.unread = 100_000
     client.server.data_received(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
     async with asyncio.timeout(120):

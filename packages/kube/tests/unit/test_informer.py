@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moorage_kube import informer as module
 from moorage_kube.api import ObjList, WatchEvent
 from moorage_kube.errors import Expired, ServerError
 from moorage_kube.informer import Informer, index_by_controller, index_by_label, index_by_node, wait_synced
@@ -70,12 +69,11 @@ async def until(informer, test):
 
 
 @pytest.fixture
-async def started(monkeypatch):
-    monkeypatch.setattr(module, "RETRY_SECONDS", 0.001)
+async def started():
     tasks = []
 
     async def start(server, **options):
-        informer = Informer(server, PODS, **options)
+        informer = Informer(server, PODS, retry_seconds=0.001, **options)
         tasks.append(asyncio.create_task(informer.run()))
         await wait_synced(informer)
         return informer
@@ -176,7 +174,7 @@ def test_objects_are_indexed_by_their_controller():
 def test_the_copy_ends_equal_to_the_server_whatever_breaks(steps):
     async def play():
         server = Server()
-        informer = Informer(server, PODS, indexes={"node": index_by_node})
+        informer = Informer(server, PODS, indexes={"node": index_by_node}, retry_seconds=0.0005)
         known = {}
 
         def follow(before, after):
@@ -220,9 +218,4 @@ def test_the_copy_ends_equal_to_the_server_whatever_breaks(steps):
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
-    before = module.RETRY_SECONDS
-    module.RETRY_SECONDS = 0.0005
-    try:
-        asyncio.run(play())
-    finally:
-        module.RETRY_SECONDS = before
+    asyncio.run(play())

@@ -19,7 +19,7 @@ import pytest
 from moorage_kube.certificates import Certificate, make_authority, make_server_certificate
 from moorage_kube.clock import SYSTEM
 from moorage_kube.connections import Bounds
-from moorage_kube.serving import RELOAD_SECONDS, serve
+from moorage_kube.serving import DEFAULT_WAITS, RELOAD_SECONDS, Waits, serve
 from moorage_kube.testing.clock import FakeClock
 
 pytestmark = pytest.mark.anyio
@@ -310,14 +310,14 @@ async def echo(scope: Any, receive: Any, send: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def echoing() -> AsyncIterator[Any]:
+async def echoing(waits: Waits = DEFAULT_WAITS) -> AsyncIterator[Any]:
     """A function that sends bytes and reads until the server closes."""
     stop = asyncio.Event()
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen()
         sock.setblocking(False)
-        task = asyncio.create_task(serve(echo, sock, stop=stop))
+        task = asyncio.create_task(serve(echo, sock, stop=stop, waits=waits))
 
         async def exchange(*parts: bytes) -> bytes:
             reader, writer = await asyncio.open_connection("127.0.0.1", sock.getsockname()[1])
@@ -340,14 +340,13 @@ async def echoing() -> AsyncIterator[Any]:
             await task
 
 
-async def test_a_client_that_stands_still_in_a_request_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_stands_still_in_a_request_is_cut_off() -> None:
     async with echoing() as exchange:
         whole = await exchange(
             b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 5\r\n\r\nab", b"cde"
         )
         assert whole.endswith(b"\r\n\r\nabcde")
-        for name in ("IDLE_SECONDS", "HEAD_SECONDS", "BODY_SECONDS"):
-            monkeypatch.setattr(f"moorage_kube.serving.{name}", 0.05)
+    async with echoing(Waits(idle=0.05, head=0.05, body=0.05)) as exchange:
         assert await exchange() == b""
         assert (await exchange(b"GET / HTTP/1.1\r\nHost: x\r\n")).startswith(b"HTTP/1.1 408 ")
         assert await exchange(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab") == b""

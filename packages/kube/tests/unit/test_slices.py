@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from moorage_kube import slices
 from moorage_kube.slices import ask_for_short_slices
 
 ASK = "import os, moorage_kube.slices as s; {}; print(s.ask_for_short_slices(), os.nice(0))"
@@ -26,5 +25,5 @@ def test_a_process_keeps_its_niceness_when_it_asks_for_short_slices(before: str)
 
 
 def test_on_a_machine_whose_calls_are_not_known_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slices.platform, "machine", lambda: "sparc64")
+    monkeypatch.setattr("platform.machine", lambda: "sparc64")
     assert ask_for_short_slices() is False

@@ -245,18 +245,25 @@ def test_init_containers_run_in_order_before_the_others(world: World) -> None:
 
 def test_shim_sleeps_while_an_init_container_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It looked round without a pause as long as the pod's other containers had not started."""
+
+    class Counting(Shim):
+        def __init__(self) -> None:
+            super().__init__(str(tmp_path), lock=-1, tell=-1)
+            self.waits: list[int] = []
+            self._poll: Any = SimpleNamespace(poll=lambda pause: self.waits.append(pause) or [])
+
+        def _spawn(self, container: Any) -> None:
+            container.pid = os.getpid()
+
     row = {"argv": ["true"], "env": {}, "workingDir": "/"}
     spec = {"uid": "u", "initContainers": [row | {"name": "i"}], "containers": [row | {"name": "c"}]}
     (tmp_path / "spec.json").write_text(json.dumps(spec))
     monkeypatch.chdir(tmp_path)
-    shim = Shim(str(tmp_path), lock=-1, tell=-1)
-    waits: list[int] = []
-    monkeypatch.setattr(shim, "_poll", SimpleNamespace(poll=lambda pause: waits.append(pause) or []))
-    monkeypatch.setattr(shim, "_spawn", lambda container: setattr(container, "pid", os.getpid()))
+    shim = Counting()
     assert not shim._step()
     shim._inits[0].watch.due = time.monotonic() + WAIT_SECONDS
     shim._wait()
-    assert waits[0] > 0
+    assert shim.waits[0] > 0
 
 
 def test_failed_init_container_fails_a_pod_that_never_restarts(world: World) -> None:

@@ -12,8 +12,9 @@ import pytest
 from moorage.decide.maps.leasing import OUTPUT_BYTES, RESULT_BYTES
 from moorage.model.mapjob import MAPJOBS
 from moorage.queue.manager import Queue
-from moorage.queue.store import Store, open_store
+from moorage.queue.store import QUEUE, Store, open_store
 from moorage.server.service import ServerService
+from moorage.sql.opening import open_database
 from moorage_kube.testing.clock import FakeClock
 from moorage_kube.testing.waiting import soon
 from moorage_local.testing.fakeapi import FakeApi
@@ -29,12 +30,12 @@ class Api(FakeApi):
 
 
 class Site:
-    def __init__(self, folder):
+    def __init__(self, folder, **more):
         self.clock = FakeClock()
         api = Api(users={"ada-token": "ada", "eve-token": "eve", "boss-token": "boss"})
         self.api = api
         api.readers |= {("ada", "lab"), ("boss", "lab"), ("boss", None)}
-        self.service = ServerService(api, usage_db=folder / "usage.db", page_token=PAGE, clock=self.clock)
+        self.service = ServerService(api, usage_db=folder / "usage.db", page_token=PAGE, clock=self.clock, **more)
         self.queue = self.service.queue
 
     async def ask(self, method, path, body=None, *, token="ada-token", raw=None, gone=None):
@@ -104,13 +105,19 @@ class Site:
         await soon("parked requests", lambda: sum(map(len, self.queue._parked.values())) >= some)
 
 
-@pytest.fixture
-async def site(tmp_path):
-    made = Site(tmp_path)
+@contextlib.asynccontextmanager
+async def a_site(folder, **more):
+    made = Site(folder, **more)
     await made.queue.start()
     yield made
     await made.queue.close()
     made.service.usage.close()
+
+
+@pytest.fixture
+async def site(tmp_path):
+    async with a_site(tmp_path) as made:
+        yield made
 
 
 def done(item, lease, **fields):
@@ -380,12 +387,23 @@ async def test_a_map_is_paused_resumed_and_cancelled(site):
 
 
 @pytest.mark.anyio
-async def test_many_workers_at_once_share_transactions_and_lose_nothing(site, monkeypatch):
+async def test_many_workers_at_once_share_transactions_and_lose_nothing(tmp_path):
     groups = []
-    plain = Store.exchange
-    monkeypatch.setattr(
-        Store, "exchange", lambda self, calls, now: groups.append(len(calls)) or plain(self, calls, now)
-    )
+
+    class Counting(Store):
+        def exchange(self, calls, now):
+            groups.append(len(calls))
+            return super().exchange(calls, now)
+
+    async with a_site(
+        tmp_path, open_queue=lambda where, quota: Counting(open_database(where, QUEUE), quota)
+    ) as site:
+        await _work_at_once(site)
+    assert max(groups) > 10
+
+
+async def _work_at_once(site):
+    """60 workers that share 300 items."""
     token = await site.make(300)
 
     async def worker(name):
@@ -402,7 +420,6 @@ async def test_many_workers_at_once_share_transactions_and_lose_nothing(site, mo
         await asyncio.gather(*(worker(f"w{at}") for at in range(60)))
     _, results = await site.ask("GET", "/api/v1/maps/lab/m/results")
     assert [one["value"] for one in results] == [{"n": at} for at in range(300)]
-    assert max(groups) > 10
     counts = (await site.ask("GET", "/api/v1/maps/lab/m"))[1]["counts"]
     assert (counts["granted"], counts["refused"]) == (300, 0)
 

@@ -16,8 +16,9 @@ import pytest
 from moorage.decide.maps import leasing
 from moorage.decide.maps.leasing import Call, Exchange, MapState, Outcome, Policy, Report, State
 from moorage.queue.quota import Quota
-from moorage.queue.store import NewItem, Store, open_store
+from moorage.queue.store import QUEUE, NewItem, Store, open_store
 from moorage.sql.migrations import Version, check_readable
+from moorage.sql.opening import open_database
 from moorage_kube.errors import (
     AlreadyExists,
     Conflict,
@@ -48,16 +49,13 @@ def opened(request, tmp_path):
     """A function that opens one more connection to the same, fresh database."""
     stores = []
     if request.param == "sqlite":
-
-        def make():
-            stores.append(open_store(tmp_path / "queue.db"))
-            return stores[-1]
+        where = tmp_path / "queue.db"
     else:
-        url = new_database(request.getfixturevalue("postgres").url)
+        where = new_database(request.getfixturevalue("postgres").url)
 
-        def make():
-            stores.append(open_store(url))
-            return stores[-1]
+    def make(kind=Store):
+        stores.append(kind(open_database(where, QUEUE)))
+        return stores[-1]
 
     yield make
     for store in stores:
@@ -418,14 +416,24 @@ def test_what_is_not_understood_changes_nothing(store):
     assert counts(store).done == before.done == 0
 
 
-def test_a_failed_transaction_leaves_all_as_it_was(store, monkeypatch):
+def test_a_failed_transaction_leaves_all_as_it_was(opened):
+    class Failing(Store):
+        fails = False
+
+        def _count(self, changed):
+            if self.fails:
+                raise ZeroDivisionError
+            super()._count(changed)
+
+    store = opened(Failing)
+    store.tick(NOON)
     of = a_map(store, items=2)
     ask(store, of, request=1, want=1)
     before = counts(store)
-    monkeypatch.setattr(store, "_count", lambda changed: 1 / 0)
+    store.fails = True
     with pytest.raises(ZeroDivisionError):
         ask(store, of, request=2, want=1, reports=[done(0, 1)])
-    monkeypatch.undo()
+    store.fails = False
     assert counts(store) == before
     assert store.results(of) == []
     assert ask(store, of, request=2, want=1, reports=[done(0, 1)]).refused == []

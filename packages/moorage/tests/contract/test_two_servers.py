@@ -55,12 +55,6 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
     return url
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(people, "SCRYPT_N", 2)
-    monkeypatch.setattr(people, "_NOBODY", people._NOBODY.replace("32768", "2"))
-
-
 class Terminal:
     """A command that prints a line and ends with 3 once it may. `sizes` are those that it was told."""
 
@@ -125,7 +119,7 @@ async def servers(tmp_path: Path, where: Path | str) -> AsyncIterator[TwoServers
     for service in (both.first, both.second):
         await service.desk.do(lambda store: store.all())  # opened one after the other
     await people.create_account(both.api, "ada", (), LOCAL)
-    await people.set_password(both.api, "ada", PASSWORD)
+    await people.set_password(both.api, "ada", PASSWORD, cost=2)
     yield both
     both.close()
 

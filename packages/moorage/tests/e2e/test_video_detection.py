@@ -114,8 +114,8 @@ def frames_right(detect: ModuleType, truth: list[list[Place]], results: list[dic
 
 
 def test_a_video_is_cut_and_each_frame_has_its_boxes(tmp_path, monkeypatch):
+    monkeypatch.setenv("VIDEO_FOLDER", str(tmp_path))
     app, detect = load("app"), load("detect")
-    monkeypatch.setattr(detect, "FOLDER", tmp_path)
     (tmp_path / "a1").mkdir()
     truth = film(tmp_path / "film.mp4", 120)
     (tmp_path / "film.mp4").rename(tmp_path / "a1/original")

@@ -210,6 +210,7 @@ OF_THE_WHOLE = {  # tests of no single module: of all sources, of the docs, of t
         "test_odd_numbers.py",
         "test_patterns.py",
         "test_pictures.py",
+        "test_sleeps_and_patches.py",
         "test_watches.py",
     },
 }

@@ -17,6 +17,7 @@ from moorage_kube.errors import BadRequest, Conflict, NotFound, QuotaExceeded
 from moorage_kube.selectors import parse_label_selector
 from moorage_kube.testing.clock import NOON
 from moorage_testing.postgres import new_database
+from moorage_workflows.decide.workflows.metrics import SERIES_MAX
 from moorage_workflows.model.workflow import (
     Artifact,
     Memo,
@@ -28,7 +29,6 @@ from moorage_workflows.model.workflow import (
     StepReport,
     WorkflowRecord,
 )
-from moorage_workflows.workflows import metrics
 from moorage_workflows.workflows.query import RunQuery
 from moorage_workflows.workflows.store import WorkflowStore, open_workflows
 
@@ -532,19 +532,17 @@ def test_a_value_of_a_run_counts_with_its_end(store: WorkflowStore) -> None:
     assert shown(store) == {("lab", "ends"): 1.0}
 
 
-def test_a_metric_cannot_change_its_kind_and_a_namespace_has_so_many(store: WorkflowStore, monkeypatch) -> None:
-    monkeypatch.setattr(metrics, "SERIES_MAX", 2)
+def test_a_metric_cannot_change_its_kind_and_a_namespace_has_so_many(store: WorkflowStore) -> None:
     begun(store)
     points = [
         a_point("a"),
         a_point("b", kind="gauge", operation="Set", labels={"x": "1"}),
-        a_point("c", labels={"x": "2"}),
-        a_point("d", labels={"x": "3"}),
+        *(a_point(f"c{number}", labels={"x": f"{number}"}) for number in range(2, SERIES_MAX + 2)),
     ]
     kind, room = store.save("u1", "op-1", [a_node(point.node) for point in points], metrics=points, at=NOON)
     assert "the kind of metric ends is 'counter'" in kind
-    assert "the namespace lab has 2 series" in room
-    assert sum(bool(one.namespace) for one in store.metrics()) == 2
+    assert f"the namespace lab has {SERIES_MAX} series" in room
+    assert sum(bool(one.namespace) for one in store.metrics()) == SERIES_MAX
 
 
 def test_phases_and_runs_of_schedules_are_counted_once(store: WorkflowStore) -> None:

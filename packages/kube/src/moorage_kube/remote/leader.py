@@ -26,7 +26,7 @@ from moorage_kube.api import Api
 from moorage_kube.clock import Clock, rfc3339_micro
 from moorage_kube.errors import AlreadyExists, ApiError, Conflict, LeaseLost, NotFound
 from moorage_kube.resources import LEASES, Obj
-from moorage_kube.tasks import end_task
+from moorage_kube.tasks import CANCEL_AGAIN_SECONDS, end_task
 
 log = logging.getLogger(__name__)
 
@@ -37,11 +37,15 @@ RETRY_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """In seconds. `renew_deadline`: without a renewal for so long, the holder gives up; less than `lease`."""
+    """In seconds. `renew_deadline`: without a renewal for so long, the holder gives up; less than `lease`.
+
+    `cancel_again`: work that was cancelled and did not end is cancelled again after this time.
+    """
 
     lease: float = LEASE_SECONDS
     renew_deadline: float = RENEW_DEADLINE_SECONDS
     retry: float = RETRY_SECONDS
+    cancel_again: float = CANCEL_AGAIN_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +139,7 @@ class Elector:
             finally:
                 self.leading = False
                 await end_task(renewing, ApiError)
-                await end_task(work, ApiError)
+                await end_task(work, ApiError, again_seconds=self._times.cancel_again)
                 await self._release()
 
     async def _acquire(self) -> float:

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moorage_kube import tasks
 from moorage_kube.errors import AlreadyExists, Conflict, LeaseLost, ServerError
 from moorage_kube.remote.leader import (
     LEASE_SECONDS,
@@ -21,6 +20,7 @@ from moorage_kube.remote.leader import (
     Elector,
     Seen,
     Take,
+    Times,
     Wait,
     decide,
     make_lease,
@@ -353,8 +353,7 @@ async def test_a_leader_that_was_held_may_write_no_more_before_its_campaign_hear
 
 
 @pytest.mark.anyio
-async def test_work_that_loses_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "CANCEL_AGAIN_SECONDS", 0.01)
+async def test_work_that_loses_its_cancellation_is_cancelled_again() -> None:
     cancelled, begun = 0, asyncio.Event()
 
     async def deaf() -> None:
@@ -368,7 +367,9 @@ async def test_work_that_loses_its_cancellation_is_cancelled_again(monkeypatch: 
                 if cancelled == 3:
                     raise
 
-    elector = Elector(LeaseApi(), clock=FakeClock(), name="op", namespace="sys", identity="one")
+    elector = Elector(
+        LeaseApi(), clock=FakeClock(), name="op", namespace="sys", identity="one", times=Times(cancel_again=0.01)
+    )
     running = asyncio.create_task(elector.run(deaf))
     await begun.wait()
     running.cancel()

@@ -136,13 +136,13 @@ class Starting:
         )
 
 
-def installation_in_tmp() -> tuple[str, ...]:
-    """Folders of this Python and of Moorage that lie in /tmp; empty if they are elsewhere.
+def installation_in_tmp(tmp: str = TMP) -> tuple[str, ...]:
+    """Folders of this Python and of Moorage that lie in `tmp`; empty if they are elsewhere.
 
     Those behind symbolic links are left out: the check for the hidden folder compares paths.
     """
     folders = {Path(sys.prefix), Path(sys.base_prefix), *map(Path, filter(None, sys.path))}
-    within = {folder for folder in folders if Path(TMP) in folder.parents and folder == folder.resolve()}
+    within = {folder for folder in folders if Path(tmp) in folder.parents and folder == folder.resolve()}
     return tuple(sorted(str(folder) for folder in within if not within & set(folder.parents)))
 
 

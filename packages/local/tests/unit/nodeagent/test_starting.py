@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from moorage_local.nodeagent import starting
 from moorage_local.nodeagent.starting import installation_in_tmp
 
 
@@ -17,12 +16,11 @@ def test_folders_in_tmp_are_shown_once_and_links_to_them_are_not(
     real = tmp_path.resolve()
     (real / "env" / "inner").mkdir(parents=True)
     (real / "link").symlink_to(real / "env")
-    monkeypatch.setattr(starting, "TMP", str(real))
 
     def shown(prefix: Path, base_prefix: Path) -> tuple[str, ...]:
         monkeypatch.setattr(sys, "prefix", str(prefix))
         monkeypatch.setattr(sys, "base_prefix", str(base_prefix))
-        return tuple(path for path in installation_in_tmp() if path.startswith(f"{real}/"))
+        return tuple(path for path in installation_in_tmp(str(real)) if path.startswith(f"{real}/"))
 
     assert shown(real / "env", real / "env" / "inner") == (str(real / "env"),)
     assert shown(real / "link", Path("/usr")) == ()

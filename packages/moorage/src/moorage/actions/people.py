@@ -306,10 +306,13 @@ def check_password(password: str) -> None:
         )
 
 
-async def set_password(api: Api, person: str, password: str) -> None:
-    """Store the hash of a new password. Raises UsageError for a password that is too short or too long."""
+async def set_password(api: Api, person: str, password: str, *, cost: int = SCRYPT_N) -> None:
+    """Store the hash of a new password; `cost`: see `hash_password`.
+
+    Raises UsageError for a password that is too short or too long.
+    """
     check_password(password)
-    made = await asyncio.to_thread(hash_password, password)
+    made = await asyncio.to_thread(hash_password, password, cost=cost)
     name = password_secret(account_name(person))
     data = {PASSWORD_KEY: base64.b64encode(made.encode()).decode()}
     try:
@@ -327,11 +330,14 @@ async def password_hash(api: Api, person: str) -> str:
         return ""
 
 
-def hash_password(password: str) -> str:
-    """`scrypt$N$r$p$salt$hash`, the last two in base64. Takes some 80 ms of a core: keep it off the event loop."""
+def hash_password(password: str, *, cost: int = SCRYPT_N) -> str:
+    """`scrypt$N$r$p$salt$hash`, the last two in base64. Takes some 80 ms of a core: keep it off the event loop.
+
+    `cost`: scrypt's N, a power of two.
+    """
     salt = secrets.token_bytes(16)
-    made = _scrypt(password, salt, SCRYPT_N, SCRYPT_R, SCRYPT_P)
-    numbers = f"{SCRYPT_N}${SCRYPT_R}${SCRYPT_P}"
+    made = _scrypt(password, salt, cost, SCRYPT_R, SCRYPT_P)
+    numbers = f"{cost}${SCRYPT_R}${SCRYPT_P}"
     return f"scrypt${numbers}${base64.b64encode(salt).decode()}${base64.b64encode(made).decode()}"
 
 

@@ -39,9 +39,13 @@ def unpack(
     most_bytes: int | None,
     most_files: int,
     on_bytes: Callable[[int], None] = lambda _size: None,
+    bomb_bytes: int = BOMB_BYTES,
 ) -> Iterator[Unpacked]:
-    """Write the archive's files below a folder of the tree; yields each. Raises FillError."""
-    limits = _Limits(os.fstat(archive.fileno()).st_size, most_bytes, most_files, on_bytes)
+    """Write the archive's files below a folder of the tree; yields each. Raises FillError.
+
+    `bomb_bytes`: an archive that grows to more bytes, and BOMB_RATIO-fold, is refused.
+    """
+    limits = _Limits(os.fstat(archive.fileno()).st_size, most_bytes, most_files, on_bytes, bomb_bytes)
     try:
         if zipfile.is_zipfile(archive):
             archive.seek(0)
@@ -57,9 +61,15 @@ def unpack(
 
 class _Limits:
     def __init__(
-        self, packed: int, most_bytes: int | None, most_files: int, on_bytes: Callable[[int], None]
+        self,
+        packed: int,
+        most_bytes: int | None,
+        most_files: int,
+        on_bytes: Callable[[int], None],
+        bomb_bytes: int,
     ) -> None:
         self._packed, self._most_bytes, self._most_files, self._on_bytes = packed, most_bytes, most_files, on_bytes
+        self._bomb_bytes = bomb_bytes
         self._bytes = self._members = 0
         self._seen: set[str] = set()
 
@@ -81,7 +91,7 @@ class _Limits:
     def grown(self, size: int) -> None:
         self._bytes += size
         self._on_bytes(size)
-        if self._bytes > BOMB_BYTES and self._bytes > BOMB_RATIO * max(1, self._packed):
+        if self._bytes > self._bomb_bytes and self._bytes > BOMB_RATIO * max(1, self._packed):
             raise ArchiveBomb(
                 f"the archive of {self._packed:,} bytes grows to more than {self._bytes:,}:"
                 " this looks like a zip bomb"

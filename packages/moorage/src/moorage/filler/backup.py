@@ -17,7 +17,7 @@ import os
 import posixpath
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
@@ -148,7 +148,16 @@ class _Hashed:
         return data
 
 
-def backup(root: Path, target: Target, name: str, progress: Progress, *, series: str, keep: int) -> dict[str, Any]:
+def backup(
+    root: Path,
+    target: Target,
+    name: str,
+    progress: Progress,
+    *,
+    series: str,
+    keep: int,
+    open_tree: Callable[[Path], Tree] = Tree,
+) -> dict[str, Any]:
     """Write the volume at `root` as the backup NAME; keep the newest `keep` whose names begin with "SERIES-".
 
     Safe to kill and to repeat under the same name. A file that changes while it is read is in it as it was read,
@@ -158,7 +167,7 @@ def backup(root: Path, target: Target, name: str, progress: Progress, *, series:
     known = notes_of(target, series)
     if name in known:
         return known[name] | {"phase": "ready", "kept": _tidy(target, series, keep)}
-    tree = Tree(root)
+    tree = open_tree(root)
     progress.begin("backing up")
     files = changed = 0
     try:
@@ -248,7 +257,15 @@ def notes_of(target: Target, series: str) -> dict[str, dict[str, Any]]:
     return notes
 
 
-def restore(root: Path, target: Target, name: str, progress: Progress, *, force: bool = False) -> dict[str, Any]:
+def restore(
+    root: Path,
+    target: Target,
+    name: str,
+    progress: Progress,
+    *,
+    force: bool = False,
+    open_tree: Callable[[Path], Tree] = Tree,
+) -> dict[str, Any]:
     """Restore a backup to the volume at `root`, which must be empty.
 
     With `force`, its files replace existing ones.
@@ -263,7 +280,7 @@ def restore(root: Path, target: Target, name: str, progress: Progress, *, force:
             wanted = str(note["sha256"])
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"the note of the backup {name} cannot be read") from error
-    tree = Tree(root)
+    tree = open_tree(root)
     try:
         begun = tree.stat(f"{ASIDE}.done") is not None  # the present files may be half of this restore
         there = [entry.path for entry in tree.walk() if "/" not in entry.path and not entry.path.startswith(ASIDE)]

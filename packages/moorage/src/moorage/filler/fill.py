@@ -29,7 +29,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,15 +138,24 @@ class Journal:
         self._wake.set()
 
 
-async def fill(source: Source, root: Path, order: Order, progress: Progress) -> dict[str, Any]:
+async def fill(
+    source: Source,
+    root: Path,
+    order: Order,
+    progress: Progress,
+    *,
+    retry_seconds: float = RETRY_SECONDS,
+    open_tree: Callable[[Path], Tree] = Tree,
+) -> dict[str, Any]:
     """Fill; return the files, bytes, sha256 over all, and the digest of the source's versions.
 
     Safe to kill and to start again at any moment; a fill that is done only reports its result. Raises FillError.
+    `retry_seconds`: before the second try of a file; doubled before each later one.
     """
-    tree = await asyncio.to_thread(Tree, root)
+    tree = await asyncio.to_thread(open_tree, root)
     try:
         with _alone(tree):
-            return await _Fill(source, tree, order, progress).run()
+            return await _Fill(source, tree, order, progress, retry_seconds).run()
     finally:
         tree.close()
         await source.close()
@@ -176,8 +185,9 @@ def _alone(tree: Tree) -> Iterator[None]:
 
 
 class _Fill:
-    def __init__(self, source: Source, tree: Tree, order: Order, progress: Progress) -> None:
+    def __init__(self, source: Source, tree: Tree, order: Order, progress: Progress, retry_seconds: float) -> None:
         self._source, self._tree, self._order, self._progress = source, tree, order, progress
+        self._retry_seconds = retry_seconds
 
     async def run(self) -> dict[str, Any]:
         ready = await asyncio.to_thread(self._ready)
@@ -306,7 +316,7 @@ class _Fill:
             except SourceFailed:
                 if not left:
                     raise
-                await asyncio.sleep(RETRY_SECONDS * 2.0 ** (TRIES - 1 - left))
+                await asyncio.sleep(self._retry_seconds * 2.0 ** (TRIES - 1 - left))
         raise AssertionError("unreachable")
 
     async def _write_part(self, entry: Entry, part: str) -> tuple[int, str]:

@@ -15,7 +15,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
+from operator import methodcaller
 from typing import TypeVar
 
 import msgspec
@@ -240,7 +240,7 @@ class Queue:
                 group = self._take_group()
                 calls = [call for call, _ in group]
                 try:
-                    answered = await self._writer.do(partial(Store.exchange, calls=calls, now=self._now()))
+                    answered = await self._writer.do(methodcaller("exchange", calls, self._now()))
                 except Exception as error:  # reported to all callers with a request in it
                     for _, future in group:
                         if not future.done():

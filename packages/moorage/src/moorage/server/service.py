@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
@@ -33,8 +33,8 @@ from moorage.notify.outbound import outbound_of
 from moorage.notify.send import send
 from moorage.queue.manager import Queue
 from moorage.queue.outputs import Outputs
-from moorage.queue.quota import quota_settings
-from moorage.queue.store import open_store
+from moorage.queue.quota import Quota, quota_settings
+from moorage.queue.store import Store, open_store
 from moorage.server.app import create_app
 from moorage.server.backup.store import Place, finish_restore
 from moorage.server.checkpointreports import CheckpointReports
@@ -105,7 +105,7 @@ class ServerService:
     `attempts.db`, their logs in the folder `attempts` next to it, or both in PostgreSQL. `env`: the
     settings. `rate`: the rate limit of one person; None: the one in `env`. `usage_days`: how long the
     history of GPU use is stored. `sources`: the sources of GPU readings. `hosts` are the server's names
-    in addition to loopback.
+    in addition to loopback. `open_queue` connects to the database of the queue.
     """
 
     def __init__(
@@ -128,6 +128,7 @@ class ServerService:
         clock: Clock = SYSTEM,
         informers: Informers | None = None,
         evaluation: Evaluation | None = None,
+        open_queue: Callable[[Path | str, Quota], Store] = open_store,
     ) -> None:
         # a restore is finished before any database is opened
         shared, env = informers or Informers(), env or {}
@@ -157,7 +158,7 @@ class ServerService:
         # maps: their queue and output
         where = database or (usage_db.with_name("queue.db") if queue_db is None else queue_db)
         self._quota = quota_settings(env)
-        self.queue = Queue(lambda: open_store(where, self._quota), clock=clock)
+        self.queue = Queue(lambda: open_queue(where, self._quota), clock=clock)
         self.outputs = Outputs(database or usage_db.with_name("outputs.db"))
         self._clock = clock
         self.maps = MapBridge(api, self.queue, clock=clock, informers=shared)

@@ -367,12 +367,10 @@ def test_a_plan_is_printed_kept_and_compared_with_what_came(typed, tmp_path):
     assert "Plan: on" in text
 
 
-def test_a_sample_runs_first_and_the_rest_is_planned_by_it(typed, tmp_path, monkeypatch):
+def test_a_sample_runs_first_and_the_rest_is_planned_by_it(typed, tmp_path):
     prices = tmp_path / "prices.yaml"
     prices.write_text(yaml.safe_dump(PRICES))
-    from moorage.cli import mapcreate
-
-    monkeypatch.setattr(mapcreate, "LOOK_SECONDS", 0.01)
+    typed.clock = Hasty()
     on_call = typed.api.on_call
 
     def played(verb: str, plural: str, name: str) -> None:
@@ -483,10 +481,8 @@ def test_the_output_of_a_failed_item_is_shown_where_no_output_is_kept(typed, tmp
     assert (done.code, done.out) == (0, "sorry\n")
 
 
-def test_waiting_ends_with_the_map(typed, tmp_path, monkeypatch):
-    from moorage.cli import mapcreate
-
-    monkeypatch.setattr(mapcreate, "LOOK_SECONDS", 0.01)
+def test_waiting_ends_with_the_map(typed):
+    typed.clock = Hasty()
 
     def played(verb: str, plural: str, name: str) -> None:
         if (verb, plural) == ("get", "mapjobs") and typed.api.count("get", "mapjobs", "m") == 2:

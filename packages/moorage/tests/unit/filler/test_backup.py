@@ -7,13 +7,14 @@ import json
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from moorage.filler import backup as module
 from moorage.filler.backup import FolderTarget, backup, notes_of, open_target, restore
 from moorage.filler.errors import BackupNotFound, BadSource, Corrupt, FillError, NotEmpty, UnsafePath
 from moorage.filler.progress import Progress
+from moorage.filler.tree import Tree
 
 QUIET = Progress(every=1e9)
 
@@ -46,8 +47,12 @@ def state(root: Path) -> dict[str, object]:
     return contents
 
 
-def kept(tmp_path: Path, volume: Path, name: str = "v-1", keep: int = 7) -> dict[str, object]:
-    return backup(volume, FolderTarget(tmp_path / "kept"), name, QUIET, series="v", keep=keep)
+def kept(tmp_path: Path, volume: Path, name: str = "v-1", keep: int = 7, **more: Any) -> dict[str, object]:
+    return backup(volume, FolderTarget(tmp_path / "kept"), name, QUIET, series="v", keep=keep, **more)
+
+
+class Died(BaseException):
+    pass
 
 
 def test_what_is_brought_back_is_what_was_there(tmp_path, volume):
@@ -74,17 +79,13 @@ def test_those_of_other_volumes_and_other_files_are_left_alone(tmp_path, volume)
     assert sorted(os.listdir(tmp_path / "kept")) == ["notes.txt", "v-2.json", "v-2.tar", "w-1.tar"]
 
 
-def test_one_that_was_cut_short_is_never_listed_and_tidied_by_the_next(tmp_path, volume, monkeypatch):
-    class Died(BaseException):
-        pass
+def test_one_that_was_cut_short_is_never_listed_and_tidied_by_the_next(tmp_path, volume):
+    class Dying(Tree):
+        def open(self, path):
+            raise Died
 
-    def dies(*_):
-        raise Died
-
-    monkeypatch.setattr(module, "_add", dies)
     with pytest.raises(Died):
-        kept(tmp_path, volume)
-    monkeypatch.undo()
+        kept(tmp_path, volume, open_tree=Dying)
     (tmp_path / "kept" / "v-0.tar").write_bytes(b"without a note")
     target = FolderTarget(tmp_path / "kept")
     assert notes_of(target, "v") == {}
@@ -127,28 +128,22 @@ def test_a_spoilt_backup_leaves_the_volume_as_it_was(tmp_path, volume):
     assert [name for name in os.listdir(new) if not name.startswith(".moorage-restore")] == []
 
 
-def test_a_restore_that_died_while_putting_in_place_is_finished_by_the_next(tmp_path, volume, monkeypatch):
-    from moorage.filler.tree import Tree
-
-    class Died(BaseException):
-        pass
-
+def test_a_restore_that_died_while_putting_in_place_is_finished_by_the_next(tmp_path, volume):
     kept(tmp_path, volume)
-    new, moves, original = tmp_path / "new", [], Tree.move
+    new, moves = tmp_path / "new", []
     new.mkdir()
 
-    def dying(self, source, target):
-        original(self, source, target)
-        if source.startswith(".moorage-restore/"):
-            moves.append(target)
-            if len(moves) == 2:
-                raise Died
+    class Dying(Tree):
+        def move(self, source, target):
+            super().move(source, target)
+            if source.startswith(".moorage-restore/"):
+                moves.append(target)
+                if len(moves) == 2:
+                    raise Died
 
-    monkeypatch.setattr(Tree, "move", dying)
     target = FolderTarget(tmp_path / "kept")
     with pytest.raises(Died):
-        restore(new, target, "v-1", QUIET)
-    monkeypatch.undo()
+        restore(new, target, "v-1", QUIET, open_tree=Dying)
     restore(new, target, "v-1", QUIET)
     assert state(new) == state(volume)
 

@@ -36,6 +36,7 @@ from moorage.filler.errors import (
 from moorage.filler.fill import Order, checksum, fill
 from moorage.filler.progress import Progress
 from moorage.filler.sources import Entry, FolderSource, links_of, open_source
+from moorage.filler.tree import Tree
 
 pytestmark = pytest.mark.anyio
 
@@ -74,11 +75,6 @@ class MemorySource:
         return None
 
 
-@pytest.fixture(autouse=True)
-def _quick_retries(monkeypatch):
-    monkeypatch.setattr("moorage.filler.fill.RETRY_SECONDS", 0.0)
-
-
 FILES = {"a.bin": b"a" * 1000, "d/b.bin": b"b" * 70_000, "d/e/empty": b"", "odd \n名/c": b"c"}
 
 
@@ -86,8 +82,8 @@ def order(**given) -> Order:
     return Order(revision=given.pop("revision", "r1"), **given)
 
 
-async def filled(source, root: Path, **given):
-    return await fill(source, root, order(**given), Progress(every=1e9))
+async def filled(source, root: Path, *, open_tree=Tree, **given):
+    return await fill(source, root, order(**given), Progress(every=1e9), retry_seconds=0.0, open_tree=open_tree)
 
 
 def data_of(root: Path) -> dict[str, bytes]:
@@ -197,38 +193,32 @@ async def test_a_source_that_changed_between_two_processes_is_told_of(tmp_path):
     assert not (tmp_path / "data").exists()
 
 
-async def test_what_the_disk_spoilt_is_fetched_again(tmp_path, monkeypatch):
+async def test_what_the_disk_spoilt_is_fetched_again(tmp_path):
     source = MemorySource(FILES)
 
-    def spoil(number: int) -> None:
-        if number == 2:
-            pass
+    spoilt = []
 
-    source.before_listing = spoil
-    from moorage.filler import fill as module
+    class Spoiling(Tree):
+        def open(self, path):
+            if path == ".moorage/filling/a.bin" and not spoilt:
+                spoilt.append(path)
+                (tmp_path / path).chmod(0o644)
+                (tmp_path / path).write_bytes(b"x" * 1000)
+            return super().open(path)
 
-    original, spoilt = module._Fill._read_back, []
-
-    async def spoiling(self, listing, done):
-        if not spoilt:
-            spoilt.append(True)
-            path = tmp_path / ".moorage" / "filling" / "a.bin"
-            path.chmod(0o644)
-            path.write_bytes(b"x" * 1000)
-        return await original(self, listing, done)
-
-    monkeypatch.setattr(module._Fill, "_read_back", spoiling)
-    await filled(source, tmp_path)
+    await filled(source, tmp_path, open_tree=Spoiling)
+    assert spoilt
     assert data_of(tmp_path) == FILES
     assert [path for path, _ in source.reads].count("a.bin") == 2
 
 
-async def test_what_cannot_be_kept_whole_is_never_ready(tmp_path, monkeypatch):
-    from moorage.filler import fill as module
+async def test_what_cannot_be_kept_whole_is_never_ready(tmp_path):
+    class Empty(Tree):
+        def open(self, path):
+            return os.open(os.devnull, os.O_RDONLY) if path.startswith(".moorage/filling/") else super().open(path)
 
-    monkeypatch.setattr(module._Fill, "_hash", lambda self, path: (0, ""))
     with pytest.raises(Corrupt):
-        await filled(MemorySource(FILES), tmp_path)
+        await filled(MemorySource(FILES), tmp_path, open_tree=Empty)
     assert not (tmp_path / "data").exists()
 
 
@@ -257,29 +247,23 @@ async def test_a_source_larger_than_it_told_ends_at_the_volumes_size(tmp_path):
 
 
 @pytest.mark.parametrize("point", ["begun", "manifest", "moved"])
-async def test_a_death_at_the_end_is_finished_by_the_next(tmp_path, monkeypatch, point):
-    from moorage.filler.tree import Tree
-
+async def test_a_death_at_the_end_is_finished_by_the_next(tmp_path, point):
     class Died(BaseException):
         pass
 
-    original_move, original_write = Tree.move, Tree.write_whole
+    class Dying(Tree):
+        def move(self, source, target):
+            super().move(source, target)
+            if point == "moved" and target == "data":
+                raise Died
 
-    def move(self, source, target):
-        original_move(self, source, target)
-        if point == "moved" and target == "data":
-            raise Died
+        def write_whole(self, path, data):
+            super().write_whole(path, data)
+            if path.endswith((f"{point}.json", f"{point}.jsonl")):
+                raise Died
 
-    def write(self, path, data):
-        original_write(self, path, data)
-        if path.endswith((f"{point}.json", f"{point}.jsonl")):
-            raise Died
-
-    monkeypatch.setattr(Tree, "move", move)
-    monkeypatch.setattr(Tree, "write_whole", write)
     with pytest.raises((Died, BaseExceptionGroup)):
-        await filled(MemorySource(FILES), tmp_path)
-    monkeypatch.undo()
+        await filled(MemorySource(FILES), tmp_path, open_tree=Dying)
     assert not (tmp_path / ".moorage" / "ready.json").exists()
     result = await filled(MemorySource(FILES), tmp_path)
     assert data_of(tmp_path) == FILES

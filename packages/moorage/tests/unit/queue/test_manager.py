@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import msgspec
@@ -55,21 +56,30 @@ def done(item, lease):
     return Report(item=item, lease=lease, outcome=Outcome.DONE, seconds=0.1, value=msgspec.Raw(b"2"))
 
 
-async def test_requests_that_come_during_a_transaction_go_together_into_the_next(queue, monkeypatch):
-    found = await a_map(queue, items=50)
+@contextlib.asynccontextmanager
+async def a_queue(folder, clock, kind):
+    """A queue whose stores are of this class."""
+    made = Queue(lambda: kind(open_database(folder / "queue.db", QUEUE)), clock=clock)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def test_requests_that_come_during_a_transaction_go_together_into_the_next(tmp_path, clock):
     groups, gate = [], threading.Event()
-    plain = Store.exchange
 
-    def slow(self, calls, now):
-        groups.append(len(calls))
-        gate.wait(120)
-        return plain(self, calls, now)
+    class Slow(Store):
+        def exchange(self, calls, now):
+            groups.append(len(calls))
+            gate.wait(120)
+            return super().exchange(calls, now)
 
-    monkeypatch.setattr(Store, "exchange", slow)
-    asking = [asyncio.create_task(ask(queue, found.map.id, f"w{at}", request=1, want=1)) for at in range(40)]
-    await soon("a group of exchanges", lambda: groups)
-    gate.set()
-    replies = await asyncio.gather(*asking)
+    async with a_queue(tmp_path, clock, Slow) as queue:
+        made = await a_map(queue, items=50)
+        asking = [asyncio.create_task(ask(queue, made.map.id, f"w{at}", request=1, want=1)) for at in range(40)]
+        await soon("a group of exchanges", lambda: groups)
+        gate.set()
+        replies = await asyncio.gather(*asking)
     assert len({reply.items[0][0] for reply in replies}) == 40
     assert sum(groups) == 40
     assert len(groups) <= 3
@@ -165,19 +175,23 @@ async def test_the_rate_of_a_map_is_taken_between_two_looks(queue, clock):
     assert await queue.rate_of(now) == 2.0
 
 
-async def test_a_failed_transaction_is_told_to_all_who_were_in_it(queue, monkeypatch):
-    found = await a_map(queue, items=2)
+async def test_a_failed_transaction_is_told_to_all_who_were_in_it(tmp_path, clock):
+    full = [True]
 
-    def fail(*_, **__):
-        raise StorageError("the disk is full")
+    class Full(Store):
+        def exchange(self, calls, now):
+            if full[0]:
+                raise StorageError("the disk is full")
+            return super().exchange(calls, now)
 
-    monkeypatch.setattr(Store, "exchange", fail)
-    got = await asyncio.gather(
-        *(ask(queue, found.map.id, f"w{at}", request=1, want=1) for at in range(3)), return_exceptions=True
-    )
-    assert [type(one) for one in got] == [StorageError] * 3
-    monkeypatch.undo()
-    assert len((await ask(queue, found.map.id, "w0", request=1, want=1)).items) == 1
+    async with a_queue(tmp_path, clock, Full) as queue:
+        made = await a_map(queue, items=2)
+        got = await asyncio.gather(
+            *(ask(queue, made.map.id, f"w{at}", request=1, want=1) for at in range(3)), return_exceptions=True
+        )
+        assert [type(each) for each in got] == [StorageError] * 3
+        full[0] = False
+        assert len((await ask(queue, made.map.id, "w0", request=1, want=1)).items) == 1
 
 
 async def test_a_queue_that_stops_answers_who_waits_and_takes_no_more(queue):

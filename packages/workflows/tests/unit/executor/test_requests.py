@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from moorage_workflows.executor import requests
 from moorage_workflows.executor.__main__ import main
 from moorage_workflows.executor.order import Order
-from moorage_workflows.executor.requests import request_report
+from moorage_workflows.executor.requests import ANSWER_BYTES, request_report
 
 
 @dataclass
@@ -52,6 +51,8 @@ def web() -> Iterator[Web]:
                 status, location = 302, "/round"
             elif self.path == "/large":
                 text = b"x" * (300 * 1024)
+            elif self.path == "/larger":
+                text = b"x" * (ANSWER_BYTES + 1)
             elif self.path == "/hang":
                 made.release.wait(30)
             if self.path.endswith("/report"):
@@ -166,11 +167,10 @@ def test_a_server_that_does_not_answer_in_time_is_given_up(web: Web) -> None:
     assert "was not answered within 0.2 s: raise timeoutSeconds" in ask(f"{web.url}/hang", seconds=0.2)["error"]
 
 
-def test_a_body_is_bounded_and_so_is_a_result(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_is_bounded_and_so_is_a_result(web: Web) -> None:
     assert ask(f"{web.url}/large", result=False) == {"pod": "p"}
     assert "has 307200 bytes, and a result has at most 262144" in ask(f"{web.url}/large")["error"]
-    monkeypatch.setattr(requests, "ANSWER_BYTES", 1000)
-    assert "has more than 1000 bytes" in ask(f"{web.url}/large", result=False)["error"]
+    assert f"has more than {ANSWER_BYTES} bytes" in ask(f"{web.url}/larger", result=False)["error"]
 
 
 def test_the_proxy_of_the_environment_is_asked(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ from moorage_kube.bodies import BodyTooLong, ClientLeft
 from moorage_kube.errors import BadRequest, NotFound, QuotaExceeded, StorageError, StorageFull
 from moorage_workflows.executor.folders import sum_of
 from moorage_workflows.model.workflow import Artifact
-from moorage_workflows.workflows import artifacts as module
 from moorage_workflows.workflows.artifacts import CHUNK, Artifacts, Folder, check_key, make_key, open_artifacts
 
 pytestmark = pytest.mark.anyio
@@ -288,7 +287,7 @@ async def test_a_full_disk_is_one_error_and_leaves_nothing(folder: Path, monkeyp
 async def test_room_is_left_for_the_databases_beside_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     free = iter([1 << 30, 1 << 30, 100 << 20])
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda _: usage(1 << 40, 0, next(free)))
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(1 << 40, 0, next(free)))
     store = open_artifacts(folder, most_bytes=1 << 30)
     with pytest.raises(StorageFull, match="100 MiB are free; 256 MiB are reserved"):
         await store.put(stream(*[b"x" * CHUNK] * 64), "lab/a", name="a")

@@ -64,8 +64,11 @@ def is_managed(service: Mapping[str, Any]) -> bool:
     return bool(spec.get("selector")) and spec.get("type") != "ExternalName"
 
 
-def plan_slices(seen: Seen) -> SlicePlan:
-    """Changes that make the slices right; none when they are. Endpoints stay in the slice where they are."""
+def plan_slices(seen: Seen, *, most: int = ENDPOINTS_MAX) -> SlicePlan:
+    """Changes that make the slices right; none when they are. Endpoints stay in the slice where they are.
+
+    `most`: the number of endpoints of one slice.
+    """
     # keep endpoints in the slices where they are
     groups = _groups(seen)
     labels = _slice_labels(seen.service)
@@ -82,7 +85,7 @@ def plan_slices(seen: Seen) -> SlicePlan:
         kept: list[Obj] = []
         for endpoint in endpoint_slice.get("endpoints") or ():
             new = group.endpoints.pop((endpoint.get("targetRef") or {}).get("uid") or "", None)
-            if new is not None and len(kept) < ENDPOINTS_MAX:
+            if new is not None and len(kept) < most:
                 kept.append(new)
         contents.append((endpoint_slice, kept))
         room.setdefault(key, []).append((endpoint_slice, kept))
@@ -91,10 +94,10 @@ def plan_slices(seen: Seen) -> SlicePlan:
     for key, group in groups.items():
         left = list(group.endpoints.values())
         for _, kept in room.get(key, ()):
-            while left and len(kept) < ENDPOINTS_MAX:
+            while left and len(kept) < most:
                 kept.append(left.pop(0))
         while left:
-            part, left = left[:ENDPOINTS_MAX], left[ENDPOINTS_MAX:]
+            part, left = left[:most], left[most:]
             created.append(_slice(seen, group.ports, part, labels))
     # drop empty slices and write changed ones
     updated: list[Obj] = []

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_local.controllers.endpoints import plan as module
 from moorage_local.controllers.endpoints.plan import (
     Seen,
     SlicePlan,
@@ -187,26 +186,22 @@ worlds = st.lists(
 def test_after_any_changes_every_pod_stands_in_exactly_one_slice_and_nothing_is_left_to_do(
     steps: list[list[tuple[str, bool, int, bool]]],
 ) -> None:
-    limit, module.ENDPOINTS_MAX = module.ENDPOINTS_MAX, 3
-    try:
-        slices: dict[str, Any] = {}
-        service = a_service(ports=[{"port": 80, "targetPort": "http"}])
-        for world in steps:
-            pods = [a_pod(name, ready=ready, port=port) for name, ready, port, _ in world]
-            made = plan_slices(seen(*pods, service=service, slices=list(slices.values())))
-            for endpoint_slice in (*made.create, *made.update):
-                slices[endpoint_slice["metadata"]["name"]] = endpoint_slice
-            for endpoint_slice in made.delete:
-                del slices[endpoint_slice["metadata"]["name"]]
-            again = plan_slices(seen(*pods, service=service, slices=list(slices.values())))
-            assert again == SlicePlan()
-            published = sorted(
-                (endpoint["targetRef"]["name"], endpoint["conditions"]["ready"], made["ports"][0]["port"])
-                for made in slices.values()
-                for endpoint in made["endpoints"]
-            )
-            assert published == sorted((name, ready, port) for name, ready, port, _ in world)
-            assert all(len(endpoint_slice["endpoints"]) <= 3 for endpoint_slice in slices.values())
-            assert len(slices) >= 1
-    finally:
-        module.ENDPOINTS_MAX = limit
+    slices: dict[str, Any] = {}
+    service = a_service(ports=[{"port": 80, "targetPort": "http"}])
+    for world in steps:
+        pods = [a_pod(name, ready=ready, port=port) for name, ready, port, _ in world]
+        made = plan_slices(seen(*pods, service=service, slices=list(slices.values())), most=3)
+        for endpoint_slice in (*made.create, *made.update):
+            slices[endpoint_slice["metadata"]["name"]] = endpoint_slice
+        for endpoint_slice in made.delete:
+            del slices[endpoint_slice["metadata"]["name"]]
+        again = plan_slices(seen(*pods, service=service, slices=list(slices.values())), most=3)
+        assert again == SlicePlan()
+        published = sorted(
+            (endpoint["targetRef"]["name"], endpoint["conditions"]["ready"], made["ports"][0]["port"])
+            for made in slices.values()
+            for endpoint in made["endpoints"]
+        )
+        assert published == sorted((name, ready, port) for name, ready, port, _ in world)
+        assert all(len(endpoint_slice["endpoints"]) <= 3 for endpoint_slice in slices.values())
+        assert len(slices) >= 1

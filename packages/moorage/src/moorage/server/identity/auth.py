@@ -150,15 +150,20 @@ class Auth:
         logins: Logins,
         page_sessions: PageSessions,
         clock: Clock = SYSTEM,
+        reviews_kept: int = REVIEWS_KEPT,
     ) -> None:
-        """`page_person`: the user of the page's token; empty: the token is read-only."""
+        """`page_person`: the user of the page's token; empty: the token is read-only.
+
+        `reviews_kept`: the number of Kubernetes tokens whose users are remembered.
+        """
+        self.recheck_seconds = RECHECK_SECONDS
         self.page_sessions = page_sessions
         self._api = api
         self._people = people
         self.logins = logins
         self._page = User(page_person, account=account_user(page_person)) if page_person else PAGE
         self._page_token = page_token
-        self._reviews: BoundedCache[str, User | None] = BoundedCache(REVIEWS_KEPT, clock=clock)
+        self._reviews: BoundedCache[str, User | None] = BoundedCache(reviews_kept, clock=clock)
         self._access: BoundedCache[tuple[object, ...], bool] = BoundedCache(
             ACCESS_KEPT, keep_seconds=REVIEW_SECONDS, clock=clock
         )
@@ -552,8 +557,8 @@ def is_same_origin(headers: Headers, scheme: str) -> bool:
 class _Lasting:
     """Wraps the handling of a request, and ends a long one when its user loses access meanwhile.
 
-    Followed logs, terminals and live pages end within RECHECK_SECONDS after the person's tokens do; a shorter
-    request costs one timer. While the user cannot be verified, running requests continue.
+    Followed logs, terminals and live pages end within `Auth.recheck_seconds` after the person's tokens do; a
+    shorter request costs one timer. While the user cannot be verified, running requests continue.
     """
 
     def __init__(self, auth: Auth, scope: Scope) -> None:
@@ -567,7 +572,7 @@ class _Lasting:
         task = asyncio.current_task()
         if self._user is not None and task is not None:
             self._task = task
-            self._timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._begin)
+            self._timer = asyncio.get_running_loop().call_later(self._auth.recheck_seconds, self._begin)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -586,7 +591,7 @@ class _Lasting:
 
     async def _look(self) -> None:
         if self._user is None or await self._holds(self._user):
-            self._timer = asyncio.get_running_loop().call_later(RECHECK_SECONDS, self._begin)
+            self._timer = asyncio.get_running_loop().call_later(self._auth.recheck_seconds, self._begin)
             return
         log.info("ended a request of a user without access", extra={"path": self._scope["path"]})
         self._is_out = True

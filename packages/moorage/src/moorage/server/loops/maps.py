@@ -14,7 +14,7 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -75,10 +75,17 @@ class MapBridge:
     """Follows the MapJobs of a cluster while `run` runs."""
 
     def __init__(
-        self, api: Api, queue: Queue, *, clock: Clock = SYSTEM, informers: Informers | None = None
+        self,
+        api: Api,
+        queue: Queue,
+        *,
+        clock: Clock = SYSTEM,
+        informers: Informers | None = None,
+        send: Callable[..., Awaitable[object]] | None = None,
     ) -> None:
+        """`send` delivers notices; None: `moorage.notify.send.send`."""
         shared = informers or Informers()
-        self._api, self._queue, self._clock = api, queue, clock
+        self._api, self._queue, self._clock, self._deliver = api, queue, clock, send
         self.informer = shared.of(api, MAPJOBS)
         self.loop: ControlLoop[Key] = ControlLoop("maps", self.reconcile, workers=2, clock=clock, of=self.informer)
         self.informer.on_change(self._changed)
@@ -355,7 +362,7 @@ class MapBridge:
             )
             return
         for notice in notices:
-            await send(notice, targets, outbound, clock=self._clock)
+            await (self._deliver or send)(notice, targets, outbound, clock=self._clock)
 
     # --- writes, time, changes
 

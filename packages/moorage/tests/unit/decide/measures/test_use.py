@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.measures import use
 from moorage.decide.measures.use import (
     NODE_COUNT,
     NODE_USE,
@@ -16,12 +15,13 @@ from moorage.decide.measures.use import (
     TENANT_USE,
     USER_COUNT,
     USER_USE,
+    PodGpus,
     measure_use,
     pod_gpus,
 )
 from moorage.decide.usage.gpus import view_gpus
 from moorage.decide.usage.samples import GpuReading, Reading
-from moorage.metrics.families import OTHER, Family
+from moorage.metrics.families import OTHER
 from moorage_kube.meta import Key
 from tests.unit.decide.measures.test_gpus import a_node, a_pod
 
@@ -65,14 +65,16 @@ def test_a_reading_without_gpus_measures_none_and_one_of_too_many_no_more_than_a
     assert made[USER_COUNT] == {("ada", "yes"): 1, ("ada", "no"): 0}
 
 
-def test_what_is_beyond_the_bound_has_a_mean_too(monkeypatch):
-    small = Family(name="small", help="", labels=("user",), series_max=1)
-    monkeypatch.setattr(use, "USER_USE", small)
-    pods = [a_pod(user, "n1", 1, user) for user in ("ada", "ben", "cas")]
-    readings = a_reading("ada", 10) | a_reading("ben", 50) | a_reading("cas", 100)
-    made = values([a_node("n1", 4)], pods, readings)
-    assert sum(made[small].values()) < 1
-    assert made[small][OTHER,] == pytest.approx(0.75)
+def test_what_is_beyond_the_bound_has_a_mean_too():
+    users = {f"u{number}": 10 for number in range(USER_USE.series_max)} | {"ben": 50, "cas": 100}
+    pods = [
+        PodGpus(node="n1", type="a100", user=user, tenant="", held=1, known=1, busy=percent / 100)
+        for user, percent in users.items()
+    ]
+    made = {row.family: dict(row.values) for row in measure_use(pods)}[USER_USE]
+    assert len(made) == USER_USE.series_max + 1
+    assert made["u1",] == pytest.approx(0.1)
+    assert made[OTHER,] == pytest.approx(0.75)
 
 
 asked = st.lists(

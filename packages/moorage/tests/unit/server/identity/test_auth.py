@@ -119,10 +119,9 @@ async def test_every_error_has_the_one_shape(site):
 
 
 @pytest.mark.anyio
-async def test_before_the_cluster_is_read_the_server_says_so(site, monkeypatch):
-    monkeypatch.setattr("moorage.server.starting.SYNC_WAIT_SECONDS", 0.01)
-    for path in ("/readyz", "/api/v1/gpus", "/api/v1/jobs", "/", "/metrics"):
-        answer = await site.ask(path)
+async def test_before_the_cluster_is_read_the_server_says_so(site):
+    paths = ("/readyz", "/api/v1/gpus", "/api/v1/jobs", "/", "/metrics")
+    for answer in await asyncio.gather(*(site.ask(path) for path in paths)):  # each takes SYNC_WAIT_SECONDS
         assert_is_problem(answer, 503)
         assert answer.json["code"] == "starting"
     assert (await site.ask("/healthz")).status == 200
@@ -391,15 +390,14 @@ class NoSessions:
         return False
 
 
-def an_auth(api, page_token):
+def an_auth(api, page_token, **more):
     sessions = NoSessions()
-    return Auth(api, page_token=page_token, people=People(api), logins=sessions, page_sessions=sessions)
+    return Auth(api, page_token=page_token, people=People(api), logins=sessions, page_sessions=sessions, **more)
 
 
 @pytest.mark.anyio
-async def test_reviews_kept_are_bounded(monkeypatch):
-    monkeypatch.setattr("moorage.server.identity.auth.REVIEWS_KEPT", 3)
-    auth = an_auth(FakeApi(), "x")
+async def test_reviews_kept_are_bounded():
+    auth = an_auth(FakeApi(), "x", reviews_kept=3)
     for at in range(10):
         assert await auth.review(f"t{at}") is None
     assert len(auth._reviews) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 from datetime import timedelta
@@ -43,15 +44,9 @@ JSON = {"content-type": "application/json"}
 SAME = {"origin": "http://127.0.0.1:8080", "sec-fetch-site": "same-origin"}
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    monkeypatch.setattr(people, "SCRYPT_N", 2)
-    monkeypatch.setattr(people, "_NOBODY", people._NOBODY.replace("32768", "2"))
-
-
 async def ada(site, *groups):
     await people.create_account(site.api, "ada", groups, LOCAL)
-    await people.set_password(site.api, "ada", PASSWORD)
+    await people.set_password(site.api, "ada", PASSWORD, cost=2)
 
 
 async def log_in(site, password=PASSWORD, name="ada"):
@@ -106,15 +101,15 @@ async def test_after_five_wrong_passwords_the_next_one_has_to_wait(site):
 
 
 async def test_of_many_passwords_at_once_no_more_are_looked_at_than_one_after_the_other(site, monkeypatch):
-    hashed = []
+    hashed, scrypt = [], hashlib.scrypt
 
-    def counted(password, stored):
+    def counted(password, **options):
         hashed.append(password)
-        return people.is_password(password, stored)
+        return scrypt(password, **options)
 
-    monkeypatch.setattr("moorage.server.identity.logins.is_password", counted)
     async with site.running():
         await ada(site)
+        monkeypatch.setattr(hashlib, "scrypt", counted)
         answers = await asyncio.gather(*(log_in(site, f"wrong {number}") for number in range(150)))
         assert sorted({one.status for one in answers}) == [401, 429]
         assert len(hashed) == 5
@@ -507,7 +502,7 @@ async def test_a_login_at_the_provider_ends_where_it_began_and_takes_no_longer_t
 
 
 async def test_what_a_person_has_open_ends_when_they_are_put_out_and_not_before(site, monkeypatch):
-    monkeypatch.setattr("moorage.server.identity.auth.RECHECK_SECONDS", 0.01)
+    site.service.auth.recheck_seconds = 0.01
     looked = []
     identify = site.service.auth.identify
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import importlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +58,7 @@ class Place:
         info = {"metadata": {"name": "moorage", "namespace": "moorage-system"}, "data": {"serverUrl": "http://s/"}}
         self.api.put(CONFIGMAPS, info)
         self.queue = Queue(self.open, clock=self.clock)
+        self.send: Callable[..., Awaitable[object]] | None = None  # for notices; None: they are sent
 
     def open(self) -> Store:
         return open_store(self.file)
@@ -66,7 +66,7 @@ class Place:
     @contextlib.asynccontextmanager
     async def bridge(self) -> AsyncIterator[MapBridge]:
         """A server that has just started."""
-        bridge = MapBridge(self.api, self.queue, clock=self.clock)
+        bridge = MapBridge(self.api, self.queue, clock=self.clock, send=self.send)
         task = asyncio.create_task(bridge.informer.run())
         try:
             await wait_synced(bridge.informer)
@@ -250,9 +250,7 @@ async def test_killed_before_any_write_the_next_server_finishes(place: Place, di
     assert (await place.api.get(SECRETS, status["queue"]["secret"], "lab"))["data"]["token"]
 
 
-async def test_notices_are_marked_before_they_are_sent_and_sent_once(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_notices_are_marked_before_they_are_sent_and_sent_once(place: Place) -> None:
     sent: list[tuple[str, str]] = []
 
     async def send(notice: Any, targets: Any, *_: Any, **__: Any) -> tuple[()]:
@@ -262,7 +260,7 @@ async def test_notices_are_marked_before_they_are_sent_and_sent_once(
         sent.append((notice.event.value, notice.text))
         return ()
 
-    monkeypatch.setattr(importlib.import_module("moorage.notify.send"), "send", send)
+    place.send = send
     place.api.put(MAPJOBS, a_mapjob(policy={"retries": 0}, notify={"targets": ["https://hooks.example.com/x"]}))
     await place.settle()
     await add(place, 2)
@@ -282,14 +280,14 @@ async def test_notices_are_marked_before_they_are_sent_and_sent_once(
     assert json.dumps(sent[1]).count("1 of 2 items done, 1 failed") == 1
 
 
-async def test_two_servers_send_a_notice_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_servers_send_a_notice_once(place: Place) -> None:
     sent: list[str] = []
 
     async def send(notice: Any, *_: Any, **__: Any) -> tuple[()]:
         sent.append(notice.event.value)
         return ()
 
-    monkeypatch.setattr(importlib.import_module("moorage.notify.send"), "send", send)
+    place.send = send
     place.api.put(MAPJOBS, a_mapjob(policy={"retries": 0}, notify={"targets": ["https://hooks.example.com/x"]}))
     await place.settle()
     await add(place, 2)
