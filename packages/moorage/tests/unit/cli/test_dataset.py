@@ -99,7 +99,7 @@ def test_a_source_that_refuses_says_what_to_do_about_the_keys(moor, words, hint)
         (["create", "p", "--source", "/no/such/folder"], "neither a source nor a folder"),
         (["create", "p", "--source", "ftp://x/y"], "neither a source nor a folder"),
         (["create", "p", "--source", "volume:../x"], "source.url: 'volume:../x' must be"),
-        (["create", "p", "--source", "s3://key:word@b/x"], "must hold no password"),
+        (["create", "p", "--source", "s3://key:word@b/x"], "must not contain a password"),
         (["create", "p", "--source", "s3://b/x", "--size", "0"], "size: '0' must be more than zero"),
         (["create", "p", "--source", "s3://b/\x1b[31m"], "control characters"),
         (["share", "p"], "tenant missing"),

@@ -15,7 +15,7 @@ def test_a_target_that_got_nothing_is_told_and_fails(capsys, monkeypatch):
     monkeypatch.delenv("MOORAGE_SMTP_FROM", raising=False)
     assert main(["notify", "mailto:ada@example.com", "command:true", "https://127.0.0.1/s3cret"]) == 1
     err = capsys.readouterr().err
-    assert "e-mail to ada@example.com: no mail server is set" in err
+    assert "e-mail to ada@example.com: mail server not set" in err
     assert "command 'true': delivered" in err
     assert "webhook at 127.0.0.1: 127.0.0.1 is not a public address" in err
     assert "error: 2 of 3 notifications were not delivered" in err
