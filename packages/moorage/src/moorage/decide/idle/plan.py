@@ -211,7 +211,7 @@ def _idle(
         if windows < IDLE_WINDOWS and now - since < IDLE_WINDOWS * policy.window:
             return msgspec.structs.replace(record, since=None, why=""), Act.NOTHING
         record = move(record, State.IDLE, now)
-    if record.warned_at is not None and since > record.warned_at:  # it was used in between, unseen by us
+    if _is_used_since_warning(record, seen.verdict):
         record = move(_clean(record), State.ACTIVE, now)
         return _idle(seen, msgspec.structs.replace(record, snoozes=0), policy, since, windows, until)
     if record.pending or quiet_until(policy.quiet, now) is not None:
@@ -241,6 +241,11 @@ def _idle(
             return suspended, Act.SUSPEND
 
 
+def _is_used_since_warning(record: Record, verdict: Verdict | None) -> bool:
+    """Whether idle work was used after its warning, while no server watched it."""
+    return isinstance(verdict, Idle) and record.warned_at is not None and verdict.since > record.warned_at
+
+
 def _warn(record: Record, now: datetime) -> Record:
     return move(
         record, State.WARNED, now, warned_at=now, warnings=record.warnings + 1, delivered=False, pending=Act.WARN
@@ -265,7 +270,10 @@ def _suspended(seen: Observed) -> tuple[Record, Act]:
     if record.pending == Act.SUSPEND:
         if seen.work.suspended:
             return after_suspension(record), Act.REPORT
-        return record, Act.SUSPEND  # it was about to be done: again, which is the same
+        # a server stopped before it suspended the work: it may have been used since
+        if isinstance(seen.verdict, InUse) or _is_used_since_warning(record, seen.verdict):
+            return _rest(record, seen.now), Act.NOTHING
+        return record, Act.SUSPEND if isinstance(seen.verdict, Idle) else Act.NOTHING
     if seen.work.suspended or record.pending == Act.REPORT:
         return msgspec.structs.replace(record, went_to=record.went_to or seen.next_holder), Act.NOTHING
     return _rest(record, seen.now), Act.NOTHING

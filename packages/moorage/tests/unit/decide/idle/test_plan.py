@@ -235,6 +235,25 @@ def test_a_server_killed_at_a_step_does_nothing_twice(when, which):
     assert lab.work.suspended
 
 
+@pytest.mark.parametrize(
+    ("look", "suspends"),
+    [
+        pytest.param({}, True, id="still idle: suspended"),
+        pytest.param({"used": True}, False, id="used since: not suspended"),
+        pytest.param({"unseen": True}, False, id="not measured: not suspended yet"),
+    ],
+)
+def test_a_server_that_died_before_a_suspension_looks_again_before_it_suspends(look, suspends):
+    lab = Life()
+    while lab.record.state is not State.SUSPENDED:
+        lab.look(after=10 * MINUTE, killed="act" if lab.record.state is State.REMINDED else "")
+    assert not lab.work.suspended
+    lab.look(after=10 * MINUTE, **look)
+    assert lab.work.suspended is suspends
+    lab.pass_time(HOUR)
+    assert lab.work.suspended is suspends  # used, or not measured: a new warning comes first
+
+
 @given(st.randoms(use_true_random=False))
 def test_over_any_life_the_rules_hold(rng: random.Random):
     lab = Life(work=replace(LAB, kind=rng.choice(["workspace", "run", "map"])))
