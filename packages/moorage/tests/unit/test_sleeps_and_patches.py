@@ -26,7 +26,6 @@ PATCHES = {  # the file and the patched name → why; remove entries, add none
     "moorage/tests/unit/server/identity/test_logins.py site.service.auth.identify": "counts the checks",
     "moorage/tests/unit/server/pages/test_clusterpages.py site.service.usage.overlapping": "a bad disk",
     "moorage/tests/unit/server/pages/test_jobpages.py ada.site.service.cluster.jobs_of_run": "not seen yet",
-    "workflows/tests/integration/test_workflow_node_loss.py scene.api.create": "the API is a fake",
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
-from unittest.mock import AsyncMock
+from typing import Any
 
 import pytest
 import yaml
@@ -17,8 +17,9 @@ from tests.workflowoperators import Scene
 from moorage_kube.errors import Forbidden
 from moorage_kube.meta import is_deleting
 from moorage_kube.moments import rfc3339
-from moorage_kube.resources import NODES, PODS
+from moorage_kube.resources import NODES, PODS, Obj
 from moorage_kube.testing.waiting import until
+from moorage_local.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio
 
@@ -34,13 +35,25 @@ spec:
 """
 
 
+class RefusingApi(FakeApi):
+    """Refuses to create objects while `refusal` is set."""
+
+    refusal: Forbidden | None = None
+
+    async def create(self, *arguments: Any, **options: Any) -> Obj:
+        if self.refusal is not None:
+            raise self.refusal
+        return await super().create(*arguments, **options)
+
+
 class NodeScene(Scene):
     """One workflow of one step, whose pod runs on a node that tells nothing by itself."""
 
     def __init__(self, folder: Path) -> None:
         ready = {"type": "Ready", "status": "True"}
         node = {"metadata": {"name": "node-1"}, "status": {"conditions": [ready]}}
-        super().__init__(folder, yaml.safe_load(MANIFEST), node=node, lost_after=LOST_AFTER)
+        self.refusing = RefusingApi()
+        super().__init__(folder, yaml.safe_load(MANIFEST), node=node, api=self.refusing, lost_after=LOST_AFTER)
 
     async def names(self) -> list[str]:
         return [pod["metadata"]["name"] for pod in await self.pods()]
@@ -147,13 +160,12 @@ async def test_a_node_that_the_operator_has_not_heard_of_is_asked_for(scene: Nod
 
 
 async def test_an_operator_that_starts_while_the_namespace_is_being_deleted_lets_the_pods_go(
-    scene: NodeScene, monkeypatch: pytest.MonkeyPatch
+    scene: NodeScene,
 ) -> None:
     """Kubernetes deletes pods first, and all else when they are gone."""
     first = await scene.run()
     cause = {"reason": "NamespaceTerminating", "message": "namespace default is being terminated"}
-    refused = Forbidden("unable to create new content", details={"causes": [cause]})
-    monkeypatch.setattr(scene.api, "create", AsyncMock(side_effect=refused))
+    scene.refusing.refusal = Forbidden("unable to create new content", details={"causes": [cause]})
     await scene.delete(first)
     await scene.start()
     assert await scene.names() == [first]
