@@ -24,7 +24,6 @@ PATCHES = {  # the file and the patched name → why; remove entries, add none
     "kube/tests/unit/remote/test_client.py loop.create_connection": "the event loop is asyncio's",
     "moorage/tests/unit/server/identity/test_auth.py site.service.cluster.gpus": "an unforeseen error",
     "moorage/tests/unit/server/identity/test_logins.py site.service.auth.identify": "counts the checks",
-    "moorage/tests/unit/server/pages/test_clusterpages.py site.service.usage.overlapping": "a bad disk",
     "moorage/tests/unit/server/pages/test_jobpages.py ada.site.service.cluster.jobs_of_run": "not seen yet",
 }
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
+import sqlite3
 from datetime import timedelta
 
 import pytest
@@ -13,7 +15,7 @@ from msgspec.structs import replace
 from moorage.decide.usage.intervals import Interval, Open
 from moorage.server.pages.clusterpages import Board
 from moorage_kube.clock import rfc3339
-from moorage_kube.errors import Forbidden, ServerError, StorageError
+from moorage_kube.errors import Forbidden, ServerError
 from moorage_kube.resources import EVENTS, JOBS, NODES, PODS, PVCS, SUBJECTACCESSREVIEWS
 from moorage_kube.testing.clock import NOON
 
@@ -721,14 +723,11 @@ async def test_the_page_of_an_empty_cluster_says_what_to_do(site):
 
 
 @pytest.mark.anyio
-async def test_the_page_goes_on_when_the_history_cannot_be_read(site, monkeypatch, caplog):
+async def test_the_page_goes_on_when_the_history_cannot_be_read(site, tmp_path, caplog):
     site.node()
     async with site.running():
-
-        def broken(*_):
-            raise StorageError("no disk")
-
-        monkeypatch.setattr(site.service.usage, "overlapping", broken)
+        with contextlib.closing(sqlite3.connect(tmp_path / "usage.db")) as database:
+            database.execute("DROP TABLE intervals")
         assert (await site.ask("/")).status == 200
         answer = await site.ask("/api/v1/top")
         assert (answer.status, answer.json["code"]) == (503, "unavailable")
