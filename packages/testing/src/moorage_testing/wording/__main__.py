@@ -30,12 +30,11 @@ Limits = dict[str, Any]  # by the names of `KINDS`; and the commit after which s
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of text. `judge` returns the fault of one, or "". With `percent` the limit is a share."""
+    """A kind of text. `judge` returns the fault of one, or ""."""
 
     files: tuple[str, ...]
     read: Callable[[str, str], Iterator[Text]]
     judge: Callable[[str], str]
-    percent: bool = False
 
 
 @dataclass(slots=True)
@@ -50,10 +49,6 @@ class Count:
         self.texts += 1
         if reason:
             self.bad.append((text, reason))
-
-    def value(self, *, percent: bool) -> float:
-        """The figure that the limit bounds; a share is in percent, rounded up to a tenth."""
-        return -(-1000 * len(self.bad) // max(self.texts, 1)) / 10 if percent else len(self.bad)
 
 
 def odd(text: str) -> str:
@@ -82,13 +77,13 @@ KINDS = {
     "docstrings": Kind(_PYTHON, texts.docstrings, odd),
     "messages": Kind(_PYTHON, texts.messages, odd),
     "comments": Kind(_PYTHON, texts.comments, odd),
-    "functions": Kind(_PYTHON, texts.long_functions, uncommented, percent=True),
+    "functions": Kind(_PYTHON, texts.long_functions, uncommented),
     "templates": Kind(("packages/*/src/**/*.html",), texts.template_texts, odd),
     "pages": Kind(("*.md", "docs/**/*.md"), texts.sentences, odd),
-    "long in tutorial": Kind(("*.md", "docs/tutorial/*.md"), texts.sentences, long, percent=True),
-    "long in howto": Kind(("docs/howto/*.md",), texts.sentences, long, percent=True),
-    "long in explanation": Kind(("docs/explanation/*.md",), texts.sentences, long, percent=True),
-    "long in design": Kind(("docs/design/*.md",), texts.sentences, long, percent=True),
+    "long in tutorial": Kind(("*.md", "docs/tutorial/*.md"), texts.sentences, long),
+    "long in howto": Kind(("docs/howto/*.md",), texts.sentences, long),
+    "long in explanation": Kind(("docs/explanation/*.md",), texts.sentences, long),
+    "long in design": Kind(("docs/design/*.md",), texts.sentences, long),
     "commits": Kind((), texts.docstrings, subject),  # read from git
 }
 
@@ -140,13 +135,13 @@ def main() -> int:
 
 def _compare(counts: dict[str, Count], limits: Limits) -> int:
     """Print each count with its limit; lower the limits when all counts are within them."""
-    values = {name: counted.value(percent=KINDS[name].percent) for name, counted in counts.items()}
+    values = {name: len(counted.bad) for name, counted in counts.items()}
     for name, value in values.items():
-        unit = " %" if KINDS[name].percent else ""
-        print(f"{name:20}{value:>7g}{unit:2} of {counts[name].texts:5}, limit {limits[name]:g}{unit}")
+        share = 100 * value / max(counts[name].texts, 1)
+        print(f"{name:20}{value:>6} of {counts[name].texts:5} ({share:.1f} %), limit {limits[name]}")
     exceeded, lower = judge(values, limits)
     for name in exceeded:
-        print(f"\n{name}: {values[name]:g}, at most {limits[name]:g}. Write the new ones in plain words:")
+        print(f"\n{name}: {values[name]}, at most {limits[name]}. Write the new ones in plain words:")
         print(f"  .venv/bin/python -m moorage_testing.wording --list '{name}'")
     if lower != limits:
         LIMITS.write_text(json.dumps(lower, indent=2) + "\n")
@@ -154,7 +149,7 @@ def _compare(counts: dict[str, Count], limits: Limits) -> int:
     return 1 if exceeded else 0
 
 
-def judge(values: dict[str, float], limits: Limits) -> tuple[list[str], Limits]:
+def judge(values: dict[str, int], limits: Limits) -> tuple[list[str], Limits]:
     """Names of values above their limits, and the new limits: lower when all values are within them."""
     exceeded = [name for name, value in values.items() if value > limits[name]]
     return exceeded, limits if exceeded else {**limits, **values}
