@@ -1,1 +1,1 @@
-"""For tests: a fixed clock, waiting, free ports, and the plugin of pytest that all our suites use."""
+"""For tests: a fixed clock, objects of Kubernetes, waiting, free ports, and the pytest plugin of all suites."""
