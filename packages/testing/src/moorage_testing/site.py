@@ -18,6 +18,7 @@ from moorage_kube.clock import rfc3339
 from moorage_kube.resources import JOBS, NODES, PODS, Obj
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.htmlpage import Page
 
 T = TypeVar("T")
 
@@ -40,6 +41,10 @@ class Answer:
     @property
     def text(self) -> str:
         return self.body.decode()
+
+    @property
+    def page(self) -> Page:
+        return Page(self.text)
 
 
 class Site:

@@ -44,11 +44,10 @@ FORM = {"name": "images", "namespace": "team", "url": "s3://bucket/images", "siz
 
 
 async def test_a_dataset_is_checked_and_then_created_once_by_a_form(ada):
-    assert "New dataset" in (await ada.get("/datasets/new")).text
+    assert (await ada.get("/datasets/new")).page.heading == "New dataset"
     checked = await ada.post("/datasets/new", **FORM, unpack="yes", do="check")
-    assert checked.status == 200
     line = "moor dataset create images -n team --source s3://bucket/images --size 100Gi --unpack"
-    assert line in checked.text
+    assert (checked.status, checked.page.element("#line").text) == (200, line)
     assert (await ada.api.list(DATASETS)).items == []
     first = await ada.post("/datasets/new", **FORM, readers="vision, audio")
     again = await ada.post("/datasets/new", **FORM, readers="vision, audio")
@@ -63,18 +62,18 @@ async def test_a_dataset_is_checked_and_then_created_once_by_a_form(ada):
 
 
 @pytest.mark.parametrize(
-    ("form", "name", "says"),
+    ("form", "name", "problem"),
     [
-        ({"name": "Images"}, "name", "Invalid name"),
-        ({"url": "volume:"}, "url", "ource.url"),
-        ({"size": "0"}, "size", "must be more than zero"),
+        ({"name": "Images"}, "name",
+         "Invalid name 'Images': use at most 63 of a-z, 0-9 and '-', with a letter or digit at both ends."),
+        ({"url": "volume:"}, "url",
+         "Source.url: 'volume:' must be volume:NAME or volume:NAME/FOLDER, without .. in it."),
+        ({"size": "0"}, "size", "Size: '0' must be more than zero."),
     ],
-)
-async def test_what_is_wrong_stands_beside_its_field(ada, form, name, says):
+)  # fmt: skip
+async def test_what_is_wrong_stands_beside_its_field(ada, form, name, problem):
     page = await ada.post("/datasets/new", **(FORM | form))
-    assert page.status == 422
-    said = page.text.partition(f'id="p-{name}">')[2].partition("</small>")[0]
-    assert says in said
+    assert (page.status, page.page.problem_at(name)) == (422, problem)
     assert (await ada.api.list(DATASETS)).items == []
 
 
@@ -85,25 +84,24 @@ async def test_a_dataset_has_a_page_with_its_progress_and_its_users(ada):
     ada.api.put(DATASETS, obj | {"status": status})
     ada.site.run("train", namespace="team")
     await ada.site.until(lambda: ada.site.service.cluster.jobs_of_run("team", "train"))
-    page = (await ada.get("/datasets/team/images")).text
-    assert "512 of 1Ki, 2 files" in page
-    assert "50 %" in page
-    assert '<a href="/jobs/team/train">train</a>' in page
-    assert '<a class="place" href="/jobs?whose=all&amp;namespace=lab">lab</a>, ended' in page
-    listed = (await ada.get("/datasets")).text
-    assert '<a href="/jobs/team/train">train</a>' in listed
-    assert 'href="/datasets/team/images"' in (await ada.get("/datasets")).text
+    page, used = (await ada.get("/datasets/team/images")).page, ("train", "/jobs/team/train")
+    assert page.texts(".part") == ["512 of 1Ki, 2 files · 50 %"]
+    assert page.texts(".uses li") == ["train team", "old lab, ended"]
+    places = [(name, f"/jobs?whose=all&namespace={name}") for name in ("team", "lab")]
+    assert page.links(".uses") == [used, *places]
+    assert {used, ("images", "/datasets/team/images")} <= set((await ada.get("/datasets")).page.links("tbody"))
 
 
 async def test_a_failed_dataset_is_filled_again_and_shared_by_buttons(ada):
     obj = make_dataset("images", "team", url="s3://b/x")
     ada.api.put(DATASETS, obj | {"status": {"phase": "Failed"}})
-    assert "Fill again" in (await ada.get("/datasets/team/images")).text
+    assert "Fill again" in (await ada.get("/datasets/team/images")).page.buttons()
     filled = await ada.post("/datasets/team/images/fill")
     assert filled.headers["location"] == "/datasets/team/images?done=filling&what=team%2Fimages"
     assert (await ada.post("/datasets/team/images/share", readers="vision")).status == 303
     assert (await ada.api.get(DATASETS, "images", "team"))["spec"]["readers"] == ["vision"]
     ada.api.put(DATASETS, obj | {"status": {"phase": "Ready"}})
     refused = await ada.post("/datasets/team/images/fill")
-    assert (refused.status, "is ready and cannot change any more" in refused.text) == (409, True)
+    note = "Dataset 'images' is ready and cannot change any more. Create another one: moor dataset create."
+    assert (refused.status, refused.page.note) == (409, note)
     assert (await ada.get("/datasets/team/none")).status == 404

@@ -68,32 +68,33 @@ async def test_a_workspace_is_created_listed_stopped_and_deleted_by_forms(ada):
     assert (created.status, created.headers["location"]) == (303, "/workspaces?done=created&what=team%2Flab")
     spec = (await ada.api.get(WORKSPACES, "lab", "team"))["spec"]
     assert (spec["type"], spec["running"], spec["resources"]) == ("jupyterlab", True, {"cpu": "2"})
-    page = await ada.get("/workspaces?done=created&what=team%2Flab")
-    assert "team/lab is created." in page.text
-    assert 'action="/workspaces/team/lab/stop"' in page.text
+    page = (await ada.get("/workspaces?done=created&what=team%2Flab")).page
+    assert (page.notes, page.form("/workspaces/team/lab/stop")) == (["team/lab is created."], {})
     assert (await ada.post("/workspaces/team/lab/stop")).status == 303
-    assert 'action="/workspaces/team/lab/start"' in (await ada.get("/workspaces/live")).text
-    assert "Delete workspace lab?" in (await ada.get("/workspaces/team/lab/delete")).text
+    assert (await ada.get("/workspaces/live")).page.form("/workspaces/team/lab/start") == {}
+    assert (await ada.get("/workspaces/team/lab/delete")).page.heading == "Delete workspace lab?"
     assert (await ada.post("/workspaces/team/lab/delete")).status == 303
     assert (await ada.api.list(WORKSPACES)).items == []
 
 
 @pytest.mark.parametrize(
-    ("form", "says"),
+    ("form", "note"),
     [
-        ({"name": "Lab"}, "nvalid name"),
-        ({"cpu": "much"}, "must be a quantity above zero"),
-        ({"gpus": "many"}, "GPUs"),
-        ({"kind": "jupiterlab"}, "did you mean jupyterlab?"),
-        ({"namespace": "../x"}, "regex"),
+        ({"name": "Lab"},
+         "Invalid name 'Lab': use at most 63 of a-z, 0-9 and '-', with a letter or digit at both ends."),
+        ({"cpu": "much"}, "Resources.cpu: must be a quantity above zero, such as 500m, 2 or 8Gi."),
+        ({"gpus": "many"}, "GPUs must be a whole number from 0 to 9999, not 'many'."),
+        ({"kind": "jupiterlab"},
+         "Type: 'jupiterlab' must be one of codeserver, jupyterlab (did you mean jupyterlab?)."),
+        ({"namespace": "../x"}, "Expected str matching regex '^[a-z0-9]([-a-z0-9]*[a-z0-9])?$'."),
     ],
-)
-async def test_a_wrong_workspace_is_told_on_the_form_which_keeps_what_was_typed(ada, form, says):
-    answer = await ada.post(
-        "/workspaces", **({"name": "lab", "namespace": "team", "kind": "jupyterlab", "memory": "3Gi"} | form)
-    )
-    assert (answer.status, says in answer.text) == (422, True)
-    assert 'value="3Gi"' in answer.text
+)  # fmt: skip
+async def test_a_wrong_workspace_is_told_on_the_form_which_keeps_what_was_typed(ada, form, note):
+    form = {"name": "lab", "namespace": "team", "kind": "jupyterlab", "memory": "3Gi"} | form
+    answer = await ada.post("/workspaces", **form)
+    assert (answer.status, answer.page.note) == (422, note)
+    kept = answer.page.form("/workspaces")
+    assert all(kept[name] == form[name] for name in ("name", "memory", "cpu", "gpus") if name in form)
     assert (await ada.api.list(WORKSPACES)).items == []
 
 
@@ -108,25 +109,28 @@ async def test_a_workspace_that_does_not_start_has_a_page_with_its_log(ada):
     waiting = {"reason": "Crashes", "message": "its application ended with exit code 1"}
     status = {"phase": "Failed", "waitingFor": waiting, "pod": "ws-lab-x", "node": "n1", "home": "lab-home"}
     ada.api.put(WORKSPACES, WORKSPACE | {"status": status})
-    listed = (await ada.get("/workspaces")).text
-    assert 'href="/workspaces/team/lab"' in listed
-    assert 'href="/workspaces/team/lab#log"' in listed
+    listed = (await ada.get("/workspaces")).page.links()
+    assert {("lab", "/workspaces/team/lab"), ("Log of lab", "/workspaces/team/lab#log")} <= set(listed)
     page = await ada.get("/workspaces/team/lab")
     assert page.status == 200
-    assert "Its application ended with exit code 1" in page.text
-    assert "No module named &#x27;jupyter&#x27; &lt;here&gt;" in page.text
-    for href in ("/nodes/n1", "/volumes/team/lab-home", "/workspaces/team/lab/delete"):
-        assert f'href="{href}"' in page.text
-    assert "Failed" in (await ada.get("/workspaces/team/lab/live")).text
-    assert "Traceback" in (await ada.get("/workspaces/team/lab/log")).text
+    assert page.page.texts("main .note") == ["Its application ended with exit code 1"]
+    escaped = "No module named &#x27;jupyter&#x27; &lt;here&gt;"
+    assert escaped in page.text
+    assert page.page.links("#live-workspace") == [
+        ("Delete lab", "/workspaces/team/lab/delete"), ("n1", "/nodes/n1"), ("lab-home", "/volumes/team/lab-home"),
+    ]  # fmt: skip
+    assert (await ada.get("/workspaces/team/lab/live")).page.texts(".pill") == ["Failed"]
+    assert (await ada.get("/workspaces/team/lab/log")).text == f"Traceback\n{escaped}\n"
     assert (await ada.get("/workspaces/team/none")).status == 404
 
 
 async def test_the_types_of_workspaces_are_listed_with_what_they_give(ada):
-    page = (await ada.get("/workspaces")).text
-    assert "Types of workspaces" in page
-    assert "JupyterLab: notebooks, a terminal and your files" in page
-    assert "quay.io/jupyter/base-notebook:2025-08-25" in page
+    caption = "Types of workspaces with a description and the program or image"
+    assert [tuple(row.values()) for row in (await ada.get("/workspaces")).page.rows(caption)] == [
+        ("codeserver", "code-server: Visual Studio Code in the browser", "codercom/code-server:4.104.2"),
+        ("jupyterlab", "JupyterLab: notebooks, a terminal and your files",
+         "quay.io/jupyter/base-notebook:2025-08-25"),
+    ]  # fmt: skip
 
 
 def test_a_type_of_an_administrator_is_said_to_be_one():
@@ -143,7 +147,8 @@ def test_a_type_of_an_administrator_is_said_to_be_one():
 async def test_a_workspace_opens_by_the_platforms_login_or_by_its_token(ada):
     ada.api.put(WORKSPACES, WORKSPACE)
     none = await ada.get("/workspaces/team/lab/open")
-    assert (none.status, "has no address" in none.text) == (409, True)
+    why = "Workspace 'lab' has no address: this platform has no domain for workspaces."
+    assert (none.status, none.page.note) == (409, why)
     status = {"url": "https://lab.apps.test/lab", "access": "token", "secret": "ws-lab"}
     ada.api.put(WORKSPACES, WORKSPACE | {"status": status})
     ada.api.put(SECRETS, {"metadata": {"name": "ws-lab", "namespace": "team"}, "data": {"token": "c2VjcmV0"}})
@@ -211,18 +216,22 @@ async def test_a_volume_is_created_resized_and_deleted_by_forms(ada):
     form = {"name": "data", "namespace": "team", "size": "1Gi", "storageClass": "disks"}
     assert (await ada.post("/volumes", **form)).status == 303
     taken = await ada.post("/volumes", **form)
-    assert (taken.status, "is taken" in taken.text) == (409, True)
-    assert 'value="1Gi"' in (await ada.get("/volumes/team/data/resize")).text
+    assert taken.status == 409
+    assert taken.page.note.startswith("The name 'data' is taken: another volume in namespace team has it.")
+    assert (await ada.get("/volumes/team/data/resize")).page.form("/volumes/team/data/resize") == {"size": "1Gi"}
     assert (await ada.post("/volumes/team/data/resize", size="2Gi")).status == 303
     smaller = await ada.post("/volumes/team/data/resize", size="1Gi")
-    assert (smaller.status, "smaller" in smaller.text) == (409, True)
-    page = (await ada.get("/volumes")).text
-    assert "2Gi" in page
-    assert "<option>disks</option>" in page
+    assert smaller.status == 409
+    assert smaller.page.note.startswith("Cannot make volume 'data' smaller: it has 2Gi, 1Gi was asked for.")
+    page = (await ada.get("/volumes")).page
+    assert [row["Size"] for row in page.rows("Volumes with their use and actions")] == ["2Gi"]
+    assert page.texts("#f-storageClass option") == ["the cluster's own", "disks"]
     ada.api.put(PODS, a_pod("data"))
-    assert "In use by train: they break." in (await ada.get("/volumes/team/data/delete")).text
+    question = (await ada.get("/volumes/team/data/delete")).page.texts(".ask p")
+    assert question[:2] == ["It is in namespace team. All that is on it is lost.", "In use by train: they break."]
     refused = await ada.post("/volumes/team/data/delete")
-    assert (refused.status, "is in use by train" in refused.text) == (409, True)
+    assert refused.status == 409
+    assert refused.page.note.startswith("Volume 'data' is in use by train. Cancel those first,")
     assert (await ada.post("/volumes/team/data/delete", force="yes")).status == 303
     assert (await ada.api.list(PVCS)).items == (await ada.api.list(PODS)).items == []
 
@@ -231,27 +240,29 @@ async def test_a_dataset_that_another_namespace_shares_is_listed_and_not_deleted
     ada.api.readers.discard(("ada", None))
     labels = {DATASET_OF_LABEL: "vision", "moorage.dev/dataset": "scans"}
     ada.api.put(PVCS, {"metadata": {"namespace": "team", "name": "c", "labels": labels}, "spec": {}})
-    page = (await ada.get("/datasets")).text
-    assert "scans" in page
-    assert "shared by namespace vision" in page
-    assert "/datasets/vision/scans/delete" not in page
+    page = (await ada.get("/datasets")).page
+    [row] = page.rows("Datasets with their progress and readers")
+    assert (row["Dataset"], row["Filled"]) == ("scans vision", "shared by namespace vision")
+    assert page.links("tbody") == [("vision", "/jobs?whose=all&namespace=vision")]
 
 
 async def test_a_dataset_is_listed_and_deleted_by_forms(ada):
     obj = make_dataset("photos", "team", url="s3://b/x")
     ada.api.put(DATASETS, obj | {"status": {"phase": "Ready", "files": 3, "bytes": 2048}})
-    assert "2Ki, 3 files" in (await ada.get("/datasets")).text
+    [row] = (await ada.get("/datasets")).page.rows("Datasets with their progress and readers")
+    assert (row["Filled"], row["Actions"]) == ("2Ki, 3 files from s3://b/x", "Delete photos")
     ada.api.put(PODS, a_pod("dataset-photos"))
     refused = await ada.post("/datasets/team/photos/delete")
-    assert (refused.status, "is in use by train" in refused.text) == (409, True)
+    assert (refused.status, refused.page.note.partition(".")[0]) == (409, "Dataset 'photos' is in use by train")
     assert (await ada.post("/datasets/team/photos/delete", force="yes")).status == 303
     assert (await ada.api.list(DATASETS)).items == (await ada.api.list(PODS)).items == []
 
 
 async def test_what_is_missing_is_told_by_a_page(ada):
-    for path in ("/workspaces/team/x/delete", "/volumes/team/x/delete", "/datasets/team/x/delete"):
-        answer = await ada.get(path)
-        assert (answer.status, "not found in namespace team" in answer.text) == (404, True)
+    for kind in ("workspace", "volume", "dataset"):
+        answer = await ada.get(f"/{kind}s/team/x/delete")
+        why = f"{kind.capitalize()} 'x' not found in namespace team."
+        assert (answer.status, answer.page.note) == (404, why)
         assert answer.headers["content-type"].startswith("text/html")
 
 
@@ -259,6 +270,6 @@ async def test_a_run_is_cancelled_and_then_deleted_by_forms(ada):
     ada.site.node("n1")
     ada.site.run("train", node="n1", namespace="team")
     await ada.site.until(lambda: ada.site.service.cluster.jobs_of_run("team", "train"))
-    assert "Cancel run train?" in (await ada.get("/jobs/team/train/cancel")).text
+    assert (await ada.get("/jobs/team/train/cancel")).page.heading == "Cancel run train?"
     answer = await ada.post("/jobs/team/train/cancel")
     assert answer.headers["location"] == "/jobs/team/train?done=cancelled&what=team%2Ftrain"

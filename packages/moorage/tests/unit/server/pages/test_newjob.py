@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import re
 from urllib.parse import urlencode
 
 import pytest
@@ -50,21 +48,19 @@ async def ada(site):
         yield Browser(site)
 
 
-def problem_at(text, name):
-    """What is said beside an input."""
-    said = re.search(rf'<small class="wrong" id="p-{name}">(.*?)</small>', text, re.DOTALL)
-    return html.unescape(said[1]) if said else None
-
-
 async def test_the_form_says_what_is_free_and_what_an_empty_field_means(ada):
     ada.api.put(PVCS, {"metadata": {"name": "data", "namespace": "team"}, "spec": {}})
-    page = await ada.get("/jobs/new")
-    assert page.status == 200
-    assert "2 of 2 are free, at most 2 on one node." in page.text
-    assert "a100: 2 of 2 free, 2 on one node" in page.text
-    assert "2Gi if empty (the default)" in page.text
-    assert "There are data." in page.text
-    assert '<option value="team"' in page.text
+    answer = await ada.get("/jobs/new")
+    assert answer.status == 200
+    assert [answer.page.texts(selector) for selector in (
+        "#h-gpus", "#f-gpuType option", "#h-memory", "#h-volumes", "#f-namespace option",
+    )] == [
+        ["2 of 2 are free, at most 2 on one node."],
+        ["any", "a100: 2 of 2 free, 2 on one node"],
+        ["Its limit, such as 8Gi; 2Gi if empty (the default)."],
+        ["NAME:/PATH or NAME:/PATH:ro, one on each line. There are data."],
+        ["team"],
+    ]  # fmt: skip
 
 
 async def test_a_check_says_where_it_would_start_and_shows_the_command_and_creates_nothing(ada):
@@ -75,12 +71,11 @@ async def test_a_check_says_where_it_would_start_and_shows_the_command_and_creat
         "image": "python:3.12",
         "gpus": "1",
     }
-    page = await ada.post("/jobs/new", **form, do="check")
-    assert page.status == 200
-    assert "Run team/train would start now, on n1." in page.text
-    line = "moor run -n team --name train --gpus 1 --image python:3.12 -- python train.py"
-    assert line in page.text
-    assert ">python train.py</textarea>" in page.text
+    answer = await ada.post("/jobs/new", **form, do="check")
+    page, line = answer.page, "moor run -n team --name train --gpus 1 --image python:3.12 -- python train.py"
+    assert (answer.status, page.element("#line").text) == (200, line)
+    assert page.texts("#verdict p") == ["Run team/train would start now, on n1."]
+    assert form.items() <= page.form("/jobs/new").items()
     assert (await ada.jobs()).items == []
 
 
@@ -89,7 +84,7 @@ async def test_a_check_says_why_it_would_wait(ada):
     await ada.site.until(lambda: ada.site.service.cluster.pods_of_run("lab", "other"))
     form = {"command": "python train.py", "namespace": "team", "name": "train", "image": "x", "gpus": "1"}
     page = await ada.post("/jobs/new", **form, do="check")
-    assert "Run team/train waits: needs 1 GPU; none is free" in page.text
+    assert page.page.texts("#verdict p")[0] == "Run team/train waits: needs 1 GPU; none is free."
 
 
 async def test_a_run_is_started_once_by_a_form_that_is_sent_twice(ada):
@@ -114,39 +109,43 @@ async def test_each_refusal_stands_beside_its_field_and_what_was_typed_stays(ada
         "retries": "3",
         "volumes": "data:/data",
     }
-    page = await ada.post("/jobs/new", **form)
-    assert page.status == 422
-    assert "4 fields need a change" in page.text
-    assert "nvalid run name 'Train'" in problem_at(page.text, "name")
-    assert "nvalid memory 'much'" in problem_at(page.text, "memory")
-    assert "nvalid time limit 'soon'" in problem_at(page.text, "time")
-    assert "olume 'data' not found in namespace team" in problem_at(page.text, "volumes")
-    assert '<details class="maker" id="more" open>' in page.text
-    assert 'value="much"' in page.text
+    answer = await ada.post("/jobs/new", **form)
+    page = answer.page
+    assert (answer.status, page.note) == (422, "4 fields need a change.")
+    assert {element.attributes["id"]: element.text.partition(":")[0] for element in page.all("small.wrong")} == {
+        "p-name": "Invalid run name 'Train'",
+        "p-memory": "Invalid memory 'much'",
+        "p-time": "Invalid time limit 'soon'",
+        "p-volumes": "Volume 'data' not found in namespace team; create it first",
+    }
+    assert page.element("#more").attributes.keys() >= {"open"}
+    assert form.items() <= page.form("/jobs/new").items()
     assert (await ada.jobs()).items == []
 
 
 @pytest.mark.parametrize(
     ("form", "name", "says"),
     [
-        ({"command": "  "}, "command", "No command given"),
-        ({"command": "python 'a"}, "command", "close each quotation mark"),
-        ({"gpus": "many"}, "gpus", "many"),
-        ({"env": "A"}, "env", "nvalid variable 'A': use NAME=VALUE"),
-        ({"labels": "vision"}, "labels", "nvalid label 'vision': use KEY=VALUE, one on each line"),
-        ({"labels": "moorage.dev/run=x"}, "labels", "abel 'moorage.dev/run' is reserved"),
+        ({"command": "  "}, "command", "No command given: write the command to run, such as python train.py."),
+        ({"command": "python 'a"}, "command", "Invalid command: no closing quotation; close each quotation mark."),
+        ({"gpus": "many"}, "gpus", "Number of GPUs must be a whole number from 0 to 2147483647, not 'many'."),
+        ({"env": "A"}, "env", "Invalid variable 'A': use NAME=VALUE, one on each line."),
+        ({"labels": "vision"}, "labels", "Invalid label 'vision': use KEY=VALUE, one on each line."),
+        ({"labels": "moorage.dev/run=x"}, "labels",
+         "Label 'moorage.dev/run' is reserved; use a key without a prefix, or one outside moorage.dev,"
+         " kubernetes.io, k8s.io."),
     ],
-)
+)  # fmt: skip
 async def test_what_cannot_be_read_is_told_beside_its_field(ada, form, name, says):
     page = await ada.post("/jobs/new", **({"command": "true", "namespace": "team", "image": "x"} | form))
-    assert page.status == 422
-    assert says in problem_at(page.text, name)
+    assert (page.status, page.page.problem_at(name)) == (422, says)
 
 
 async def test_a_run_has_the_labels_of_its_form(ada):
     form = {"command": "true", "namespace": "team", "image": "x", "labels": "project=vision\r\n\r\nstage=test\r\n"}
     check = await ada.post("/jobs/new", **form, do="check")
-    assert "--label project=vision --label stage=test -- true" in check.text
+    line = "moor run -n team --image x --label project=vision --label stage=test -- true"
+    assert check.page.element("#line").text == line
     await ada.post("/jobs/new", **form)
     [job] = (await ada.jobs()).items
     assert user_labels(labels_of(job)) == {"project": "vision", "stage": "test"}
@@ -154,10 +153,9 @@ async def test_a_run_has_the_labels_of_its_form(ada):
 
 async def test_run_again_fills_the_form_in(ada):
     ada.site.run("train", namespace="team", gpus=2)
-    page = (await ada.get("/jobs/new?from=team/train")).text
-    assert re.search(r'name="gpus" value="2"', page)
+    assert (await ada.get("/jobs/new?from=team/train")).page.form("/jobs/new")["gpus"] == "2"
     missing = await ada.get("/jobs/new?from=team/none")
-    assert (missing.status, "not found in namespace team" in missing.text) == (404, True)
+    assert (missing.status, missing.json["message"]) == (404, "run 'none' not found in namespace team")
 
 
 async def test_who_may_only_look_gets_no_form(site):
