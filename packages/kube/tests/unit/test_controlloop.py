@@ -14,6 +14,7 @@ from moorage_kube.errors import Conflict, ServerError
 from moorage_kube.informer import Informer, index_by_label
 from moorage_kube.meta import Key
 from moorage_kube.resources import CONFIGMAPS, NODES, PODS
+from moorage_kube.testing import builders
 from moorage_local.controllers.freshness import Freshness
 from moorage_local.informers import InformerSet
 
@@ -161,17 +162,8 @@ class OneList:
             yield await self.events.get()
 
 
-def an_object(name, version, *, uid=None, deleting=False, labels=None):
-    meta = {
-        "name": name,
-        "namespace": "lab",
-        "uid": uid or name,
-        "resourceVersion": version,
-        "labels": labels or {},
-    }
-    if deleting:
-        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return {"metadata": meta}
+def an_object(name, version, *, uid=None, **more):
+    return builders.an_object(PODS, name, uid=uid or name, resource_version=version, **more)
 
 
 async def until(test):

@@ -12,6 +12,7 @@ from moorage_kube.api import ObjList, WatchEvent
 from moorage_kube.errors import Expired, ServerError
 from moorage_kube.informer import Informer, index_by_controller, index_by_label, index_by_node, wait_synced
 from moorage_kube.resources import PODS
+from moorage_kube.testing import builders
 from moorage_kube.testing.examples import examples
 from moorage_kube.testing.waiting import soon
 
@@ -24,8 +25,7 @@ def anyio_backend():
 
 
 def a_pod(name, version, node="", **labels):
-    meta = {"name": name, "namespace": "lab", "uid": name, "resourceVersion": str(version), "labels": labels}
-    return {"metadata": meta, "spec": {"nodeName": node} if node else {}}
+    return builders.a_pod(name, uid=name, resource_version=version, node=node, labels=labels)
 
 
 class Server:

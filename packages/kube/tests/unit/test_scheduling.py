@@ -21,6 +21,7 @@ from moorage_kube.scheduling import (
     shortages,
     used_on,
 )
+from moorage_kube.testing import builders
 
 GIB = 2**30
 
@@ -121,20 +122,11 @@ def test_what_is_tolerated(toleration, taint, want):
 
 
 def a_pod(**spec):
-    return parse_pod({"metadata": {"name": "p", "namespace": "lab"}, "spec": spec})
+    return parse_pod(builders.a_pod(spec=spec))
 
 
-def a_node(*, labels=None, taints=(), cordoned=False, ready=True, **allocatable):
-    return parse_node(
-        {
-            "metadata": {"name": "n1", "labels": labels or {}},
-            "spec": {"taints": list(taints), "unschedulable": cordoned},
-            "status": {
-                "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
-                "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "2", "nvidia.com/gpu": "2"} | allocatable,
-            },
-        }
-    )
+def a_node(**more):
+    return parse_node(builders.a_node(pods="2", gpus=2, **more))
 
 
 def affinity(*terms):

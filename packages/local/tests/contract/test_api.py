@@ -35,6 +35,7 @@ from moorage_kube.resources import (
     Obj,
     Resource,
 )
+from moorage_kube.testing import builders
 from moorage_local.testing.fakepods import FakePodApi
 
 pytestmark = pytest.mark.anyio
@@ -118,19 +119,11 @@ async def namespace(api: Api) -> AsyncIterator[str]:
 
 
 def a_configmap(name: str = "a", labels: dict[str, str] | None = None, **data: str) -> Obj:
-    meta: Obj = {"name": name}
-    if labels:
-        meta["labels"] = labels
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data}
+    return builders.an_object(CONFIGMAPS, name, namespace="", labels=labels, data=data)
 
 
 def a_pod(name: str) -> Obj:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"schedulerName": "nobody", "containers": [{"name": "main", "image": "localhost/host"}]},
-    }
+    return builders.a_pod(name, namespace="", image="localhost/host", spec={"schedulerName": "nobody"})
 
 
 def unique(prefix: str) -> str:

@@ -28,6 +28,7 @@ from moorage_kube.clock import SYSTEM, Clock, parse_rfc3339
 from moorage_kube.errors import BadRequest, NotFound
 from moorage_kube.meta import condition
 from moorage_kube.resources import CONFIGMAPS, LEASES, NODES, PODS, PVCS, PVS, SECRETS
+from moorage_kube.testing import builders
 from moorage_kube.testing.clock import FakeClock
 from moorage_kube.testing.pausing import pause
 from moorage_kube.testing.waiting import read_until, soon, until
@@ -139,11 +140,9 @@ class Lab:
 
 
 def a_pod(name: str, script: str, *, spec: Any = None, container: Any = None, meta: Any = None) -> dict[str, Any]:
-    one = {"name": "c", "image": "localhost/host", "command": ["sh", "-c", script]} | (container or {})
-    return {
-        "metadata": {"name": name, "namespace": "default"} | (meta or {}),
-        "spec": {"nodeName": "n1", "restartPolicy": "Never", "containers": [one]} | (spec or {}),
-    }
+    main = {"name": "c", "image": "localhost/host", "command": ["sh", "-c", script]} | (container or {})
+    spec = {"restartPolicy": "Never"} | (spec or {})
+    return builders.a_pod(name, namespace="default", node="n1", container=main, spec=spec, metadata=meta)
 
 
 def state(pod: Any, index: int = 0) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from moorage_kube.resources import EVENTS, JOBS, PODS, Obj
+from moorage_kube.testing import builders
 from moorage_kube.testing.waiting import until
 from moorage_local.apiserver.server import ApiServer
 from moorage_local.controllers.manager import ControllerManager
@@ -65,13 +66,7 @@ def tables(*roots: object) -> Counter[str]:
 
 
 def a_job(name: str) -> Obj:
-    container = {"name": "main", "image": "localhost/host", "command": ["true"]}
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
-    }
+    return builders.a_job(name, namespace="default", image="localhost/host", command=["true"])
 
 
 async def test_runs_that_come_and_go_leave_nothing_in_any_table(tmp_path: Path) -> None:

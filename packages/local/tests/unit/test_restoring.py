@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage_kube.testing import builders
 from moorage_local.nodeagent.podfolder import Admission, PodFolder
 from moorage_local.restoring import ADOPTED_ANNOTATION, BUMP, OWNER_ANNOTATION, Restored, pods_on_disk, restore
 from moorage_local.storage import Record
@@ -21,18 +22,11 @@ def a_record(key: str, uid: str, revision: int = 1) -> Record:
 
 
 def a_pod(name: str, uid: str, *, namespace: str = "default", owners: tuple[str, ...] = ()) -> dict[str, Any]:
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "uid": uid,
-            "creationTimestamp": "2026-11-21T12:00:00Z",
-            "resourceVersion": "77",
-            "ownerReferences": [{"kind": "Job", "name": f"job-{one}", "uid": one} for one in owners],
-        },
-        "spec": {"nodeName": "node-1", "containers": []},
-        "status": {"phase": "Pending"},
-    }
+    owned = {"ownerReferences": [{"kind": "Job", "name": f"job-{owner}", "uid": owner} for owner in owners]}
+    return builders.a_pod(
+        name, namespace=namespace, uid=uid, created="2026-11-21T12:00:00Z", resource_version=77, node="node-1",
+        phase="Pending", metadata=owned,
+    )  # fmt: skip
 
 
 COPY = [

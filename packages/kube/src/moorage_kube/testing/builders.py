@@ -44,6 +44,8 @@ class Meta(TypedDict, total=False):
     created: Time | None
     deleting: Time | bool
     finalizers: Iterable[str]
+    resource_version: int | str
+    generation: int
     metadata: Fields | None
 
 
@@ -70,6 +72,8 @@ def an_object(
     created: Time | None = None,
     deleting: Time | bool = False,
     finalizers: Iterable[str] = (),
+    resource_version: int | str = "",
+    generation: int | None = None,
     metadata: Fields | None = None,
     **fields: Any,
 ) -> Obj:
@@ -84,6 +88,8 @@ def an_object(
         creationTimestamp=time_of(created),
         deletionTimestamp=time_of(NOON if deleting is True else deleting or None),
         finalizers=list(finalizers),
+        resourceVersion=str(resource_version),
+        generation=generation,
     ) | dict(metadata or {})
     kind = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta}
     return kind | given(spec=spec, status=status) | fields
@@ -120,9 +126,8 @@ def a_pod(
     containers. `claims`: a volume for each, with the claim's name. `exit_code` or `finished`: the container has
     ended, and the default of `phase` is Succeeded or Failed.
     """
-    main = a_container(
-        image=image, command=command, requests=requests, limits=limits, gpus=gpus, **container or {}
-    )
+    given_main = {"image": image, "command": command, "requests": requests, "limits": limits, "gpus": gpus}
+    main = a_container(**given_main | dict(container or {}))
     if exit_code is not None or finished:
         phase = phase or ("Failed" if exit_code else "Succeeded")
         statuses = [a_container_status(main["name"], exit_code=exit_code or 0, started=started, finished=finished)]
@@ -146,7 +151,7 @@ def a_container(name: str = "main", *, gpus: int | str = 0, **fields: Any) -> Ob
     """A container; `requests` and `limits` of the `fields` become its resources, as `gpus` does."""
     limits = dict(fields.pop("limits", None) or {}) | ({GPU: str(gpus)} if gpus else {})
     resources = given(requests=fields.pop("requests", None), limits=limits)
-    fields["command"] = list(fields.get("command", ()))
+    fields["command"] = list(fields.get("command") or ())
     return given(**{"name": name, "resources": resources} | fields)
 
 
@@ -198,10 +203,10 @@ def a_node(
     status: Fields | None = None,
     **meta: Unpack[Meta],
 ) -> Obj:
-    """Node n1, ready, with 4 CPUs, 8Gi and 110 pods; an empty amount leaves that resource out.
+    """Node n1, ready, with 4 CPUs, 8Gi and 110 pods, and always with a spec.
 
-    `allocatable`: more resources. `capacity`: differences to `allocatable`; None leaves the field out. `gpu_type`:
-    the label nvidia.com/gpu.product.
+    An empty amount leaves that resource out. `allocatable`: more resources. `capacity`: differences to
+    `allocatable`; None leaves the field out. `gpu_type`: the label nvidia.com/gpu.product.
     """
     amounts = (
         given(cpu=cpu, memory=memory, pods=pods) | ({GPU: str(gpus)} if gpus else {}) | dict(allocatable or {})
@@ -213,7 +218,8 @@ def a_node(
         conditions=[*([] if ready is None else [a_condition("Ready", ready)]), *conditions],
     )
     meta["labels"] = ({PRODUCT: gpu_type} if gpu_type else {}) | dict(meta.get("labels") or {})
-    return an_object(NODES, name, spec=made | dict(spec or {}), status=state | dict(status or {}), **meta)
+    node = an_object(NODES, name, status=state | dict(status or {}), **meta)
+    return node | {"spec": made | dict(spec or {})}
 
 
 def a_job(
@@ -223,6 +229,7 @@ def a_job(
     end: str = "",
     reason: str = "",
     message: str = "",
+    started: Time | None = None,
     finished: Time | None = None,
     pod_labels: Fields | None = None,
     pod_annotations: Fields | None = None,
@@ -242,20 +249,44 @@ def a_job(
     The container is as in `a_pod`; `pod` is merged into the template's spec. The template's labels are
     `pod_labels`, else `labels`. `end`: type of a true condition, such as Complete or Failed, since `finished`.
     """
-    main = a_container(
-        image=image, command=command, requests=requests, limits=limits, gpus=gpus, **container or {}
-    )
+    given_main = {"image": image, "command": command, "requests": requests, "limits": limits, "gpus": gpus}
+    main = a_container(**given_main | dict(container or {}))
     labels = meta.get("labels") if pod_labels is None else pod_labels
     template = given(
         metadata=given(labels=dict(labels or {}), annotations=dict(pod_annotations or {})),
         spec={"restartPolicy": "Never", "containers": [main]} | dict(pod or {}),
     )
-    state: Obj = {}
+    state = given(startTime=time_of(started))
     if end:
-        state = {"conditions": [a_condition(end, reason=reason, message=message, since=finished)]}
+        state |= {"conditions": [a_condition(end, reason=reason, message=message, since=finished)]}
         state |= given(completionTime=time_of(finished if end == "Complete" else None))
     made = given(suspend=suspend, template=template) | dict(spec or {})
     return an_object(JOBS, name, spec=made, status=state | dict(status or {}), **meta)
+
+
+def a_deployment(
+    name: str = "web",
+    replicas: int | None = 1,
+    *,
+    resource: Resource = DEPLOYMENTS,
+    app: str = "x",
+    image: str = "",
+    container: Fields | None = None,
+    spec: Fields | None = None,
+    **meta: Any,
+) -> Obj:
+    """Deployment lab/web of one pod with the label app=x; `resource`: REPLICASETS or STATEFULSETS for those.
+
+    `meta`: as in `an_object`.
+    """
+    labels = {"app": app}
+    pods = {"containers": [a_container(**{"image": image} | dict(container or {}))]}
+    made = given(
+        replicas=replicas,
+        selector={"matchLabels": labels},
+        template={"metadata": {"labels": labels}, "spec": pods},
+    )
+    return an_object(resource, name, spec=made | dict(spec or {}), **meta)
 
 
 def an_owner(kind: str = "Job", name: str = "train", uid: str = "", *, api_version: str = "") -> Obj:

@@ -41,6 +41,7 @@ from moorage_kube.resources import (
     Obj,
     Resource,
 )
+from moorage_kube.testing import builders
 from moorage_local.apiserver.client import InProcessClient
 from moorage_local.apiserver.server import ApiServer
 from moorage_local.storage import MemoryStorage
@@ -51,15 +52,12 @@ NEW_EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 
 
 def a_pod(name: str = "p", *, labels: dict[str, str] | None = None, **spec: Any) -> Obj:
-    meta: Obj = {"name": name, "namespace": "default"}
-    if labels:
-        meta["labels"] = labels
-    return {"metadata": meta, "spec": {"containers": [{"name": "c", "image": "busybox:1"}], **spec}}
+    container = {"name": "c", "image": "busybox:1"}
+    return builders.a_pod(name, namespace="default", labels=labels, container=container, spec=spec)
 
 
 def a_job(name: str = "j", **spec: Any) -> Obj:
-    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "x"}]}}
-    return {"metadata": {"name": name, "namespace": "default"}, "spec": {"template": template, **spec}}
+    return builders.a_job(name, namespace="default", image="x", spec=spec)
 
 
 async def bind(api: InProcessClient, name: str = "p", node: str = "n") -> None:

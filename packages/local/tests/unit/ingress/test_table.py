@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from moorage_kube.resources import INGRESSES
+from moorage_kube.testing import builders
 from moorage_local.ingress.table import (
     INGRESS_CLASS,
     Observed,
@@ -26,18 +28,11 @@ def a_path(path: str, service: str, kind: str = "Prefix") -> dict[str, Any]:
 
 
 def an_ingress(
-    name: str = "i",
-    *,
-    rules: Any = (),
-    created: str = "2026-01-01T00:00:00Z",
-    namespace: str = "lab",
-    **spec: Any,
+    name: str = "i", *, rules: Any = (), created: str = "2026-01-01T00:00:00Z", namespace: str = "lab", **spec: Any
 ) -> Any:
     made = [{"host": host, "http": {"paths": paths}} for host, *paths in rules]
-    return {
-        "metadata": {"name": name, "namespace": namespace, "creationTimestamp": created},
-        "spec": {"ingressClassName": "moorage-local", "rules": made} | spec,
-    }
+    spec = {"ingressClassName": "moorage-local", "rules": made} | spec
+    return builders.an_object(INGRESSES, name, namespace=namespace, created=created, spec=spec)
 
 
 def a_service(name: str, *ports: Any) -> Any:

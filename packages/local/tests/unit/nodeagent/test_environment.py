@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from moorage_kube.testing import builders
 from moorage_local.nodeagent.environment import (
     TEXTS_MAX,
     ConfigError,
@@ -19,16 +20,10 @@ from moorage_local.nodeagent.environment import (
 
 
 def a_pod(**container: Any) -> dict[str, Any]:
-    return {
-        "metadata": {
-            "name": "p",
-            "namespace": "lab",
-            "uid": "u",
-            "labels": {"app": "x", "b": 'quo"te'},
-            "annotations": {"note": "n"},
-        },
-        "spec": {"nodeName": "n1", "serviceAccountName": "sa", "containers": [{"name": "c"} | container]},
-    }
+    return builders.a_pod(
+        uid="u", labels={"app": "x", "b": 'quo"te'}, annotations={"note": "n"}, node="n1",
+        container={"name": "c"} | container, spec={"serviceAccountName": "sa"},
+    )  # fmt: skip
 
 
 def env_of(*env: dict[str, Any], lookup: Any = None, **container: Any) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from moorage_kube.images import ImageRule
+from moorage_kube.testing import builders
 from moorage_local.nodeagent.environment import ConfigError
 from moorage_local.nodeagent.shim.volumes import translate
 from moorage_local.nodeagent.shimspec import (
@@ -28,10 +29,8 @@ PLACE = Place(
 
 def a_pod(annotations: Any = None, spec: Any = None, **container: Any) -> dict[str, Any]:
     main = {"name": "c", "image": "localhost/host", "command": ["run"]} | container
-    return {
-        "metadata": {"name": "p", "namespace": "lab", "uid": "u", "annotations": annotations or {}},
-        "spec": {"restartPolicy": "Never", "containers": [main]} | (spec or {}),
-    }
+    spec = {"restartPolicy": "Never"} | (spec or {})
+    return builders.a_pod(uid="u", annotations=annotations, container=main, spec=spec)
 
 
 def ordered(pod: Any, volumes: Any = None, gpu_indices: Any = (), place: Place = PLACE) -> Any:

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from moorage_kube.meta import Key
+from moorage_kube.testing import builders
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.nodeagent.stats import VolumeStats, folder_size, mounted, open_below
 
@@ -15,12 +16,7 @@ pytestmark = pytest.mark.anyio
 
 def a_pod(phase="Running"):
     volume = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
-    meta = {"name": "p", "namespace": "lab", "uid": "u"}
-    return {
-        "metadata": meta,
-        "spec": {"volumes": [volume, {"name": "e", "emptyDir": {}}]},
-        "status": {"phase": phase},
-    }
+    return builders.a_pod(uid="u", phase=phase, spec={"volumes": [volume, {"name": "e", "emptyDir": {}}]})
 
 
 def known(folder):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage_kube.meta import condition
+from moorage_kube.testing import builders
 from moorage_local.nodeagent.probes import Probe, Verdict, port_of, probes_of
 from moorage_local.nodeagent.status import (
     LOST_MESSAGE,
@@ -24,11 +25,8 @@ T0, T1 = "2026-11-21T11:00:00.250000Z", "2026-11-21T11:30:00.750000Z"
 
 
 def a_pod(status: Any = None, **spec: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": "p", "namespace": "lab", "uid": "u"},
-        "spec": {"containers": [{"name": "c", "image": "localhost/host"}]} | spec,
-        "status": status or {"phase": "Pending"},
-    }
+    container = {"name": "c", "image": "localhost/host"}
+    return builders.a_pod(uid="u", container=container, spec=spec, status=status or {"phase": "Pending"})
 
 
 def terminated(code: int, reason: str = "", **more: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from starlette.routing import Route
 
 from moorage_kube.errors import UsageError
 from moorage_kube.serving import serve
+from moorage_kube.testing import builders
 from moorage_local.scheduler.extenders import (
     Extender,
     ExtenderConfig,
@@ -28,19 +29,16 @@ from moorage_local.scheduler.extenders import (
     parse_go_duration,
 )
 from moorage_local.scheduler.preemption import Candidate
-from moorage_local.scheduler.snapshot import NodeState, Snapshot, parse_node_info, parse_pod_view
+from moorage_local.scheduler.snapshot import NodeState, Snapshot, parse_pod_view
+from moorage_local.testing.builders import a_node_state
 
 
 def a_pod(name: str = "p", **resources: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "namespace": "lab", "uid": f"uid-{name}"},
-        "spec": {"containers": [{"name": "c", "resources": resources}]},
-    }
+    return builders.a_pod(name, uid=f"uid-{name}", container={"resources": resources})
 
 
 def a_node(name: str, *pods: dict[str, Any]) -> NodeState:
-    obj = {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "4"}}}
-    return NodeState(info=parse_node_info(obj), obj=obj).with_pods(*map(parse_pod_view, pods))
+    return a_node_state(name, *map(parse_pod_view, pods))
 
 
 class Server:

@@ -20,40 +20,11 @@ from moorage_local.scheduler.snapshot import (
     parse_pod_view,
     parse_volume,
 )
+from moorage_local.testing.builders import a_node_state as a_node
+from moorage_local.testing.builders import a_pod_view as a_pod
+from moorage_local.testing.builders import a_snapshot
 
 ZONE = "topology.kubernetes.io/zone"
-
-
-def a_pod(name: str = "p", *, labels: dict[str, str] | None = None, status: Any = None, **spec: Any) -> PodView:
-    requests = {key: spec.pop(key) for key in ("cpu", "memory") if key in spec}
-    if "gpus" in spec:
-        requests["nvidia.com/gpu"] = spec.pop("gpus")
-    ports = [{"hostPort": port} for port in spec.pop("ports", ())]
-    return parse_pod_view(
-        {
-            "metadata": {"name": name, "namespace": "lab", "uid": f"uid-{name}", "labels": labels or {}},
-            "spec": {"containers": [{"name": "c", "resources": {"requests": requests}, "ports": ports}], **spec},
-            "status": status or {"phase": "Pending"},
-        }
-    )
-
-
-def a_node(
-    name: str, *pods: PodView, gpus: int = 2, labels: dict[str, str] | None = None, **more: Any
-) -> NodeState:
-    obj = {
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
-        "spec": more.pop("spec", {}),
-        "status": {
-            "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10", "nvidia.com/gpu": gpus, **more},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
-    return NodeState(info=parse_node_info(obj), obj=obj).with_pods(*pods)
-
-
-def a_snapshot(*nodes: NodeState, **more: Any) -> Snapshot:
-    return Snapshot(nodes={node.name: node for node in nodes}, **more)
 
 
 def judged(pod: PodView, snapshot: Snapshot) -> dict[str, tuple[Refusal, ...]]:

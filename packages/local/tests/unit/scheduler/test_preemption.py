@@ -18,41 +18,19 @@ from moorage_local.scheduler.preemption import (
     split_by_budget,
     why_not_eligible,
 )
-from moorage_local.scheduler.snapshot import Budget, NodeState, PodView, Snapshot, parse_node_info, parse_pod_view
+from moorage_local.scheduler.snapshot import Budget, NodeState, PodView, Snapshot
+from moorage_local.testing.builders import a_node_state, a_pod_view, a_snapshot
 
 SHORT = {"n": (Refusal("Insufficient nvidia.com/gpu", True),)}
 
 
-def a_pod(
-    name: str,
-    gpus: int = 1,
-    priority: int = 0,
-    *,
-    labels: dict[str, str] | None = None,
-    started: int = 0,
-    **more: Any,
-) -> PodView:
-    metadata = {"name": name, "namespace": "lab", "uid": name, "labels": labels or {}}
-    return parse_pod_view(
-        {
-            "metadata": metadata | more.pop("metadata", {}),
-            "spec": {
-                "containers": [{"name": "c", "resources": {"limits": {"nvidia.com/gpu": gpus}}}],
-                "priority": priority,
-                **more.pop("spec", {}),
-            },
-            "status": {"startTime": f"2026-11-21T12:{started:02}:00Z", **more.pop("status", {})},
-        }
-    )
+def a_pod(name: str, gpus: int = 1, priority: int = 0, *, started: int = 0, **more: Any) -> PodView:
+    status = {"startTime": f"2026-11-21T12:{started:02}:00Z"} | more.pop("status", {})
+    return a_pod_view(name, gpus=gpus, priority=priority, status=status, **more)
 
 
 def a_node(name: str, *pods: PodView, gpus: int = 4) -> NodeState:
-    obj = {"metadata": {"name": name}, "status": {"allocatable": {"pods": "20", "nvidia.com/gpu": gpus}}}
-    return NodeState(info=parse_node_info(obj)).with_pods(*pods)
-
-
-def a_snapshot(*nodes: NodeState, **more: Any) -> Snapshot:
-    return Snapshot(nodes={node.name: node for node in nodes}, **more)
+    return a_node_state(name, *pods, gpus=gpus)
 
 
 def candidates(pod: PodView, snapshot: Snapshot) -> tuple[list[Candidate], dict[str, tuple[Refusal, ...]]]:
@@ -157,7 +135,7 @@ def test_a_broken_budget_outweighs_a_low_priority():
 
 
 def test_who_may_not_preempt_does_not():
-    pod = a_pod("new", 2, 10, spec={"preemptionPolicy": "Never"})
+    pod = a_pod("new", 2, 10, preemptionPolicy="Never")
     assert why_not_eligible(pod, "", a_snapshot(), SHORT) == "not eligible due to preemptionPolicy=Never."
 
 

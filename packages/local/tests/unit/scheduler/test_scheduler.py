@@ -13,6 +13,7 @@ from moorage_kube.errors import ServerError
 from moorage_kube.informer import Informer, wait_synced
 from moorage_kube.meta import condition
 from moorage_kube.resources import NODES, PODS, PVCS, STORAGECLASSES, Obj, Resource
+from moorage_kube.testing import builders
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.scheduler.scheduler import Scheduler
 from moorage_local.testing.fakepods import FakePodApi
@@ -37,23 +38,13 @@ PATIENCE_SECONDS = 180.0
 
 
 def a_node(name: str, gpus: int = 2, **spec: Any) -> Obj:
-    return {
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
-        "spec": spec,
-        "status": {
-            "allocatable": {"cpu": "16", "memory": "64Gi", "pods": "110", "nvidia.com/gpu": str(gpus)},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
+    labels = {"kubernetes.io/hostname": name}
+    return builders.a_node(name, gpus=gpus, cpu="16", memory="64Gi", labels=labels, spec=spec)
 
 
 def a_pod(name: str, gpus: int = 1, *, minute: int = 0, **spec: Any) -> Obj:
-    resources = {"nvidia.com/gpu": str(gpus)}
-    return {
-        "metadata": {"name": name, "namespace": "lab", "creationTimestamp": f"2026-11-21T12:{minute:02}:00Z"},
-        "spec": {"containers": [{"name": "c", "resources": {"limits": resources}}], **spec},
-        "status": {"phase": "Pending"},
-    }
+    created = f"2026-11-21T12:{minute:02}:00Z"
+    return builders.a_pod(name, gpus=gpus, created=created, phase="Pending", spec=spec)
 
 
 class Recorded:

@@ -15,32 +15,12 @@ from moorage_local.scheduler.scores import (
     score_parts,
     total_scores,
 )
-from moorage_local.scheduler.snapshot import NodeState, PodView, Snapshot, parse_node_info, parse_pod_view
+from moorage_local.scheduler.snapshot import NodeState, PodView, Snapshot
+from moorage_local.testing.builders import a_node_state as a_node
+from moorage_local.testing.builders import a_pod_view as a_pod
 
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"
-
-
-def a_pod(name: str = "p", *, labels: dict[str, str] | None = None, owner: str = "", **spec: Any) -> PodView:
-    requests = {key: spec.pop(key) for key in ("cpu", "memory") if key in spec}
-    if "gpus" in spec:
-        requests["nvidia.com/gpu"] = spec.pop("gpus")
-    refs = [{"kind": "ReplicaSet", "name": owner, "uid": owner, "controller": True}] if owner else []
-    return parse_pod_view(
-        {
-            "metadata": {"name": name, "namespace": "lab", "labels": labels or {}, "ownerReferences": refs},
-            "spec": {"containers": [{"name": "c", "resources": {"requests": requests}}], **spec},
-        }
-    )
-
-
-def a_node(name: str, *pods: PodView, labels: dict[str, str] | None = None, **spec: Any) -> NodeState:
-    obj = {
-        "metadata": {"name": name, "labels": {HOST: name, **(labels or {})}},
-        "spec": spec,
-        "status": {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10", "nvidia.com/gpu": 2}},
-    }
-    return NodeState(info=parse_node_info(obj)).with_pods(*pods)
 
 
 def parts(pod: PodView, *nodes: NodeState) -> dict[str, dict[str, int]]:
@@ -79,7 +59,7 @@ def test_preferred_node_affinity_is_scaled_to_the_best_node():
 
 
 def test_soft_taints_are_avoided():
-    tainted = a_node("n", taints=[{"key": "x", "effect": "PreferNoSchedule"}])
+    tainted = a_node("n", spec={"taints": [{"key": "x", "effect": "PreferNoSchedule"}]})
     assert parts(a_pod(), tainted, a_node("m"))["TaintToleration"] == {"n": 0, "m": 100}
     tolerant = a_pod(tolerations=[{"operator": "Exists"}])
     assert parts(tolerant, tainted, a_node("m"))["TaintToleration"] == {"n": 100, "m": 100}

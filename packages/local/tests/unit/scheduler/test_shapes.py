@@ -4,16 +4,14 @@ from typing import Any
 
 import pytest
 
+from moorage_kube.testing import builders
 from moorage_local.scheduler.shapes import shape_of
 from moorage_local.scheduler.snapshot import parse_pod_view
 
 
 def a_shape(name: str = "p", *, by_labels: bool = False, labels: dict[str, str] | None = None, **spec: Any) -> Any:
-    container = {"name": "main", "command": [name], "resources": {"limits": {"cpu": "1"}}}
-    meta = {"name": name, "namespace": "lab", "labels": labels or {}}
-    return shape_of(
-        parse_pod_view({"metadata": meta, "spec": {"containers": [container], **spec}}), by_labels=by_labels
-    )
+    pod = builders.a_pod(name, labels=labels, command=[name], limits={"cpu": "1"}, spec=spec)
+    return shape_of(parse_pod_view(pod), by_labels=by_labels)
 
 
 def an_affinity(kind: str) -> dict[str, Any]:

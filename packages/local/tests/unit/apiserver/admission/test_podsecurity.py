@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from moorage_kube.errors import Forbidden, Invalid
 from moorage_kube.podsecurity import violations
 from moorage_kube.resources import DEPLOYMENTS, JOBS, NAMESPACES, PODS
+from moorage_kube.testing import builders
 from moorage_local.apiserver.auth.users import User
 from moorage_local.apiserver.pipeline.calls import Call
 from moorage_local.apiserver.server import ApiServer
@@ -185,7 +186,7 @@ async def a_namespace(api, **labels):
 
 
 def a_pod(spec):
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "lab"}, "spec": spec}
+    return builders.a_pod(spec=spec)
 
 
 @pytest.mark.parametrize(("spec", "want"), BASELINE[:4])

@@ -15,6 +15,7 @@ from moorage_kube.errors import AlreadyExists, Forbidden
 from moorage_kube.meta import Key
 from moorage_kube.quantity import parse_quantity
 from moorage_kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PODS, PVCS, SERVICES, Resource
+from moorage_kube.testing import builders
 from moorage_kube.testing.clock import FakeClock
 from moorage_kube.testing.waiting import until
 from moorage_local.apiserver.server import ApiServer
@@ -42,12 +43,7 @@ WIDGETS = Resource("example.org", "v1", "widgets", "Widget")
 
 
 def a_pod(name="a", cpu=None, phase="Pending", **spec):
-    resources = {"resources": {"requests": {"cpu": cpu}}} if cpu else {}
-    return {
-        "metadata": {"name": name, "namespace": "lab"},
-        "spec": {"containers": [{"name": "c", "image": "x"} | resources]} | spec,
-        "status": {"phase": phase},
-    }
+    return builders.a_pod(name, image="x", requests={"cpu": cpu} if cpu else None, phase=phase, spec=spec)
 
 
 def wants(cpu):

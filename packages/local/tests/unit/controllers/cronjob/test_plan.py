@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage_kube.clock import rfc3339
+from moorage_kube.testing import builders
+from moorage_local.controllers.catalogue import CRONJOBS
 from moorage_local.controllers.cronjob.plan import Observed, Plan, Schedule, ScheduleError, plan, started
 
 NOON = datetime(2026, 3, 5, 12, 0, 30, tzinfo=UTC)
@@ -19,31 +21,20 @@ MINUTE = timedelta(minutes=1)
 def a_cron(
     schedule: str = "* * * * *", *, last: datetime | None = None, active: Any = (), meta: Any = None, **spec: Any
 ) -> Any:
-    status: Any = {"active": list(active)} if active else {}
-    if last is not None:
-        status["lastScheduleTime"] = rfc3339(last)
-    return {
-        "metadata": {"name": "c", "namespace": "lab", "uid": "u", "creationTimestamp": "2026-03-05T11:59:45Z"}
-        | (meta or {}),
-        "spec": {
-            "schedule": schedule,
-            "concurrencyPolicy": "Allow",
-            "successfulJobsHistoryLimit": 3,
-            "failedJobsHistoryLimit": 1,
-            "jobTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"template": {}}},
-        }
-        | spec,
-        "status": status,
+    made = {
+        "schedule": schedule,
+        "concurrencyPolicy": "Allow",
+        "successfulJobsHistoryLimit": 3,
+        "failedJobsHistoryLimit": 1,
+        "jobTemplate": {"metadata": {"labels": {"a": "b"}}, "spec": {"template": {}}},
     }
+    status = builders.given(active=list(active), lastScheduleTime=builders.time_of(last))
+    cron = builders.an_object(CRONJOBS, "c", uid="u", created="2026-03-05T11:59:45Z", metadata=meta)
+    return cron | {"spec": made | spec, "status": status}
 
 
 def a_job(name: str, ended: str = "", *, at: datetime = NOON) -> Any:
-    status: Any = {"startTime": rfc3339(at)}
-    if ended:
-        status["conditions"] = [{"type": ended, "status": "True"}]
-        if ended == "Complete":
-            status["completionTime"] = rfc3339(at + MINUTE)
-    return {"metadata": {"name": name, "namespace": "lab", "uid": f"uid-{name}"}, "status": status}
+    return builders.a_job(name, uid=f"uid-{name}", started=at, end=ended, finished=at + MINUTE)
 
 
 def a_ref(name: str) -> Any:

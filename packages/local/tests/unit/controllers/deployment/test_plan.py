@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from moorage_kube.clock import rfc3339
 from moorage_kube.errors import UsageError
 from moorage_kube.meta import condition
+from moorage_kube.testing import builders
 from moorage_kube.testing.examples import examples
 from moorage_local.controllers.deployment.plan import (
     CreateSet,
@@ -38,15 +39,8 @@ def a_deployment(replicas=4, image="v1", surge="25%", unavailable="25%", *, stra
     chosen = {"type": strategy}
     if strategy == "RollingUpdate":
         chosen["rollingUpdate"] = {"maxSurge": surge, "maxUnavailable": unavailable}
-    template = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": [{"name": "main", "image": image}]}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "web", "namespace": "lab", "uid": "dep", "resourceVersion": "1", "generation": 1},
-        "spec": {"replicas": replicas, "strategy": chosen, "template": template}
-        | {"selector": {"matchLabels": {"app": "x"}}}
-        | spec,
-    }
+    made = builders.a_deployment("web", replicas, image=image, uid="dep", resource_version=1, generation=1)
+    return made | {"spec": made["spec"] | {"strategy": chosen} | spec}
 
 
 def a_set(image, size, available=None, *, revision=1, age=0, wanted=4, pods=None, maximum=None):

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage_kube.resources import SERVICES
+from moorage_kube.testing import builders
 from moorage_local.controllers.endpoints.plan import (
     Seen,
     SlicePlan,
@@ -21,24 +23,19 @@ NODES = {"n1": "", "n2": "east"}
 
 
 def a_service(**spec: Any) -> dict[str, Any]:
-    return {
-        "metadata": {"name": "web", "namespace": "lab", "uid": "s1", "labels": {"team": "x"}},
-        "spec": {"selector": {"app": "web"}, "clusterIP": "10.96.0.9", "ports": [{"port": 80}]} | spec,
-    }
+    spec = {"selector": {"app": "web"}, "clusterIP": "10.96.0.9", "ports": [{"port": 80}]} | spec
+    return builders.an_object(SERVICES, "web", uid="s1", labels={"team": "x"}, spec=spec)
 
 
 def a_pod(
     name: str, *, ready: bool = True, port: int = 8000, meta: Any = None, status: Any = None, **spec: Any
 ) -> dict[str, Any]:
-    container = {"name": "c", "ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}]}
-    address = f"127.64.1.{sum(map(ord, name)) % 200}"
-    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
-    running = {"phase": "Running", "podIPs": [{"ip": address}], "conditions": conditions}
-    return {
-        "metadata": {"name": name, "namespace": "lab", "uid": f"uid-{name}"} | (meta or {}),
-        "spec": {"nodeName": "n1", "containers": [container]} | spec,
-        "status": running | (status or {}),
-    }
+    container = {"ports": [{"name": "http", "containerPort": port, "protocol": "TCP"}]}
+    addresses = {"podIPs": [{"ip": f"127.64.1.{sum(map(ord, name)) % 200}"}]}
+    return builders.a_pod(
+        name, uid=f"uid-{name}", node="n1", phase="Running", ready=ready, container=container,
+        metadata=meta, spec=spec, status=addresses | (status or {}),
+    )  # fmt: skip
 
 
 def seen(*pods: Any, service: Any = None, slices: Any = ()) -> Seen:

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from moorage_kube.clock import rfc3339
+from moorage_kube.resources import PODS
+from moorage_kube.testing import builders
 from moorage_local.controllers import disruption
 from moorage_local.controllers.catalogue import KNOWN, Catalogue, resource_of_crd
 from moorage_local.controllers.garbage import leftovers, owners
@@ -26,12 +28,9 @@ from moorage_local.controllers.garbage.owners import (
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def an_object(name="x", *, refs=(), finalizers=(), deleting=False, blocks=True):
-    meta = {"name": name, "uid": name, "finalizers": list(finalizers)}
-    meta["ownerReferences"] = [{"uid": uid, "blockOwnerDeletion": blocks} for uid in refs]
-    if deleting:
-        meta["deletionTimestamp"] = rfc3339(NOON)
-    return {"metadata": meta}
+def an_object(name="x", *, refs=(), blocks=True, **more):
+    owners = {"ownerReferences": [{"uid": uid, "blockOwnerDeletion": blocks} for uid in refs]}
+    return builders.an_object(PODS, name, namespace="", uid=name, metadata=owners, **more)
 
 
 SOLID, ABSENT, WAITING = Owner.SOLID, Owner.ABSENT, Owner.WAITING
@@ -110,17 +109,10 @@ def test_what_happens_for_the_owners_sake(obj, states, dependents, want):
     assert owners.plan(owners.Observed(obj=obj, owners=states, dependents=dependents)) == want
 
 
-def a_pod(name, phase="Running", *, node="n1", deleting=False, age=0, finalizers=(), grace=30):
-    meta = {
-        "name": name,
-        "namespace": "lab",
-        "uid": name,
-        "finalizers": list(finalizers),
-        "creationTimestamp": rfc3339(NOON - timedelta(seconds=age)),
-    }
-    if deleting:
-        meta |= {"deletionTimestamp": rfc3339(NOON), "deletionGracePeriodSeconds": grace}
-    return {"metadata": meta, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase}}
+def a_pod(name, phase="Running", *, node="n1", deleting=False, age=0, grace=30, **more):
+    more["metadata"] = {"deletionGracePeriodSeconds": grace} if deleting else {}
+    more["created"] = NOON - timedelta(seconds=age)
+    return builders.a_pod(name, uid=name, phase=phase, node=node, deleting=deleting, **more)
 
 
 @pytest.mark.parametrize(

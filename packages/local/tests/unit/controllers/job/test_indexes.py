@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from moorage_kube.testing import builders
+from moorage_kube.testing.builders import a_condition, a_container_status
 from moorage_local.controllers.job.failure_policy import Verdict, judge
 from moorage_local.controllers.job.indexes import first_missing, format_indexes, named, parse_indexes
 
@@ -59,19 +61,12 @@ def test_the_first_missing_indexes_are_the_lowest(done, completions, count):
 
 
 def a_pod(*codes, conditions=(), init=()):
-    def container(name, code):
-        state = {"running": {}} if code is None else {"terminated": {"exitCode": code}}
-        return {"name": name, "state": state}
-
-    return {
-        "metadata": {"name": "p", "namespace": "lab"},
-        "status": {
-            "phase": "Failed",
-            "containerStatuses": [container(f"c{at}", code) for at, code in enumerate(codes)],
-            "initContainerStatuses": [container(f"i{at}", code) for at, code in enumerate(init)],
-            "conditions": [{"type": kind, "status": status} for kind, status in conditions],
-        },
-    }
+    statuses = [a_container_status(f"c{at}", exit_code=code) for at, code in enumerate(codes)]
+    first = [a_container_status(f"i{at}", exit_code=code) for at, code in enumerate(init)]
+    true = [a_condition(*condition) for condition in conditions]
+    return builders.a_pod(
+        phase="Failed", statuses=statuses, conditions=true, status={"initContainerStatuses": first}
+    )
 
 
 def codes(action, operator, *values, container=None):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from moorage_kube.clock import rfc3339
 from moorage_kube.meta import condition
+from moorage_kube.testing import builders
 from moorage_kube.testing.examples import examples
 from moorage_local.controllers.job.plan import (
     FINALIZER,
@@ -31,58 +32,22 @@ SECOND = timedelta(seconds=1)
 
 
 def a_job(status=None, *, deleting=False, **spec):
-    meta = {"name": "train", "namespace": "lab", "uid": "job-1", "resourceVersion": "7", "generation": 1}
-    if deleting:
-        meta["deletionTimestamp"] = rfc3339(NOON)
-    template = {
-        "metadata": {"labels": {"app": "x"}},
-        "spec": {"restartPolicy": "Never", "containers": [{"name": "main"}]},
-    }
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": meta,
-        "spec": {"template": template, "parallelism": 1, "completions": 1, "backoffLimit": 6} | spec,
-        "status": status or {},
-    }
+    return builders.a_job(
+        uid="job-1", resource_version=7, generation=1, pod_labels={"app": "x"}, deleting=deleting and NOON,
+        spec={"parallelism": 1, "completions": 1, "backoffLimit": 6} | spec,
+    ) | {"status": status or {}}  # fmt: skip
 
 
-def a_pod(
-    name,
-    phase="Running",
-    *,
-    deleting=False,
-    tracked=True,
-    index=None,
-    ended=NOON,
-    code=None,
-    conditions=(),
-    ready=False,
-):
-    meta = {
-        "name": name,
-        "namespace": "lab",
-        "uid": f"uid-{name}",
-        "resourceVersion": "1",
-        "creationTimestamp": rfc3339(NOON - 60 * SECOND),
-        "ownerReferences": [
-            {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job-1", "controller": True}
-        ],
-    }
-    if tracked:
-        meta["finalizers"] = [FINALIZER]
-    if deleting:
-        meta["deletionTimestamp"] = rfc3339(NOON)
-    if index is not None:
-        meta["annotations"] = {"batch.kubernetes.io/job-completion-index": str(index)}
-    status = {"phase": phase, "conditions": list(conditions)}
-    if ready:
-        status["conditions"].append({"type": "Ready", "status": "True"})
+def a_pod(name, phase="Running", *, deleting=False, tracked=True, index=None, ended=NOON, code=None, **more):
     if phase in ("Succeeded", "Failed"):
-        exit_code = code if code is not None else (0 if phase == "Succeeded" else 1)
-        ended = {"exitCode": exit_code, "finishedAt": rfc3339(ended)}
-        status["containerStatuses"] = [{"name": "main", "state": {"terminated": ended}}]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"nodeName": "n1"}, "status": status}
+        more |= {"finished": ended, "exit_code": int(phase == "Failed") if code is None else code}
+    if index is not None:
+        more["annotations"] = {"batch.kubernetes.io/job-completion-index": str(index)}
+    return builders.a_pod(
+        name, uid=f"uid-{name}", resource_version=1, created=NOON - 60 * SECOND, deleting=deleting and NOON,
+        owner=builders.an_owner("Job", "train", "job-1"), finalizers=[FINALIZER] if tracked else [],
+        node="n1", phase=phase, **more,
+    )  # fmt: skip
 
 
 def decide(job, *pods, now=NOON, backoff=None):

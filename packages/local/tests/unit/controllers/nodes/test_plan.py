@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage_kube.clock import rfc3339
+from moorage_kube.testing import builders
 from moorage_local.controllers.nodes.plan import (
     Observed,
     SetTaints,
@@ -26,26 +27,15 @@ NOT_READY, UNREACHABLE = "node.kubernetes.io/not-ready", "node.kubernetes.io/unr
 
 
 def a_node(ready="True", *, cordoned=False, taints=(), **conditions):
-    statuses = {
-        "Ready": ready,
-        "MemoryPressure": "False",
-        "DiskPressure": "False",
-        "PIDPressure": "False",
-    } | conditions
-    spec = {"unschedulable": True} if cordoned else {}
-    if taints:
-        spec["taints"] = list(taints)
-    return {
-        "metadata": {"name": "n1", "uid": "n", "resourceVersion": "1", "creationTimestamp": rfc3339(NOON)},
-        "spec": spec,
-        "status": {
-            "conditions": [
-                {"type": kind, "status": status, "lastTransitionTime": rfc3339(NOON)}
-                for kind, status in statuses.items()
-                if status is not None
-            ]
-        },
-    }
+    statuses = dict.fromkeys(("MemoryPressure", "DiskPressure", "PIDPressure"), "False") | conditions
+    return builders.a_node(
+        uid="n", resource_version=1, created=NOON, cordoned=cordoned, taints=taints, ready=None,
+        conditions=[
+            builders.a_condition(kind, status, since=NOON)
+            for kind, status in ({"Ready": ready} | statuses).items()
+            if status is not None
+        ],
+    )  # fmt: skip
 
 
 def decide(node, silent=0):
@@ -117,10 +107,7 @@ def test_a_taint_keeps_the_time_it_was_added():
 
 
 def a_pod(*tolerations, phase="Running", deleting=False):
-    meta = {"name": "p", "namespace": "lab"}
-    if deleting:
-        meta["deletionTimestamp"] = rfc3339(NOON)
-    return {"metadata": meta, "spec": {"tolerations": list(tolerations)}, "status": {"phase": phase}}
+    return builders.a_pod(tolerations=tolerations, phase=phase, deleting=deleting)
 
 
 def toleration(key=UNREACHABLE, seconds=None):

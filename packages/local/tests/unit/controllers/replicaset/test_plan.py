@@ -7,7 +7,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from moorage_kube.clock import rfc3339
+from moorage_kube.resources import REPLICASETS
 from moorage_kube.selectors import label_selector_of
+from moorage_kube.testing import builders
 from moorage_local.controllers.ownership import adoption, claims, release
 from moorage_local.controllers.pods import child_names, finished_at
 from moorage_local.controllers.replicaset.plan import CreatePod, DeletePod, Observed, WriteStatus, plan
@@ -16,45 +18,24 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def a_set(replicas=2, status=None, **spec):
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "metadata": {"name": "rs", "namespace": "lab", "uid": "rs-1", "resourceVersion": "5", "generation": 3},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {"app": "x"}},
-            "template": {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": []}},
-        }
-        | spec,
-        "status": status or {},
-    }
+    made = builders.a_deployment(
+        "rs", replicas, resource=REPLICASETS, uid="rs-1", resource_version=5, generation=3
+    )
+    return made | {"spec": made["spec"] | spec, "status": status or {}}
 
 
 def a_pod(
-    name, phase="Running", *, ready=None, age=0, node="n1", deleting=False, cost=None, labels=None, owner="rs-1"
+    name, phase="Running", *, ready=None, age=0, deleting=False, cost=None, labels=None, owner="rs-1", **more
 ):
-    meta = {
-        "name": name,
-        "namespace": "lab",
-        "uid": f"uid-{name}",
-        "labels": {"app": "x"} if labels is None else labels,
-        "creationTimestamp": rfc3339(NOON - timedelta(seconds=age)),
-    }
-    if owner:
-        meta["ownerReferences"] = [{"uid": owner, "kind": "ReplicaSet", "name": "rs", "controller": True}]
-    if deleting:
-        meta["deletionTimestamp"] = rfc3339(NOON)
-    if cost is not None:
-        meta["annotations"] = {"controller.kubernetes.io/pod-deletion-cost": str(cost)}
-    conditions = []
     if ready is not None:
-        since = rfc3339(NOON - timedelta(seconds=ready))
-        conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": since}]
-    return {
-        "metadata": meta,
-        "spec": {"nodeName": node} if node else {},
-        "status": {"phase": phase, "conditions": conditions},
-    }
+        more["conditions"] = [builders.a_condition("Ready", since=NOON - timedelta(seconds=ready))]
+    return builders.a_pod(
+        name, uid=f"uid-{name}", phase=phase, labels={"app": "x"} if labels is None else labels,
+        created=NOON - timedelta(seconds=age), deleting=deleting and NOON,
+        owner=builders.an_owner("ReplicaSet", "rs", owner) if owner else None,
+        annotations={} if cost is None else {"controller.kubernetes.io/pod-deletion-cost": str(cost)},
+        **{"node": "n1"} | more,
+    )  # fmt: skip
 
 
 def decide(replica_set, *pods):

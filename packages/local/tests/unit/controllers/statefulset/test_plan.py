@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from moorage_kube.clock import rfc3339
 from moorage_kube.meta import condition, is_deleting, labels_of
+from moorage_kube.resources import STATEFULSETS
+from moorage_kube.testing import builders
 from moorage_kube.testing.examples import examples
 from moorage_local.controllers.revisions import (
     HASH_LABEL,
@@ -47,14 +49,10 @@ def a_template(image="v1"):
 
 def a_set(replicas=3, image="v1", *, partition=0, **spec):
     rolling = {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "metadata": {"name": "web", "namespace": "lab", "uid": "set", "resourceVersion": "1", "generation": 1},
-        "spec": {"replicas": replicas, "serviceName": "peers", "template": a_template(image)}
-        | {"selector": {"matchLabels": {"app": "x"}}, "updateStrategy": rolling}
-        | spec,
-    }
+    spec = {"serviceName": "peers", "updateStrategy": rolling} | spec
+    return builders.a_deployment(
+        "web", replicas, resource=STATEFULSETS, image=image, uid="set", resource_version=1, generation=1, spec=spec
+    )
 
 
 class World:

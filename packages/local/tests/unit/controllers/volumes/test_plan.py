@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moorage_kube.errors import StorageError
+from moorage_kube.resources import PVCS, PVS, STORAGECLASSES
+from moorage_kube.testing import builders
 from moorage_kube.testing.examples import examples
 from moorage_local.controllers.volumes.controller import Folders, index_by_claim
 from moorage_local.controllers.volumes.plan import (
@@ -36,14 +38,11 @@ OURS = "localcluster.moorage.dev/folder"
 
 
 def a_class(name="local", *, default=True, provisioner=OURS, mode="Immediate", grow=True, policy="Delete"):
-    annotations = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
-    return {
-        "metadata": {"name": name, "annotations": annotations, "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "provisioner": provisioner,
-        "volumeBindingMode": mode,
-        "allowVolumeExpansion": grow,
-        "reclaimPolicy": policy,
-    }
+    return builders.an_object(
+        STORAGECLASSES, name, created="2026-01-01T00:00:00Z", provisioner=provisioner, volumeBindingMode=mode,
+        annotations={"storageclass.kubernetes.io/is-default-class": "true"} if default else {},
+        allowVolumeExpansion=grow, reclaimPolicy=policy,
+    )  # fmt: skip
 
 
 def a_claim(
@@ -57,56 +56,27 @@ def a_claim(
     uid="c1",
     **spec,
 ):
-    meta = {
-        "name": "data",
-        "namespace": "lab",
-        "uid": uid,
-        "resourceVersion": "1",
-        "finalizers": [CLAIM_FINALIZER],
-    }
-    meta["annotations"] = dict(annotations or {})
-    if deleting:
-        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     body = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}} | spec
     if storage_class is not None:
         body["storageClassName"] = storage_class
-    if volume:
-        body["volumeName"] = volume
-    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": meta, "spec": body} | (
-        {"status": {"phase": phase}} if phase else {}
-    )
+    return builders.an_object(
+        PVCS, "data", uid=uid, resource_version=1, finalizers=[CLAIM_FINALIZER], deleting=deleting,
+        metadata={"annotations": dict(annotations or {})}, status=builders.given(phase=phase),
+        spec=body | builders.given(volumeName=volume),
+    )  # fmt: skip
 
 
 def a_volume(
-    name="pv",
-    size="1Gi",
-    *,
-    storage_class="local",
-    ref=None,
-    phase="Available",
-    policy="Retain",
-    ours=False,
-    deleting=False,
-    modes=("ReadWriteOnce",),
-    labels=None,
-    **spec,
-):
-    meta = {"name": name, "uid": f"uid-{name}", "resourceVersion": "1", "finalizers": [VOLUME_FINALIZER]}
-    meta["annotations"] = {"pv.kubernetes.io/provisioned-by": OURS} if ours else {}
-    meta["labels"] = labels or {}
-    if deleting:
-        meta["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    name="pv", size="1Gi", *, storage_class="local", ref=None, phase="Available", policy="Retain", ours=False,
+    deleting=False, modes=("ReadWriteOnce",), labels=None, **spec,
+):  # fmt: skip
     body = {"capacity": {"storage": size}, "accessModes": list(modes), "hostPath": {"path": f"/v/{name}"}}
     body |= {"storageClassName": storage_class, "persistentVolumeReclaimPolicy": policy} | spec
-    if ref is not None:
-        body["claimRef"] = ref
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": meta,
-        "spec": body,
-        "status": {"phase": phase},
-    }
+    return builders.an_object(
+        PVS, name, uid=f"uid-{name}", resource_version=1, finalizers=[VOLUME_FINALIZER], labels=labels,
+        annotations={"pv.kubernetes.io/provisioned-by": OURS} if ours else {}, deleting=deleting,
+        spec=body | builders.given(claimRef=ref), status={"phase": phase},
+    )  # fmt: skip
 
 
 def ref_to(claim, **more):
@@ -115,10 +85,7 @@ def ref_to(claim, **more):
 
 
 def a_pod(phase="Running", *, gated=False, node=""):
-    spec = {"schedulingGates": [{"name": "wait"}]} if gated else {}
-    if node:
-        spec["nodeName"] = node
-    return {"metadata": {"name": "p", "namespace": "lab"}, "spec": spec, "status": {"phase": phase}}
+    return builders.a_pod(phase=phase, gates=["wait"] if gated else [], node=node)
 
 
 def decide(claim, *volumes, classes=(), pods=()):
