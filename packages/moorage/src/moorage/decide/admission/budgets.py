@@ -62,7 +62,7 @@ _SCHEDULES = {"Job": "CronJob", "Workflow": "CronWorkflow"}
 
 
 class _Beginning(Enum):
-    """Why a request is judged."""
+    """The reason why the budgets are checked for a request."""
 
     NEW = auto()  # work that begins
     POD = auto()  # a pod that a controller makes
@@ -109,9 +109,10 @@ def apply_budgets(draft: Draft) -> None:
 
 
 def asks_gpus(spec: Any, gpu_machines: Collection[str] = ()) -> bool:
-    """Whether GPUs are asked for anywhere in a spec.
+    """Whether any part of a spec requests GPUs.
 
-    By a resource, a field `gpus`, a machine that has some, or a claim of devices: they may be GPUs.
+    A spec can request them by a resource, a field `gpus` or a machine type with GPUs. A claim of devices
+    counts too: the devices may be GPUs.
     """
     if isinstance(spec, Mapping):
         return _names(spec, gpu_machines) or any(
@@ -131,7 +132,7 @@ def asks_gpus(spec: Any, gpu_machines: Collection[str] = ()) -> bool:
 
 
 def _patch_asks_gpus(text: str) -> bool:
-    """Whether a patch of a pod's spec, as JSON or YAML text, asks for GPUs. One with tags may."""
+    """Whether a patch of a pod spec (JSON or YAML text) requests GPUs. True if the text contains template tags."""
     if "{{" in text:
         return True
     try:
@@ -141,7 +142,10 @@ def _patch_asks_gpus(text: str) -> bool:
 
 
 def _manifest_asks_gpus(text: str) -> bool:
-    """Whether the object that a step of a workflow makes asks for GPUs. A field that a tag names may be one."""
+    """Whether the manifest of a workflow step requests GPUs.
+
+    A field whose name comes from a tag may be a GPU field.
+    """
     first, *rest = text.split("{{")
     plain = first + "".join("gpu" + part.partition("}}")[2] for part in rest)
     try:
@@ -151,7 +155,7 @@ def _manifest_asks_gpus(text: str) -> bool:
 
 
 def _gpus_asked(spec: Any, gpu_machines: Collection[str]) -> list[str]:
-    """Each field in a spec that asks for GPUs, with its value."""
+    """The fields of a spec that request GPUs, as `FIELD=VALUE`."""
     if isinstance(spec, Mapping):
         own = [
             f"{key}={value}"
@@ -189,7 +193,7 @@ def _growth(request: Request) -> _Beginning | None:
 
 
 def _amounts(kind: str, obj: Obj) -> Counter[str]:
-    """CPU and memory that each pod of a workload or workspace asks for; none where they cannot be read."""
+    """The CPU and memory requests of each pod of a workload or workspace. Empty if an amount is invalid."""
     if kind == "Workspace":
         resources = mapping(at(obj, ("spec", "resources")))
         asked = {name: resources[name] for name in _PRICED if resources.get(name)}
@@ -274,12 +278,12 @@ def _is_started(request: Request) -> bool:
 
 
 def _names(table: Mapping[str, Any], gpu_machines: Collection[str]) -> bool:
-    """Whether labels make a pod the guest of a machine that has GPUs."""
+    """Whether these labels request a machine type or group with GPUs."""
     return any(table.get(key) in gpu_machines for key in (MACHINE_TYPE_LABEL, MACHINE_GROUP_LABEL))
 
 
 def _leaves_the_end(draft: Draft) -> bool:
-    """Whether an update takes away the class of those who wait."""
+    """Whether an update removes the over-budget priority class from an object."""
     path = priority_place(draft.request.kind)
     if path is None or at(draft.request.old, (*path, "priorityClassName")) != OVER_BUDGET_PRIORITY:
         return False
@@ -297,7 +301,11 @@ def _template_behind(draft: Draft) -> bool:
 
 
 def _pod_behind(draft: Draft) -> None:
-    """Give a pod the class of those who wait; a machine's guest keeps its own, and is let through after others."""
+    """Set the over-budget priority class of a pod.
+
+    A guest of a machine keeps its class. It gets an annotation instead, and the machine's controller admits
+    it after the other guests.
+    """
     if is_guest(draft.obj):
         put(draft.obj["metadata"], "annotations", OVER_BUDGET_ANNOTATION, "true")
     elif isinstance(spec := draft.obj.get("spec"), dict):

@@ -1,4 +1,7 @@
-"""Fields by their paths: read, and written into a copy. Total: a step of another type is a missing field."""
+"""Read fields by their paths, and set them in a copy.
+
+The functions do not fail on unexpected types: a step of another type counts as a missing field.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ Path = tuple[str | int, ...]
 
 
 def field_of(path: Path) -> str:
-    """`("spec", "containers", 0, "name")` → `spec.containers[0].name`; keys with a dot or a slash in brackets."""
+    """Format a path: `("spec", "containers", 0, "name")` → `spec.containers[0].name`.
+
+    Keys that contain a dot or a slash are written in brackets.
+    """
     out = ""
     for step in path:
         if isinstance(step, int) or "." in step or "/" in step:
@@ -22,7 +28,7 @@ def field_of(path: Path) -> str:
 
 
 def at(obj: Any, path: Path) -> Any:
-    """The value at a path; None where any step is missing or of another type."""
+    """The value at a path. None if a step of the path is missing or has another type."""
     for key in path:
         if type(obj) is dict or isinstance(obj, Mapping):  # asking an abstract class costs ten times as much
             obj = obj.get(key)

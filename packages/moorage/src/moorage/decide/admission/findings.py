@@ -23,7 +23,7 @@ class Finding(Struct, frozen=True):
 
     @property
     def field(self) -> str:
-        """The path as the API server writes it."""
+        """The path in the notation of the API server."""
         return field_of(self.path)
 
     def __str__(self) -> str:
@@ -31,14 +31,14 @@ class Finding(Struct, frozen=True):
 
 
 class Filled(Struct, frozen=True):
-    """A value to be written at the finding's path."""
+    """A value to set at the path of a finding."""
 
     finding: Finding
     value: Any
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """One template, with all that a rule may read."""
+    """One pod template and everything else that a guardrail rule may read."""
 
     template: Template
     settings: Mapping[str, Any]

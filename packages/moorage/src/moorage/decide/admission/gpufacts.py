@@ -1,4 +1,4 @@
-"""The GPUs of a cluster, as rules compare requests with them."""
+"""Data about the GPUs of a cluster. Guardrail rules compare requests with it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 def facts_of(nodes: Iterable[NodeInfo]) -> Facts:
-    """The GPU types there are, and how many GPUs a node has at most, by type."""
+    """The GPU types of the cluster, and for each type the largest number of GPUs of one node."""
     types: dict[str, set[str]] = {}
     shapes: dict[tuple[Any, ...], GpuShape] = {}
     for node in nodes:

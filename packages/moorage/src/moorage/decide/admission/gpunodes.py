@@ -1,4 +1,4 @@
-"""Keeping pods without GPUs off the nodes that have them (R7)."""
+"""Keep pods without GPUs off nodes with GPUs (rule R7)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def away_from_gpus(nodes: Iterable[NodeInfo], *, own: Mapping[str, str] | None =
 
 
 def gpu_free(nodes: Iterable[NodeInfo], *, own: Mapping[str, str] | None = None) -> list[NodeInfo]:
-    """The nodes on which a pod that keeps off GPUs may run; `own` as above."""
+    """The nodes without GPUs on which an ordinary pod may run. `own`: as in `away_from_gpus`."""
     return [
         node
         for node in nodes

@@ -26,7 +26,7 @@ Guard = tuple[str, str]  # key and value of a taint
 
 
 def judge_nodes(draft: Draft) -> None:
-    """Refuse a pod that would get onto guarded nodes that are not its own."""
+    """Refuse a pod that could run on dedicated nodes of other tenants or machine groups."""
     request = draft.request
     if request.kind != "Pod" or request.is_mirror:
         return
@@ -42,7 +42,10 @@ def judge_nodes(draft: Draft) -> None:
 
 
 def judge_apart(pod: Mapping[str, Any]) -> tuple[Refusal, ...]:
-    """Refusals of required anti-affinities that select pods of other namespaces. It cannot be changed later."""
+    """Refusals of required anti-affinity terms that select pods of other namespaces.
+
+    These terms cannot be changed after the creation of the pod.
+    """
     own = at(pod, ("metadata", "namespace"))
     path = ("spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
     reason = "must not select other namespaces: the pod would keep those of other teams off nodes"
@@ -58,13 +61,13 @@ def judge_apart(pod: Mapping[str, Any]) -> tuple[Refusal, ...]:
 
 
 def guards_of(tenants: Iterable[Mapping[str, Any]], pools: Iterable[Pool]) -> frozenset[Guard]:
-    """The taints that keep nodes for tenants and for guests."""
+    """The taints of all nodes that are dedicated to a tenant or to the guests of a machine group."""
     of_tenants = {(TENANT_LABEL, str(tenant["metadata"]["name"])) for tenant in tenants if own_selector(tenant)}
     return frozenset(of_tenants | {(MACHINE_GROUP_LABEL, pool.group) for pool in pools if pool.is_tainted})
 
 
 def own_guards(pod: Mapping[str, Any], tenant: Mapping[str, Any] | None) -> frozenset[Guard]:
-    """The taints behind which a pod may run: of its namespace's tenant, of the machine it is a guest of."""
+    """The taints that a pod may tolerate: those of its tenant's nodes and of its machine group."""
     own = {(MACHINE_GROUP_LABEL, str(labels_of(pod).get(MACHINE_GROUP_LABEL)))}
     return frozenset(own | ({(TENANT_LABEL, str(tenant["metadata"]["name"]))} if tenant is not None else set()))
 
@@ -76,10 +79,12 @@ def judge_pod(
     *,
     old: Mapping[str, Any] | None = None,
 ) -> tuple[Refusal, ...]:
-    """Refusals of a pod that would get onto nodes behind `guards`; none where there are no such nodes.
+    """Refusals of a pod that could run on nodes with one of the taints `guards`.
 
-    `node_taints`: the taints of every node; one that is not known counts as guarded. `old`: of an update, which
-    may add tolerations and nothing else that matters here.
+    Empty if there are no such nodes.
+
+    `node_taints`: the taints of every node. A node that is not in this table counts as guarded. `old`: the
+    pod before an update. An update may add tolerations; nothing else that matters here can change.
     """
     if not guards:
         return ()

@@ -18,10 +18,10 @@ from moorage.model.names import MEMORY_GATE
 
 
 def apply_policy(draft: Draft, *, fill: bool) -> None:
-    """The rules of a GuardrailPolicy; an update that changes a template is held to them for new findings only.
+    """Apply the rules of the GuardrailPolicy. An update of a template is refused only for new findings.
 
-    Templates of Pods and Jobs cannot change, and one that was not touched is left as it is: to fill it in would
-    start every pod of it again.
+    Templates of Pods and Jobs cannot change. A template that the update does not change is not filled in either:
+    a change would restart all its pods.
     """
     request = draft.request
     is_judged = request.is_copy and not request.is_step
@@ -47,7 +47,7 @@ def apply_policy(draft: Draft, *, fill: bool) -> None:
 
 
 def answer_kills(draft: Draft) -> None:
-    """The replacement of a pod that was killed for memory gets more of it, or waits behind a gate."""
+    """Give more memory to the replacement of a pod that was killed for memory, or hold it behind a gate."""
     request = draft.request
     if request.known is None or request.kind != "Pod" or request.operation != "CREATE" or is_gated(draft.obj):
         return

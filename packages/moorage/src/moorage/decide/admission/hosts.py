@@ -137,7 +137,7 @@ _INSERTS_IN_PATH = re.compile(r"[\x00-\x20\x7f{};#'\"`]")  # regular expressions
 
 
 class Claim(Struct, frozen=True, order=True):
-    """A host that an Ingress names; in order of age, and of name where two are of one second."""
+    """A host that an Ingress names. Claims are ordered by age, and by name if they have the same second."""
 
     created: str  # RFC 3339
     namespace: str
@@ -146,7 +146,7 @@ class Claim(Struct, frozen=True, order=True):
 
 
 def claims_of(ingress: Mapping[str, Any]) -> list[Claim]:
-    """The hosts of an Ingress's rules, as they count for others; rules without a host claim none."""
+    """The hosts that the rules of an Ingress claim. A rule without a host claims none."""
     meta = ingress["metadata"]
     rules = (ingress.get("spec") or {}).get("rules") or ()
     named = {clean(str(rule.get("host") or "")) for rule in rules} - _ANY
@@ -168,7 +168,10 @@ def slim_ingress(ingress: Mapping[str, Any]) -> Obj:
 
 
 def reserved_hosts(domain: str, *urls: str) -> tuple[str, ...]:
-    """Hosts at or below which only the operator makes rules: workspaces' domain, the platform's own addresses."""
+    """The hosts that only the operator may use, with all hosts below them.
+
+    They are the domain of the workspaces and the addresses of the platform.
+    """
     hosts = [clean(domain)]
     for url in urls:
         try:
@@ -247,7 +250,7 @@ class _Rights(Struct, frozen=True, kw_only=True):
     taken: Mapping[str, Claim]
 
     def why_not(self, host: str) -> str:
-        """Why this host may not be named; empty when it may."""
+        """The reason why this host is refused; "" if it is allowed."""
         plain, mine = clean(host), self.mine
         if plain in _ANY:
             return self._why_not_any()
@@ -290,7 +293,10 @@ class _Rights(Struct, frozen=True, kw_only=True):
         return ""
 
     def _wildcard_around(self, host: str) -> Claim | None:
-        """A wildcard stands for one label or more: some controllers say so."""
+        """The claim of a wildcard that covers the host.
+
+        A wildcard may cover several labels: some controllers allow this.
+        """
         above = (self.taken.get(f"*.{domain}") for domain in islice(_upwards(host), 1, None))
         return next((claim for claim in above if claim), None)
 
@@ -299,18 +305,18 @@ class _Rights(Struct, frozen=True, kw_only=True):
 
 
 def clean(host: str) -> str:
-    """A host as it is compared: lower case, without blanks around it and dots behind it."""
+    """Normalize a host for comparison: lower case, without surrounding blanks and trailing dots."""
     return host.strip().lower().rstrip(".")
 
 
 def is_below(host: str, domain: str) -> bool:
-    """Whether a host is the domain or below it; `*.example.org` is below example.org."""
+    """Whether a host is the domain itself or below it. `*.example.org` counts as below example.org."""
     bare = clean(host)
     return bare == domain or bare.endswith(f".{domain}")
 
 
 def _upwards(host: str) -> Iterator[str]:
-    """The host itself and all domains above it, the nearest first."""
+    """The host itself and all domains above it, nearest first."""
     while host:
         yield host
         host = host.partition(".")[2]
@@ -323,7 +329,7 @@ def _touches(host: str, reserved: str) -> bool:
 
 
 def hosts_of(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every host an object names, with its field path; empty or `*`: all hosts."""
+    """Every host that an object names, with its field path. An empty host or `*` means all hosts."""
     yield from _hosts_of_spec(kind, mapping(obj.get("spec")))
     for where, table in _annotations(kind, obj):
         for key in _HOST_ANNOTATIONS:
@@ -404,7 +410,7 @@ def _of_traefik(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _annotations(kind: str, obj: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Those of the object, and those of the Service that a Gateway gets."""
+    """The annotations of the object, and for a Gateway also those of its Service; each with the field path."""
     yield "metadata.annotations", annotations_of(obj)
     if kind == "Gateway":
         infrastructure = mapping(mapping(obj.get("spec")).get("infrastructure"))
@@ -451,7 +457,7 @@ def _judge_shape(kind: str, obj: Mapping[str, Any]) -> Iterator[Refusal]:
 
 
 def _judge_namespace(where: str, target: Any, obj: Mapping[str, Any]) -> Iterator[Refusal]:
-    """Traefik can be set to follow references into other namespaces, past their NetworkPolicies."""
+    """Refuse references to other namespaces: Traefik can be configured to follow them past NetworkPolicies."""
     namespace, own = mapping(target).get("namespace"), mapping(obj.get("metadata")).get("namespace")
     if namespace and namespace != own:
         yield Refusal(f"{where}.namespace", repr(namespace), f"must be {own}, or left empty")

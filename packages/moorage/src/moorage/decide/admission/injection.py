@@ -49,7 +49,7 @@ _OURS = (PLACE_ANNOTATION, PLACE_AT_ANNOTATION)
 
 
 class Injected(Struct, frozen=True):
-    """The pod as it should be; unchanged where it is refused."""
+    """The pod after the injection. It is unchanged if the pod is refused."""
 
     pod: Obj
     refusals: tuple[Refusal, ...] = ()
@@ -57,7 +57,7 @@ class Injected(Struct, frozen=True):
 
 
 def make_guest(draft: Draft) -> None:
-    """Make a guest of a new pod that names a machine."""
+    """Make a new pod that names a machine a guest of that machine."""
     if draft.request.pools is None:
         return
     injected = inject(draft.obj, draft.request.pools)
@@ -67,7 +67,10 @@ def make_guest(draft: Draft) -> None:
 
 
 def inject(pod: Obj, pools: Mapping[str, Pool]) -> Injected:
-    """Make a guest of a new pod; `pools` by group. Others are left alone. Injecting twice changes nothing more."""
+    """Make a new pod a guest of its machine. Other pods are unchanged.
+
+    `pools`: the pools by machine group. A second injection changes nothing.
+    """
     if not is_guest(pod):
         return Injected(pod)
     pool, kind, refusals = _find(pod, pools)
@@ -236,7 +239,10 @@ def _text(name: str, value: int) -> str:
 
 
 def _tie(spec: Obj, pool: Pool, kind: MachineType) -> None:
-    """Every node selector term twice, each with the machine type; see the module's docstring."""
+    """Add the machine type to the node selector terms of a pod.
+
+    Each term appears twice: see the module's docstring.
+    """
     offers = {"key": MACHINE_TYPE_PREFIX + kind.name, "operator": "In", "values": [pool.group]}
     second = {"key": MACHINE_MODE_LABEL, "operator": "In", "values": [READY]}
     bare: list[Obj] = []

@@ -1,4 +1,4 @@
-"""The guardrails on memory and CPU: limits, requests, retries, and pods that wander after a kill for memory."""
+"""The guardrails on memory and CPU: limits, requests, retries, and pods that move on after a kill for memory."""
 
 from __future__ import annotations
 
@@ -130,10 +130,11 @@ def fill_retry_without_limit(subject: Subject) -> Iterator[Filled]:
 
 
 def restart_bomb(subject: Subject) -> Iterator[Finding]:
-    """Killed for memory must not mean: moved on to the next node with the same memory.
+    """Report pods that start again on another node, with the same memory, after a kill for memory.
 
-    A kill at its own limit restarts in place. It moves on where the kubelet evicts it for memory (which it never
-    does first to one that stays below its request) and where a Job answers the kill with a new pod.
+    A container that exceeds its own limit restarts in place. There are two ways to another node: the kubelet
+    evicts the pod for memory, or a Job replaces the killed pod. The kubelet never first evicts a pod that
+    stays below its request.
     """
     template = subject.template
     policy = template.spec.get("restartPolicy")
@@ -191,7 +192,7 @@ def _escalates(subject: Subject) -> bool:
 
 
 def _fails_when_killed(job: Mapping[str, Any]) -> bool:
-    """Whether exit code 137 ends the Job (or its index) before any rule that would try again."""
+    """Whether exit code 137 fails the Job (or its index) before any other rule starts a retry."""
     for rule in sequence(at(job, ("podFailurePolicy", "rules"))):
         codes = mapping(mapping(rule).get("onExitCodes"))
         if codes.get("containerName"):

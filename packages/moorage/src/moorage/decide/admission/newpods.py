@@ -29,13 +29,13 @@ def choose_own_nodes(draft: Draft) -> None:
 
 
 def choose_class(draft: Draft) -> None:
-    """Give a pod a class that does not preempt."""
+    """Replace a priority class that preempts by a class of the same value that does not."""
     if not draft.request.is_mirror:
         draft.apply(stand_in(draft.obj, tenant=draft.request.tenant, classes=draft.request.classes))
 
 
 def name_scheduler(draft: Draft) -> None:
-    """Send a pod with GPUs to the second scheduler, where there is one."""
+    """Send a pod with GPUs to the second scheduler if it is installed."""
     if not draft.request.is_mirror:
         draft.apply(choose_scheduler(draft.obj, draft.request.scheduler))
 

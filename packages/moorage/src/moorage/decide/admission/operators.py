@@ -37,7 +37,10 @@ _RUNS = ("containers", "initContainers", "ephemeralContainers", "volumes", "serv
 def judge_operator(
     kind: str, obj: Obj, old: Obj | None, *, namespace: str, tenants: Collection[str]
 ) -> tuple[Refusal, ...]:
-    """`tenants`: the namespaces that a Tenant names. Asked about workloads in PLATFORM only."""
+    """Refusals of writes by the operator outside its rights.
+
+    `tenants`: the namespaces that a Tenant names. Workloads are checked in the namespaces of PLATFORM only.
+    """
     if kind in WORKLOADS:
         return _judge_workload(kind, obj, old, namespace)
     is_namespace = kind == NAMESPACES.kind
@@ -72,7 +75,7 @@ def _judge_workload(kind: str, obj: Obj, old: Obj | None, namespace: str) -> tup
 
 
 def _has_no_rights(spec: Mapping[str, Any]) -> bool:
-    """Whether a pod has nothing of its namespace: no token, volume, Secret or ConfigMap."""
+    """Whether a pod uses nothing of its namespace: no token, volume, Secret or ConfigMap."""
     containers = [
         mapping(each) for table in ("containers", "initContainers") for each in sequence(spec.get(table))
     ]

@@ -46,7 +46,7 @@ from moorage_kube.resources import Obj
 
 
 class Part(Enum):
-    """A part of a pod, or of a pod template and its workload, that steps read and set."""
+    """A part of the object that admission steps read and set: of a pod, a pod template or a workload."""
 
     OWNER = auto()
     MARKS = auto()  # annotations of our services
@@ -170,7 +170,10 @@ STEPS: tuple[Step, ...] = (
 
 
 def admit(request: Request) -> Verdict:
-    """Fill in, stamp, and refuse. Admitting the patched object again gives no patch and the same refusals."""
+    """Run all admission steps: fill in defaults, set the owner, and refuse.
+
+    Admission of the patched object gives no more patches and the same refusals.
+    """
     draft = make_draft(request)
     for step in STEPS:
         if request.kind in step.kinds and request.operation in step.operations:

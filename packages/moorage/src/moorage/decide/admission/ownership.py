@@ -35,7 +35,10 @@ def owners(request: Request) -> Iterator[tuple[tuple[str, ...], str, str, str, s
 
 
 def stamp(draft: Draft) -> None:
-    """Set the owner: of a new object who is asking, of an old object who it was. Another is warned of, once."""
+    """Set the owner. A new object gets the requesting user; an updated object keeps its owner.
+
+    The draft gets one warning if the request names another owner.
+    """
     warned = False
     for path, where, table, key, wanted in owners(draft.request):
         meta = draft.obj
@@ -50,7 +53,7 @@ def stamp(draft: Draft) -> None:
 
 
 def judge_owner(draft: Draft) -> None:
-    """Refuse another owner than `stamp` would set."""
+    """Refuse an owner that differs from the one that `stamp` sets."""
     for path, where, table, key, wanted in owners(draft.request):
         value = at(draft.obj, (*path, table, key))
         if value is not None and value != wanted:
@@ -60,7 +63,7 @@ def judge_owner(draft: Draft) -> None:
 
 
 def put(meta: Obj, table: str, key: str, value: str | None) -> None:
-    """Set or remove one label or annotation, leaving no empty table behind that was not there."""
+    """Set or remove one label or annotation. Creates no empty table."""
     entries = dict(meta.get(table) or {})
     if value is None:
         if key not in entries:
@@ -72,7 +75,7 @@ def put(meta: Obj, table: str, key: str, value: str | None) -> None:
 
 
 def table_at(obj: Obj, key: str) -> Obj:
-    """The mapping at a key, added where it is missing or null."""
+    """The mapping at a key. It is created if it is missing or null."""
     if not obj.get(key):
         obj[key] = {}
     table: Obj = obj[key]

@@ -73,10 +73,11 @@ def judge_priority(
 def stand_in(
     pod: Mapping[str, Any], *, tenant: Mapping[str, Any] | None, classes: Iterable[Mapping[str, Any]]
 ) -> tuple[Obj, ...]:
-    """JSON patches that keep a new pod from preempting, where the cluster's default class would let it.
+    """JSON patches that prevent preemption by a new pod, if the cluster's default class would allow it.
 
-    Kubernetes has set the class of a pod that names none before it asks webhooks, so one that names the cluster's
-    default looks the same and is treated alike, unless its Tenant lists the class. The value stays as it is.
+    Kubernetes sets the default class before it calls webhooks. So a pod that names the default class looks
+    like a pod that names none, and is treated alike, unless its Tenant lists the class. The priority value
+    does not change.
     https://github.com/kubernetes/kubernetes/blob/v1.36.0/plugin/pkg/admission/priority/admission.go
     """
     spec, known = mapping(pod.get("spec")), {str(item["metadata"]["name"]): item for item in classes}
@@ -97,12 +98,12 @@ def stand_in(
 
 
 def pushes_out(chosen: Mapping[str, Any]) -> bool:
-    """Whether pods of a class preempt the reservations of machines."""
+    """Whether pods of a class preempt the reservation pods of machines."""
     return chosen.get("preemptionPolicy") != _NEVER and _value(chosen) > RESERVATION_VALUE
 
 
 def stand_in_of(chosen: Mapping[str, Any], classes: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The class of the same value that does not preempt: the first with STAND_IN_LABEL, else moorage-default."""
+    """A class with the same value that does not preempt: the first with STAND_IN_LABEL, else moorage-default."""
     fit = [
         item
         for item in classes
@@ -118,7 +119,7 @@ def stand_in_of(chosen: Mapping[str, Any], classes: Iterable[Mapping[str, Any]])
 
 
 def allowed_classes(tenant: Mapping[str, Any] | None, classes: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The classes that pods of a tenant may name, by name."""
+    """The priority classes that pods of a tenant may use, sorted by name."""
     classes = list(classes)
     listed = ((tenant or {}).get("spec") or {}).get("priorityClasses") or ()
     default = {str(known["metadata"]["name"]) for known in classes if known.get("globalDefault")}

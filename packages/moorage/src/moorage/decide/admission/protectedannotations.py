@@ -56,7 +56,10 @@ def restore_protected(draft: Draft) -> None:
 
 
 def judge_protected(draft: Draft) -> None:
-    """Refuse marks that are forged still: where the mutating side was not asked, or others wrote after it."""
+    """Refuse protected annotations that are still forged.
+
+    This happens if the mutating webhook was not called, or if another webhook wrote after it.
+    """
     for path, key, value, before in forged(draft.request):
         if not isinstance(at(draft.obj, path), dict):
             continue
@@ -72,7 +75,7 @@ def _text(obj: object, path: tuple[str, ...]) -> str | None:
 
 
 def _may_write(key: str, value: str | None, before: str | None, request: Request) -> bool:
-    """Whether a person may write a mark as it is."""
+    """Whether a user may set a protected annotation to this value."""
     match key:
         case names.SUSPENDED_ANNOTATION:
             return value is None or read_suspension(value).by == request.user

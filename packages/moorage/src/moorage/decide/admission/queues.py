@@ -1,9 +1,9 @@
-"""The workers of a map are in a queue of Kueue one by one; their Job is in none.
+"""Kueue manages the workers of a map one by one; the Job of the map is in no queue.
 
-Where a namespace has a LocalQueue called `default`, Kueue's webhook puts every new Job into it, and suspends it.
-Kueue would suspend a map's Job again at each change of its scale. So our webhook, which is asked after Kueue's
-(the API server asks mutating webhooks in the order of their configurations' names), takes that Job out again.
-Kueue's webhook for pods puts its pods into the same queue.
+If a namespace has a LocalQueue `default`, Kueue's webhook adds every new Job to it and suspends the Job. Kueue
+would suspend the Job of a map again at each change of its scale. So our webhook removes that Job from the queue.
+The API server calls it after Kueue's webhook: mutating webhooks run in the order of their configurations' names.
+Kueue's webhook for pods adds the worker pods to the same queue.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from moorage_kube.resources import Obj
 
 
 def leave_queue(request: Request) -> tuple[Obj, ...]:
-    """JSON patches that take a map's new Job, made by our operator, out of its queue; none for all else."""
+    """JSON patches that remove a new Job of a map, created by our operator, from its queue.
+
+    Empty for other objects.
+    """
     job = request.obj
     owner = controller_ref(job) or {}
     is_of_map = owner.get("kind") == MAPJOBS.kind and owner.get("apiVersion") == MAPJOBS.api_version

@@ -35,7 +35,7 @@ _SECCOMP = {"type": "RuntimeDefault"}
 
 
 def is_restricted(labels: Mapping[str, str]) -> bool:
-    """Whether a namespace with these labels enforces `restricted`."""
+    """Whether a namespace with these labels enforces the Pod Security level `restricted`."""
     return labels.get(f"{PREFIX}enforce") == RESTRICTED
 
 
@@ -59,7 +59,7 @@ def user_of(labels: Mapping[str, str], annotations: Mapping[str, str]) -> int | 
 
 
 def names_user(spec: Mapping[str, Any]) -> bool:
-    """Whether a pod, or each of its containers, says which user it runs as."""
+    """Whether the pod, or each of its containers, sets the user that it runs as."""
     if mapping(spec.get("securityContext")).get("runAsUser") is not None:
         return True
     return all(

@@ -1,4 +1,4 @@
-"""One admission request, its answer, and the draft in between."""
+"""One admission request, its verdict, and the draft between both."""
 
 from __future__ import annotations
 
@@ -91,7 +91,10 @@ class Request(Struct, frozen=True, kw_only=True):
 
     @property
     def writes_marks(self) -> bool:
-        """Whether this user may write the marks of our services: services, Kubernetes, administrators."""
+        """Whether this user may write our protected annotations.
+
+        True for services, Kubernetes and administrators.
+        """
         return self.is_copy or self.user == SERVER or MASTERS in self.groups
 
     @property
@@ -131,7 +134,7 @@ class Verdict(Struct, frozen=True):
 
 
 class Draft(Struct):
-    """The object in the making, with refusals and warnings."""
+    """The object during admission, with the refusals and warnings collected so far."""
 
     request: Request
     obj: Obj
@@ -152,23 +155,23 @@ class Draft(Struct):
 
     @property
     def is_run(self) -> bool:
-        """Whether the guardrails of runs hold for it; taking the label off does not take them off."""
+        """Whether the guardrails of runs apply. They still apply after the run label was removed."""
         if self.request.kind not in ("Job", "Pod"):
             return False
         return any(at(obj, ("metadata", "labels", RUN_LABEL)) is not None for obj in (self.obj, self.request.old))
 
     @property
     def is_guest(self) -> bool:
-        """Whether it is, or its pods become, guests of a Machine: that gives them their size and their nodes."""
+        """Whether the object or its pods are guests of a Machine, which sets their size and their nodes."""
         return is_guest(at(self.obj, ("spec", "template")) or {} if self.request.kind == "Job" else self.obj)
 
     def sized(self) -> Iterator[tuple[str, Obj]]:
-        """The containers whose amounts the author states: not the one that gets the machine later."""
+        """The containers whose amounts the author sets: all but the one that gets the machine's resources."""
         for template in templates_of(self.request.kind, self.obj):
             yield from ((field_of(path), container) for path, container in template.sized)
 
     def apply(self, patches: Iterable[Obj]) -> None:
-        """Carry out patches (RFC 6902: add, replace and remove of members)."""
+        """Apply JSON patches (RFC 6902: add, replace and remove of members)."""
         for patch in patches:
             *path, last = (step.replace("~1", "/").replace("~0", "~") for step in patch["path"][1:].split("/"))
             table: Any = self.obj
@@ -180,13 +183,13 @@ class Draft(Struct):
                 table[last] = patch["value"]
 
     def containers(self) -> Iterator[tuple[str, Obj]]:
-        """Every container, with its field path."""
+        """Every container with its field path."""
         for table in ("initContainers", "containers"):
             for index, container in enumerate(self.pod_spec.get(table) or ()):
                 yield f"{self.prefix}.{table}[{index}]", container
 
     def unlimited(self) -> list[str]:
-        """Field paths of the containers without a memory limit; none when the pod has one as a whole."""
+        """Field paths of the containers without a memory limit. Empty if the pod itself has a memory limit."""
         return [
             field_of(path)
             for template in templates_of(self.request.kind, self.obj)

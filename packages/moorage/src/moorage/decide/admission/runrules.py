@@ -38,10 +38,10 @@ from moorage_kube.resources import Obj
 
 
 def fill_in_amounts(draft: Draft) -> None:
-    """R4 and R5, for new runs and steps that were not judged before.
+    """Apply R4 and R5 to new runs and to steps that were not checked before.
 
-    Requests and limits of a workflow's step stay apart where a manifest sets both: manifests of Argo run as they
-    are.
+    If a manifest sets requests and limits of a workflow step, both stay as they are: manifests of Argo run
+    unchanged.
     """
     if not _is_new_work(draft) or (draft.request.is_judged_already and not draft.request.is_step):
         return
@@ -121,7 +121,7 @@ def _check_name(draft: Draft) -> None:
 
 
 def _forgoes_memory(draft: Draft) -> bool:
-    """Whether going without a limit was chosen, by never being tried again; or the pod as a whole has one."""
+    """Whether the author chose to have no memory limit (the run has no retries), or the pod itself has a limit."""
     if at(draft.pod_spec, ("resources", "limits", "memory")):
         return True
     notes = draft.obj["metadata"].get("annotations") or {}
@@ -177,7 +177,7 @@ def _memory_was_defaulted(draft: Draft) -> bool:
 
 
 def _equalise(draft: Draft, container: Obj, where: str) -> None:
-    """R5. A request below its limit is raised to it; a lone request becomes the limit too."""
+    """R5: raise a request to its limit. A request without a limit becomes the limit too."""
     for resource in GUARANTEED:
         resources = container.get("resources") or {}
         limit = (resources.get("limits") or {}).get(resource)
@@ -227,7 +227,7 @@ def _speaks_of_gpu_nodes(spec: Mapping[str, Any]) -> bool:
 
 
 def _limit_time(draft: Draft) -> None:
-    """The tenant's time limit, where the run has none."""
+    """Set the tenant's time limit if the run has none."""
     seconds, spec = draft.request.defaults.time_seconds, draft.pod_spec
     if seconds is None or draft.request.kind != "Job" or spec.get("activeDeadlineSeconds"):
         return
@@ -240,7 +240,10 @@ def _limit_time(draft: Draft) -> None:
 
 
 def _cap_restarts(draft: Draft) -> None:
-    """The tenant's limit of restarts, where the run names none or more; without a memory limit none (R6)."""
+    """Set the tenant's restart limit if the run has none or a higher one.
+
+    A run without a memory limit gets no restarts (R6).
+    """
     if draft.request.kind != "Job":
         return
     unlimited = bool(draft.unlimited())
@@ -260,7 +263,7 @@ def _cap_restarts(draft: Draft) -> None:
 
 
 def advise_limits(draft: Draft) -> None:
-    """For Jobs and pods that are not runs: nothing is refused, the risks are named (R4, R6)."""
+    """Warn about the risks of Jobs and pods that are not runs (R4, R6). Nothing is refused."""
     request = draft.request
     is_judged = request.is_copy or request.policy is not None or draft.is_run
     if request.kind not in ("Job", "Pod") or is_judged:

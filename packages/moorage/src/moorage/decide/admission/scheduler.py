@@ -1,4 +1,4 @@
-"""Which scheduler places a new pod, where a second one is installed."""
+"""The scheduler of a new pod, if a second scheduler is installed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from moorage_kube.resources import Obj
 
 
 def choose_scheduler(pod: Mapping[str, Any], name: str) -> tuple[Obj, ...]:
-    """JSON patches that send a GPU pod to the scheduler `name`; none for an empty name.
+    """JSON patches that send a GPU pod to the scheduler `name`. Empty if `name` is "".
 
-    Pods without GPUs, and pods whose author named another scheduler, stay with theirs. One scheduler then places
-    all GPUs, so that two never give the same device away.
+    Pods without GPUs keep their scheduler, and so do pods that name another one. One scheduler then places
+    all GPUs: two schedulers could assign the same device twice.
     """
     spec = pod.get("spec") or {}
     if not name or not takes_over(spec) or not asks_for_gpus(pod):

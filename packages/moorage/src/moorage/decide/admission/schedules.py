@@ -1,6 +1,6 @@
-"""How many schedules a CronWorkflow may have.
+"""The limit on the number of schedules of a CronWorkflow.
 
-`moor lint` and the operator read schedules and judge each; here they are only counted.
+`moor lint` and the operator parse and check each schedule; admission only counts them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SCHEDULES = 100  # of one CronWorkflow
 
 
 def judge_schedules(draft: Draft) -> None:
-    """Refuse a CronWorkflow with too many schedules, unless an update leaves them as they were."""
+    """Refuse a CronWorkflow with too many schedules, unless an update does not change them."""
     path = ("spec", "schedules")
     schedules = at(draft.obj, path)
     if draft.request.kind != "CronWorkflow" or not isinstance(schedules, list) or len(schedules) <= SCHEDULES:

@@ -23,7 +23,7 @@ from moorage_kube.meta import annotations_of, controller_ref, labels_of
 
 
 def judge_secrets(request: Request) -> tuple[Refusal, ...]:
-    """Refusals of Secrets in a workload that are another member's, or that its kind may not name."""
+    """Refusals of Secrets in a workload: those of another member, and those that its kind may not use."""
     if request.kind not in WORKLOADS or request.is_mirror:
         return ()
     whole = request.kind == "MapJob"  # a user who changes its command makes another program read the mounted files
@@ -68,5 +68,8 @@ def _may_name(request: Request, secret: OwnedSecret) -> bool:
 
 
 def _is_of(secret: OwnedSecret, person: str) -> bool:
-    """Under a person's name or their account's: a client that reaches no server knows the account alone."""
+    """Whether a Secret belongs to a user, by user name or account.
+
+    A client without a server knows only the account.
+    """
     return bool(person) and (secret.is_of(person) or secret.is_of(account_user(person)))

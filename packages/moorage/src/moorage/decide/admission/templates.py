@@ -40,7 +40,7 @@ WORKFLOWS: Mapping[str, Path] = {
 
 
 class Template(Struct, frozen=True, kw_only=True):
-    """A pod template in its workload; its parts are those of the object itself."""
+    """A pod template and its place in the workload. Changes of the template change the workload itself."""
 
     kind: str
     path: Path  # of the pod spec (of an Argo template: the template)
@@ -57,12 +57,18 @@ class Template(Struct, frozen=True, kw_only=True):
 
     @property
     def is_guest(self) -> bool:
-        """Whether its pods are guests of a Machine, which gives them their size and their nodes at admission."""
+        """Whether the pods of the template are guests of a Machine.
+
+        Admission sets the size and the nodes of guests.
+        """
         return any(is_guest({"metadata": own}) for _, own in self.metadata)
 
     @property
     def sized(self) -> list[tuple[Path, Obj]]:
-        """Containers whose amounts the author states: of a guest, all but the one that gets the machine."""
+        """The containers whose amounts the author sets.
+
+        In a guest: all but the one that gets the machine's resources.
+        """
         if not self.is_guest:
             return list(self.containers)
         wanted = [
@@ -76,7 +82,10 @@ class Template(Struct, frozen=True, kw_only=True):
         return [(path, container) for path, container in self.containers if path != chosen]
 
     def asked(self, container: Mapping[str, Any], table: str, resource: str) -> Any:
-        """The amount in `limits` or `requests`; a limit alone is a request too, as the API server has it."""
+        """The amount in `limits` or `requests`.
+
+        A limit without a request is also the request, as in Kubernetes.
+        """
         own = mapping(container.get("resources")) or self.resources
         value = at(own, (table, resource))
         return at(own, ("limits", resource)) if value is None and table == "requests" else value
@@ -85,7 +94,7 @@ class Template(Struct, frozen=True, kw_only=True):
         return at(self.spec, ("resources", "limits", resource)) is not None
 
     def unlimited(self) -> list[Path]:
-        """Containers without a memory limit; none when the pod has one as a whole."""
+        """Paths of the containers without a memory limit. Empty if the pod itself has a memory limit."""
         if self.has_pod_limit("memory"):
             return []
         return [path for path, container in self.sized if self.asked(container, "limits", "memory") is None]
@@ -98,7 +107,7 @@ def is_guest(pod: Mapping[str, Any]) -> bool:
 
 
 def templates_of(kind: str, obj: Obj) -> Iterator[Template]:
-    """The pod templates of a workload, or the templates of a workflow that run containers; others give none."""
+    """The pod templates of a workload, or the container templates of a workflow. Empty for other kinds."""
     if kind in WORKFLOWS:
         yield from _workflow_templates(kind, obj)
         return
@@ -124,7 +133,7 @@ def templates_of(kind: str, obj: Obj) -> Iterator[Template]:
 
 
 def _templates_within(kind: str, obj: Obj) -> Iterator[Template]:
-    """Pod templates of kinds that others brought: a notebook, a distributed training run, …"""
+    """Pod templates in objects of third-party kinds, such as a notebook or a distributed training run."""
     waiting: list[tuple[Path, Any]] = [(("spec",), obj.get("spec"))]
     while waiting:
         path, value = waiting.pop()
@@ -150,13 +159,13 @@ def _templates_within(kind: str, obj: Obj) -> Iterator[Template]:
 
 
 def container_count(kind: str, obj: Any) -> int:
-    """How many containers the pod template of a kind in WORKLOADS has, init containers among them."""
+    """The number of containers in the pod template of a kind of WORKLOADS, including init containers."""
     spec = (*WORKLOADS[kind], "spec")
     return sum(len(sequence(at(obj, (*spec, table)))) for table in ("containers", "initContainers"))
 
 
 def wants_gpu(containers: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether any container asks for a GPU of any vendor, or claims devices: they may be GPUs."""
+    """Whether a container requests a GPU of any vendor, or claims devices, which may be GPUs."""
     for container in containers:
         if sequence(at(container, ("resources", "claims"))):
             return True
@@ -200,7 +209,7 @@ def _argo_templates(spec: Mapping[str, Any], root: Path) -> Iterator[tuple[Path,
 
 
 def _budget(template: Mapping[str, Any], spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The resources of a step's pod as a whole."""
+    """The resources of the whole pod of a workflow step."""
     own = (template, mapping(spec.get("templateDefaults")), spec)
     return next((given for place in own if (given := mapping(place.get("podResources")))), {})
 

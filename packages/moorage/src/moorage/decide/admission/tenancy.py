@@ -11,7 +11,10 @@ from moorage_kube.scheduling import is_gpu
 
 
 def inject(pod: Mapping[str, Any], tenant: Mapping[str, Any] | None) -> tuple[Obj, ...]:
-    """JSON patches that send a new pod without GPUs to the tenant's own nodes; none where it has none."""
+    """JSON patches that send a new pod without GPUs to the tenant's dedicated nodes.
+
+    Empty if the tenant has none.
+    """
     selector = own_selector(tenant)
     if not selector or tenant is None or asks_for_gpus(pod):
         return ()
@@ -28,7 +31,7 @@ def inject(pod: Mapping[str, Any], tenant: Mapping[str, Any] | None) -> tuple[Ob
 
 
 def asks_for_gpus(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod asks for GPUs, or claims devices: they may be GPUs."""
+    """Whether a pod requests GPUs, or claims devices, which may be GPUs."""
     spec = pod.get("spec") or {}
     return bool(spec.get("resourceClaims")) or any(
         is_gpu(name)
@@ -54,6 +57,6 @@ def _name(tenant: Mapping[str, Any]) -> str:
 
 
 def own_selector(tenant: Mapping[str, Any] | None) -> dict[str, str]:
-    """The labels of the nodes that are the tenant's own; empty: it has none."""
+    """The labels of the tenant's dedicated nodes; empty if it has none."""
     nodes = ((tenant or {}).get("spec") or {}).get("cpuNodes") or {}
     return dict(nodes.get("selector") or {})

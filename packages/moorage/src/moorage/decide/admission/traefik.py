@@ -1,7 +1,7 @@
-"""The hosts of the requests that a rule of Traefik matches.
+"""The hosts of the requests that a Traefik rule matches.
 
-Traefik reads rules with Go's parser of expressions, which knows comments, escapes and blanks where a search for
-`Host(` expects none. So a part of the language is read, from the first character to the last; the rest is refused:
+Traefik parses rules with Go's expression parser, which accepts comments, escapes and blanks. A search for `Host(`
+would miss such forms. So this parser reads a subset of the language completely, and refuses everything else:
 
     rule    = operand (("&&" | "||") operand)*      && binds tighter
     operand = call | "(" rule ")"
@@ -30,7 +30,7 @@ _QUOTED = re.compile(_TEXT)
 
 
 def hosts_of_rule(rule: str) -> tuple[str, ...] | None:
-    """All hosts of which the rule can match requests; empty: any host. None: the rule cannot be read."""
+    """The hosts of the requests that the rule can match. Empty: any host. None: the rule cannot be parsed."""
     if len(rule) > RULE_CHARACTERS_MAX:
         return None
     groups: list[list[list[str]]] = [[[]]]  # parentheses that are open → alternatives → hosts; none: any host
