@@ -1,4 +1,4 @@
-"""Amounts of resources, as explanations name them."""
+"""Format resource amounts for explanations."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class Explainer:
         run: RunView | None = None,
         brief: bool = False,
     ) -> Explanation:
-        """As the function `explain`. `brief` leaves `held_by` and `smaller` empty."""
+        """Explain one pod, like the function `explain`. `brief` leaves `held_by` and `smaller` empty."""
         parsed = parse(pod)
         me = parsed.pod
         base = Explanation(
@@ -156,7 +156,7 @@ def _explain_waiting(pending: PendingPod) -> Explanation:
 
 
 def _explain_in_queue(pending: PendingPod, start: Explanation) -> Explanation:
-    """A pod that the scheduler has to place."""
+    """Explain a pod that waits for the scheduler."""
     short = () if start.fits else missing(pending)
     line = pods_ahead(pending, short)
     is_held = bool(start.troubles or start.quota or start.not_made or pending.suspended)
@@ -183,7 +183,10 @@ def _explain_in_queue(pending: PendingPod, start: Explanation) -> Explanation:
 
 
 def _landing(pending: PendingPod, used: Used) -> str:
-    """The fullest node that fits, as packing chooses it: (requested + used) / total of its GPUs."""
+    """The node that packing would choose: the fitting node with the highest share of requested and used GPUs.
+
+    For a pod without GPUs: the node with the fewest GPUs. "" if no node fits.
+    """
     me = pending.me
 
     def fullness(node: NodeInfo) -> tuple[float, str]:
@@ -200,7 +203,7 @@ def _landing(pending: PendingPod, used: Used) -> str:
 
 
 def _quota(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:
-    """The newest sentence about an exceeded quota in the pod's conditions or its events."""
+    """The newest message about an exceeded quota, from the pod's conditions or its events."""
     for condition in (obj.get("status") or {}).get("conditions") or ():
         if "exceeded quota" in str(condition.get("message")):
             return str(condition["message"])

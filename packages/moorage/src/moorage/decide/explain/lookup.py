@@ -24,7 +24,7 @@ class Lookup:
         self._only_type = types.pop() if len(types) == 1 else ""
 
     def usable(self, pod: PodInfo) -> tuple[NodeInfo, ...]:
-        """Ready nodes that labels, taints and cordons let the pod use."""
+        """The ready nodes whose labels, taints and cordons allow the pod."""
         key = placing(pod)
         if key not in self._usable:
             self._usable[key] = tuple(node for node in self.snapshot.nodes if node.ready and may_use(pod, node))

@@ -37,7 +37,7 @@ from moorage_kube.scheduling import is_gpu
 
 
 class GuestLine(Struct, frozen=True, kw_only=True):
-    """The machine type that a guest waits for, and all its other guests."""
+    """The machine type that a guest waits for, and all other guests of this type."""
 
     machine: MachineLine
     guests: Sequence[ParsedPod]
@@ -46,7 +46,7 @@ class GuestLine(Struct, frozen=True, kw_only=True):
 
 
 def guest_line(pending: PendingPod) -> GuestLine | None:
-    """The machine type that the pod waits for behind our gate; None: it does not wait for any."""
+    """The machine type that the pod waits for behind our gate. None if it does not wait for a machine."""
     labels = pending.me.labels
     group, kind = labels.get(MACHINE_GROUP_LABEL, ""), labels.get(MACHINE_TYPE_LABEL, "")
     if MACHINE_GATE not in pending.me.gates or not group or not kind:
@@ -79,7 +79,7 @@ def guest_line(pending: PendingPod) -> GuestLine | None:
 
 
 def _pool_of(machines: Sequence[Obj], group: str, kind: str) -> tuple[Pool | None, Obj | None]:
-    """The last Machine that offers the type."""
+    """The last Machine that offers the type, parsed and as the object. (None, None) if no Machine offers it."""
     pool, obj = None, None
     for machine in machines:
         try:
@@ -92,7 +92,7 @@ def _pool_of(machines: Sequence[Obj], group: str, kind: str) -> tuple[Pool | Non
 
 
 def explain_guest(pending: PendingPod, start: Explanation, line: GuestLine) -> Explanation:
-    """A guest waits for a place of its machine type, in the order of the pool."""
+    """Explain a guest that waits for a place of its machine type, in the order of the pool."""
     machine = line.machine
     waiting = [guest for guest in line.guests if MACHINE_GATE in guest.pod.gates and not guest.pod.deleting]
     ahead = _ahead(pending.parsed, waiting, line, pending.now)
@@ -127,7 +127,7 @@ def _turn_comes(
     *,
     usual: bool,
 ) -> Earliest | None:
-    """When a place is this guest's: each end gives a place to the next in line."""
+    """The time at which this guest gets a place. Each ending guest passes its place to the next in line."""
     ticket = count()
     free = max(0, machine.available - machine.used)
     ends: list[tuple[datetime, int, Holder | None, Usual | None]] = [
@@ -151,7 +151,7 @@ def _turn_comes(
 
 
 def _ahead(mine: ParsedPod, waiting: Sequence[ParsedPod], line: GuestLine, now: datetime) -> list[ParsedPod]:
-    """Guests behind the gate that the pool lets through before this one."""
+    """The waiting guests that the pool admits before this guest."""
     by_age = sorted((*waiting, mine), key=lambda guest: (_created(guest.obj), guest.pod.namespace, guest.pod.name))
     order: Sequence[str] = [guest.pod.uid for guest in by_age]
     if line.pool is not None and line.obj is not None:
@@ -163,7 +163,7 @@ def _ahead(mine: ParsedPod, waiting: Sequence[ParsedPod], line: GuestLine, now: 
 
 
 def _order_of_pool(waiting: Sequence[ParsedPod], pool: Pool, machine: Obj, now: datetime) -> Sequence[str]:
-    """The uids of those that wait, in the order in which the machine's controller would let them through."""
+    """The uids of the waiting guests, in the order in which the machine's controller would admit them."""
     status = machine.get("status") or {}
     shares = {
         share["owner"]: Share(used=int(share.get("used") or 0), holding=int(share.get("holding") or 0))

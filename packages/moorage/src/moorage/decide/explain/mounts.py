@@ -40,7 +40,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 class FailedMount(Struct, frozen=True, kw_only=True):
-    """The newest event that a volume cannot be mounted, or attached to the node."""
+    """The newest event that says that a volume cannot be mounted, or cannot be attached to the node."""
 
     reason: str  # FAILED_MOUNT or FAILED_ATTACH
     message: str  # the kubelet's, or the attaching controller's
@@ -113,7 +113,7 @@ def _source(volume: Mapping[str, Any]) -> Source | None:
 
 
 def _is_attached(failure: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the volume that could not be attached was attached later."""
+    """Whether the volume was attached after the failure."""
     named = _NAMED.search(_message(failure))
     return (
         failure.get("reason") == FAILED_ATTACH

@@ -18,7 +18,7 @@ def names_type(requirement: Requirement) -> bool:
 
 
 def wanted_types(pod: PodInfo) -> tuple[str, ...]:
-    """GPU types that the pod's node selector or required affinity names, sorted; empty: any type."""
+    """The GPU types in the pod's node selector or required affinity, sorted. Empty: any type."""
     named = {value for part in pod.node_selector if names_type(part) for value in part.values}
     for term in pod.node_terms or ():
         named |= {value for part in term.expressions if names_type(part) for value in part.values}
@@ -26,7 +26,7 @@ def wanted_types(pod: PodInfo) -> tuple[str, ...]:
 
 
 def of_any_type(pod: PodInfo) -> PodInfo:
-    """The pod as if it named no GPU type."""
+    """A copy of the pod without its requirements on GPU types."""
     terms = None
     if pod.node_terms is not None:
         stripped = [
@@ -40,16 +40,16 @@ def of_any_type(pod: PodInfo) -> PodInfo:
 
 
 def placing(pod: PodInfo) -> Hashable:
-    """All of a pod that decides which nodes labels, taints and cordons let it use."""
+    """A key of the pod's placement rules: pods with the same key may use the same nodes."""
     return pod.node_selector, pod.node_terms, pod.tolerations
 
 
 def may_use(pod: PodInfo, node: NodeInfo) -> bool:
-    """Labels, taints and cordon let the pod in."""
+    """Whether labels, taints and cordon of the node allow the pod."""
     return refusal_by_labels(pod, node) is None and refusal_by_taints(pod, node) is None
 
 
 def could_use(pod: PodInfo, node: NodeInfo) -> bool:
-    """As `may_use`, once cordon and the node's passing troubles are over."""
+    """Like `may_use`, but cordon and temporary taints of the node are ignored."""
     lasting = tuple(taint for taint in node.taints if not taint.key.startswith(TRANSIENT_TAINTS))
     return may_use(pod, replace(node, taints=lasting, unschedulable=False))

@@ -30,7 +30,7 @@ def verdict(pending: PendingPod, node: NodeInfo) -> Verdict:
 
 
 def holds(pod: PodInfo, node: NodeInfo) -> bool:
-    """Whether the node is large enough, were it empty."""
+    """Whether the pod would fit on the node if the node were empty."""
     return not shortages(pod, node, {})
 
 
@@ -55,7 +55,7 @@ def obstacles(pending: PendingPod) -> tuple[str, ...]:
 
 
 def missing(pending: PendingPod) -> tuple[Missing, ...]:
-    """The resources that every usable node is short of; if there are none, those that some node is short of."""
+    """The resources that are short on every usable node. If there are none: those that are short on some node."""
     me, used = pending.me, pending.snapshot.used
     short = [set(shortages(me, node, used[node.name])) for node in pending.usable]
     names = (set.intersection(*short) or set.union(*short)) if short else _asked_first(me)

@@ -1,4 +1,4 @@
-"""A pod that has no node yet, and all that its explanation is decided by."""
+"""A pod without a node, and all data that its explanation depends on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Used = Mapping[str, Mapping[str, int]]
 
 
 class PendingPod(Struct, frozen=True, kw_only=True):
-    """One pod without a node, among all others."""
+    """One pod without a node, and the other pods and nodes of the cluster."""
 
     me: PodInfo
     obj: Obj
@@ -48,7 +48,7 @@ class PendingPod(Struct, frozen=True, kw_only=True):
         return ParsedPod(self.me, self.obj, None)
 
     def takes(self, pod: PodInfo, node: NodeInfo, used: Used) -> bool:
-        """Whether the node would take the pod, with so much used on each node."""
+        """Whether the node would accept the pod when the amounts `used` are in use on the nodes."""
         if self.volumes.refusal(node) is not None:
             return False
         return not refusals(pod, node, self.snapshot.on_node[node.name], used[node.name])

@@ -59,7 +59,7 @@ def as_public(full: Explanation) -> Explanation:
 
 
 def _public_run(run: RunView) -> RunView:
-    """A run without its command, labels, memory and messages."""
+    """A copy of a run without its command, labels, memory and messages."""
     return replace(
         run,
         command="",

@@ -50,7 +50,10 @@ def refused_for_ever(me: PodInfo, base: Explanation, nodes: Sequence[NodeInfo]) 
 
 
 def _too_large(name: str, asked: int, base: Explanation, who: str, nodes: Sequence[NodeInfo]) -> Refusal | None:
-    """More of a resource than any of the nodes has in all; None: the largest node has enough."""
+    """A refusal if the pod requests more of a resource than the largest node has.
+
+    None if the largest node has enough.
+    """
     largest = min(nodes, key=lambda node: (-node.allocatable.get(name, 0), node.name))
     most = largest.allocatable.get(name, 0)
     if asked <= most:
@@ -74,7 +77,10 @@ def _too_large(name: str, asked: int, base: Explanation, who: str, nodes: Sequen
 
 
 def _refused_by_every_node(me: PodInfo, who: str, nodes: Sequence[NodeInfo]) -> Refusal:
-    """Labels or lasting taints of every node refuse the pod. When only taints do, they are named."""
+    """A refusal for a pod that labels or permanent taints keep off every node.
+
+    The message names the taints if some node refuses the pod only by taints.
+    """
     if not nodes:
         return Refusal(code="no_node_accepts", message=f"{who}: the cluster has no nodes", hint="add a node first")
     taints: dict[str, int] = {}

@@ -22,13 +22,18 @@ QUEUE_LIMIT = 200  # pods ahead that are played through for a forecast of the st
 
 
 def turn(pod: PodInfo) -> tuple[int, float, str, str]:
-    """The order of the scheduler's queue: priority, then age. A pod not yet created comes last of its priority."""
+    """The sort key of the scheduler's queue: priority, then age.
+
+    Pods that do not exist yet are last of their priority.
+    """
     created = pod.created.timestamp() if pod.created else float("inf")
     return -pod.priority, created, pod.namespace, pod.name
 
 
 def pods_ahead(pending: PendingPod, missing: Sequence[Missing]) -> list[ParsedPod]:
-    """Pods that the scheduler tries before this one and that want the same thing on some node both may use."""
+    """The pods that the scheduler tries before this pod and that compete for the same resource on a common
+    node.
+    """
     me = pending.me
     wanted = {short.resource for short in missing} or {name for name in me.requests if is_extended(name)}
     wanted = wanted or {name for name in me.requests if name != "pods"}
@@ -48,7 +53,7 @@ def pods_ahead(pending: PendingPod, missing: Sequence[Missing]) -> list[ParsedPo
 
 
 def scheduler_message(pod: Obj) -> str:
-    """The scheduler's message when it last tried the pod."""
+    """The message of the scheduler's last attempt to place the pod."""
     return str((condition(pod, "PodScheduled") or {}).get("message") or "")
 
 
@@ -116,7 +121,10 @@ class _Simulation:
         return {**self._pending.snapshot.used, **{name: dict(used) for name, used in self._left.items()}}
 
     def start_those_that_fit(self, at: datetime, freed: Sequence[str]) -> Earliest | None:
-        """Give room on the nodes that got some to the queue, in its order; returned when it is this pod's turn."""
+        """Place the pods of the queue, in order, on the nodes with freed capacity.
+
+        Returns a forecast when it is this pod's turn, else None.
+        """
         refused: set[int] = set()
         kinds = len(set(self._numbers))
         started: list[int] = []
@@ -143,7 +151,7 @@ class _Simulation:
         return earliest
 
     def pass_to_next_end(self) -> tuple[datetime, list[str]]:
-        """Let all end that end next; returns when, and on which nodes."""
+        """Apply the next end of pods. Returns its time and the nodes on which pods ended."""
         at, freed = self._ends[0][0], set()
         while self._ends and self._ends[0][0] == at:
             _, _, node, ended, by = heapq.heappop(self._ends)
@@ -153,7 +161,10 @@ class _Simulation:
         return at, sorted(freed)
 
     def _alike(self) -> tuple[list[int], list[set[str]]]:
-        """A number for each pod of the queue, and by number the nodes that it may use. This pod's is 0."""
+        """Group the pods of the queue by the nodes that they may use.
+
+        Returns a group number for each pod, and the nodes of each group. The group of this pod is 0.
+        """
         pending = self._pending
         known: dict[Hashable, int] = {}
         numbers = []
@@ -180,7 +191,7 @@ class _Simulation:
 
 
 def end_of(pending: PendingPod, other: ParsedPod, *, usual: bool) -> tuple[datetime | None, Usual | None]:
-    """When a holder is expected to end, and the past that says so (None: its limit does)."""
+    """The expected end of a holder, and the history that it is based on (None: it is the holder's limit)."""
     holder = other.holder
     assert holder is not None
     limit = holder.expected_until
@@ -193,7 +204,7 @@ def end_of(pending: PendingPod, other: ParsedPod, *, usual: bool) -> tuple[datet
 
 
 def span_of(pending: PendingPod, waiting: ParsedPod, *, usual: bool) -> timedelta | None:
-    """How long a pod that waits is expected to run."""
+    """The expected run time of a pending pod."""
     limit = _expected_span(waiting.pod)
     if usual:
         past = pending.lookup.usual(waiting, pending.now)

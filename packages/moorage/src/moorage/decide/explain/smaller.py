@@ -1,4 +1,4 @@
-"""Smaller or other requests that would start now, for a pod that waits."""
+"""Smaller or different requests with which a pending pod would start now."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ def _gpu_resource(pod: PodInfo) -> str | None:
 
 
 def _fewer_gpus(pending: PendingPod, used: Used) -> Iterator[Smaller]:
-    """The most GPUs of the same kind that are fewer; with CPU and memory in proportion if need be."""
+    """A request with fewer GPUs: the largest number that fits now.
+
+    If needed, CPU and memory are reduced in proportion.
+    """
     me, resource = pending.me, _gpu_resource(pending.me)
     if resource is None:
         return
@@ -87,7 +90,7 @@ def _fewer_gpus(pending: PendingPod, used: Used) -> Iterator[Smaller]:
 
 
 def _other_type(pending: PendingPod, used: Used) -> Iterator[Smaller]:
-    """As many GPUs of each other type."""
+    """The same number of GPUs of each other type that fits now."""
     me, wanted = pending.me, wanted_types(pending.me)
     if not wanted:
         return
@@ -101,7 +104,7 @@ def _other_type(pending: PendingPod, used: Used) -> Iterator[Smaller]:
 
 
 def _other_resource(pending: PendingPod, used: Used) -> Iterator[Smaller]:
-    """As many of another GPU resource, such as a slice of a GPU."""
+    """The same number of another GPU resource, such as a slice of a GPU."""
     me, resource = pending.me, _gpu_resource(pending.me)
     if resource is None:
         return
@@ -120,7 +123,10 @@ def _other_resource(pending: PendingPod, used: Used) -> Iterator[Smaller]:
 
 
 def _less_cpu_and_memory(pending: PendingPod, used: Used) -> Iterator[Smaller]:
-    """Less CPU and memory on the node where the least is given up, and all else as asked."""
+    """A request with less CPU and memory, on the node with the smallest reduction.
+
+    Other resources do not change.
+    """
     me, best = pending.me, None
     for node in pending.usable:
         short = shortages(me, node, used[node.name])

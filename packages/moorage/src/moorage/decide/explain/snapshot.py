@@ -16,7 +16,7 @@ from moorage_kube.scheduling import NodeInfo, PodInfo, has_gate, parse_node, par
 
 
 class ParsedPod(Struct, frozen=True):
-    """A pod, parsed. `holder` is set for unfinished pods that have a node."""
+    """A parsed pod. `holder` is set for unfinished pods with a node."""
 
     pod: PodInfo
     obj: Obj
@@ -81,7 +81,7 @@ def concerning(pod: Mapping[str, Any], pods: Iterable[Obj]) -> list[Obj]:
 
 
 def pod_of_job(job: Mapping[str, Any]) -> Obj:
-    """The pod that a `batch/v1` Job's template would make, for judging a Job that has none (yet)."""
+    """The pod that a `batch/v1` Job would create from its template, for a Job that has no pod."""
     template = job["spec"]["template"]
     meta = template.get("metadata") or {}
     return {

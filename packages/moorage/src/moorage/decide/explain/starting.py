@@ -62,7 +62,7 @@ def starting_of(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()
 
 
 def _has_begun(pod: Mapping[str, Any]) -> bool:
-    """Whether its volumes are mounted: it has its sandbox, or a container that ran."""
+    """Whether the pod's volumes are mounted: its sandbox is ready, or a container has started."""
     status = pod.get("status") or {}
     if is_condition_true(pod, "PodReadyToStartContainers"):
         return True
@@ -90,7 +90,7 @@ def _waiting(pod: Mapping[str, Any]) -> Iterator[Starting]:
 
 
 def _ended_before(container: Mapping[str, Any]) -> str:
-    """How it ended the last time: of more use than "back-off 5m0s restarting failed container"."""
+    """The last end of the container: more useful than "back-off 5m0s restarting failed container"."""
     ended = (container.get("lastState") or {}).get("terminated") or {}
     if "exitCode" not in ended:
         return ""

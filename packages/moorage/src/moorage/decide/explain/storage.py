@@ -29,7 +29,7 @@ class Storage(Struct, frozen=True, kw_only=True):
 
 
 class Trouble(Struct, frozen=True):
-    """A claim that keeps the pod from every node."""
+    """A problem of a claim. The pod cannot run on any node because of it."""
 
     claim: str
     message: str  # the fault, as the end of a sentence that begins with "volume NAMESPACE/CLAIM"
@@ -44,7 +44,7 @@ class PodVolumes(Struct, frozen=True):
     chosen: tuple[tuple[str, str], ...] = field(default_factory=tuple)  # claim and the node it is provisioned for
 
     def refusal(self, node: NodeInfo) -> str | None:
-        """Why the volumes keep the pod off the node; None if they do not."""
+        """The reason why the volumes exclude the node; None if they do not."""
         for claim, terms in self.terms:
             if not any(term.matches(node.labels, node.name) for term in terms):
                 return f"volume {claim} cannot be reached from it"
@@ -57,7 +57,7 @@ class PodVolumes(Struct, frozen=True):
 def storage_of(
     claims: Iterable[Obj] | None, volumes: Iterable[Obj] | None = None, classes: Iterable[Obj] | None = None
 ) -> Storage:
-    """Key the objects by name; `claims` are those of the pod's namespace."""
+    """Index the objects by name. `claims` are the claims of the pod's namespace."""
 
     def by_name(objects: Iterable[Obj] | None) -> dict[str, Obj] | None:
         return None if objects is None else {str(obj["metadata"]["name"]): obj for obj in objects}
@@ -66,7 +66,7 @@ def storage_of(
 
 
 def volumes_of(pod: PodInfo, seen: Storage, others: Iterable[PodInfo] = ()) -> PodVolumes:
-    """Judge each claim of the pod. `others` are pods that hold a node, for claims of one pod only."""
+    """Check each claim of the pod. `others`: pods with a node, to check claims that only one pod may use."""
     if seen.claims is None:
         return PodVolumes()
     troubles, terms, chosen = [], [], []

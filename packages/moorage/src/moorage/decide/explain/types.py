@@ -20,7 +20,7 @@ Sure = Literal["limit", "usual", "unknown"]
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """One node: it fits, or every reason why not."""
+    """The result for one node: the pod fits, or all reasons why it does not."""
 
     node: str
     gpu_type: str  # empty: no GPUs
@@ -34,7 +34,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class Missing(Struct, frozen=True, kw_only=True):
-    """A resource of which no node that the pod may use has enough free."""
+    """A resource that is short on every node that the pod may use."""
 
     resource: str
     gpu_types: tuple[str, ...]  # the requested types of GPUs; empty: any
@@ -57,7 +57,7 @@ class HeldBy(Struct, frozen=True, kw_only=True):
 
     @property
     def usual_until(self) -> datetime | None:
-        """When past runs like it were done, counted from its start."""
+        """The expected end of the holder: its start plus the usual duration of similar runs. None if unknown."""
         return usual_end(self.holder, self.usual)
 
 
@@ -71,7 +71,7 @@ class Earliest(Struct, frozen=True, kw_only=True):
 
 
 class Waiter(Struct, frozen=True, kw_only=True):
-    """A pod before this one in the line."""
+    """A pod that is ahead of this pod in the queue."""
 
     owner: str
     run: str
@@ -89,7 +89,7 @@ class Waiter(Struct, frozen=True, kw_only=True):
 
 
 class Smaller(Struct, frozen=True, kw_only=True):
-    """A lesser or other wish that would start now."""
+    """A smaller or different request that would start now."""
 
     gpus: int
     gpu_types: tuple[str, ...]  # the wish; empty: any type
@@ -101,7 +101,7 @@ class Smaller(Struct, frozen=True, kw_only=True):
 
 
 class Refusal(Struct, frozen=True, kw_only=True):
-    """Why the pod can never run on this cluster as it is."""
+    """The reason why the pod can never run on this cluster in its current state."""
 
     code: str
     message: str
@@ -122,7 +122,7 @@ class MachineLine(Struct, frozen=True, kw_only=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """All that is known about the start of a pod, at `now`."""
+    """Everything that is known about the start of a pod at the time `now`."""
 
     namespace: str
     name: str
@@ -170,17 +170,17 @@ class Explanation(Struct, frozen=True, kw_only=True):
 
     @property
     def position(self) -> int:
-        """1: next in line."""
+        """The position in the queue; 1 is the next in line."""
         return len(self.line) + 1
 
     @property
     def fits(self) -> bool:
-        """Some node would take it now."""
+        """Whether a node could run the pod now."""
         return any(verdict.fits for verdict in self.verdicts)
 
     @property
     def usual_until(self) -> datetime | None:
-        """When past runs like it were done, counted from its start."""
+        """The expected end of the pod: its start plus the usual duration of similar runs. None if unknown."""
         return usual_end(self.until, self.usual) if self.until else None
 
 
