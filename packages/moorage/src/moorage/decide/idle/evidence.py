@@ -33,21 +33,21 @@ class Window(Struct, frozen=True, kw_only=True):
 
 
 class Kernels(Struct, frozen=True, kw_only=True):
-    """The Jupyter kernels and terminals of a workspace, as its server says."""
+    """The Jupyter kernels and terminals of a workspace, as reported by its server."""
 
     last_activity: datetime | None = None  # of the newest; None: there never was any
     busy_since_output: datetime | None = None  # last activity of the newest busy kernel; None: none is busy
 
 
 class Connection(Struct, frozen=True, kw_only=True):
-    """Browsers, as the gateway sees them."""
+    """Browser connections, as recorded by the gateway."""
 
     seen_at: datetime | None = None  # when one was last connected; None: never
     acted_at: datetime | None = None  # when a person last did something in one; None: never
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """All that was read about a piece of work, at one moment. `windows`: oldest first."""
+    """All data about a piece of work at one moment. `windows`: oldest first."""
 
     started: datetime  # when it began to run, or was resumed
     windows: tuple[Window, ...] = ()
@@ -59,7 +59,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 class InUse(Struct, frozen=True):
-    """It is used: `why`, in words with the measurement."""
+    """The work is in use. `why`: the reason with the measurement."""
 
     why: str
     since: datetime
@@ -72,7 +72,10 @@ class Unseen(Struct, frozen=True):
 
 
 class Idle(Struct, frozen=True):
-    """It is idle since then: `why`, in words with the samples. `windows`: how many were measured since."""
+    """The work is idle since the given time. `why`: the reason with the samples.
+
+    `windows`: measured windows since.
+    """
 
     why: str
     since: datetime
@@ -84,7 +87,7 @@ Verdict = InUse | Unseen | Idle
 
 
 def judge(facts: Facts, policy: Policy, now: datetime) -> Verdict:
-    """Whether the work is idle now, and since when."""
+    """Decide whether the work is idle now, and since when."""
     if facts.unseen:
         return Unseen(facts.unseen)
     if not facts.windows:
@@ -108,7 +111,10 @@ def judge(facts: Facts, policy: Policy, now: datetime) -> Verdict:
 
 
 def _idle_tail(windows: Sequence[Window], policy: Policy) -> tuple[list[Window], Window | None]:
-    """The unbroken run of idle windows at the end, oldest first, and the window that stops it."""
+    """The consecutive idle windows at the end (oldest first), and the window before them.
+
+    That window is busy, or a gap without measurements. None if all windows are idle.
+    """
     tail: list[Window] = []
     for window in reversed(windows):
         if tail and window.end < tail[-1].start:  # a gap: no measurements between them
@@ -120,7 +126,7 @@ def _idle_tail(windows: Sequence[Window], policy: Policy) -> tuple[list[Window],
 
 
 def is_idle(gpu_peak: float | None, cpu_milli: float | None, policy: Policy) -> bool:
-    """Whether by these measurements a window may be one of idle work."""
+    """Whether a window with these measurements counts as idle."""
     if gpu_peak is None or cpu_milli is None:
         return False
     return gpu_peak < policy.gpu_below and cpu_milli < policy.cpu_below_milli
@@ -192,6 +198,6 @@ def _connection_words(connection: Connection, policy: Policy, now: datetime) -> 
 
 
 def clock_time(at: datetime, now: datetime) -> str:
-    """A moment near `now`, in UTC: "09:10 UTC", with its day where that is another."""
+    """Format a moment in UTC: "09:10 UTC", with the date if it is on another day than `now`."""
     at, now = at.astimezone(UTC), now.astimezone(UTC)
     return f"{at:%H:%M} UTC" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M} UTC"

@@ -13,7 +13,7 @@ from moorage.model.spans import format_span
 
 
 class IdleEvent(StrEnum):
-    """Events of notices, as receivers see them."""
+    """Events of notifications, as receivers get them."""
 
     WARNING = "idle-warning"
     REMINDER = "idle-reminder"
@@ -24,7 +24,7 @@ _EVENTS = {Act.WARN: IdleEvent.WARNING, Act.REMIND: IdleEvent.REMINDER, Act.REPO
 
 
 def make_notice(act: Act, work: Work, record: Record, policy: Policy, *, address: str = "") -> Notice:
-    """The notice of an act other than SUSPEND. Its key is the same for the same notice, always."""
+    """The notification of an act (not SUSPEND). The same notification always has the same key."""
     event = _EVENTS[act]
     holds = f"{record.gpus} GPU{'' if record.gpus == 1 else 's'}"
     since = f"since {full_time(record.since)}" if record.since else ""
@@ -107,12 +107,12 @@ def snooze_command(work: Work, policy: Policy) -> str:
 
 
 def resume_command(work: Work) -> str:
-    """One command that undoes a suspension."""
+    """The command that undoes a suspension."""
     if work.kind == RUN:
         return f"moor resume {work.name} -n {work.namespace}"
     return f"moor workspace start {work.name} -n {work.namespace}"
 
 
 def full_time(at: datetime | None) -> str:
-    """To the minute, in UTC."""
+    """Format a moment in UTC, to the minute."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if at is not None else "an unknown time"

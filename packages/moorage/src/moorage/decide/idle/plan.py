@@ -63,7 +63,7 @@ class Work(Struct, frozen=True, kw_only=True):
 
 
 class Observed(Struct, frozen=True, kw_only=True):
-    """One piece of work and all that its next step depends on. `verdict` None: it does not run."""
+    """One piece of work and all data that its next step depends on. `verdict` is None if the work does not run."""
 
     work: Work
     verdict: Verdict | None
@@ -91,9 +91,10 @@ def plan(seen: Observed) -> Step:
 
 
 def recover(record: Record) -> Record:
-    """The record as a server takes it over that has just started to act.
+    """The record for a server that has just become active.
 
-    A notice that was about to be sent may have been sent: it is not repeated, and not relied upon.
+    A notification that was being sent may have been delivered. It is not sent again, and it does not count as
+    delivered.
     """
     if record.pending in ("", Act.SUSPEND):
         return record
@@ -101,7 +102,7 @@ def recover(record: Record) -> Record:
 
 
 def after_notice(record: Record, *, delivered: bool) -> Record:
-    """The record once a notice was sent, or could not be."""
+    """The record after a notification was sent or failed."""
     return msgspec.structs.replace(record, pending="", delivered=record.delivered or delivered)
 
 
@@ -111,7 +112,7 @@ def after_suspension(record: Record) -> Record:
 
 
 def no_suspension(work: Work, policy: Policy) -> str:
-    """Why this work is never suspended; "": it may be."""
+    """The reason why this work is never suspended; "" if it may be suspended."""
     if policy.suspend_after is None:
         return f"policy {policy.name} only warns"
     if work.kind in (MAP, WORKFLOW):
@@ -127,7 +128,7 @@ def no_suspension(work: Work, policy: Policy) -> str:
 
 
 def exempt_by(work: Work, exempt: Exemptions) -> str:
-    """Which exemption of a policy fits; "": none."""
+    """The exemption of a policy that applies to this work; "" if none applies."""
     if work.owner and work.owner in exempt.users:
         return f"its owner {work.owner} is exempt"
     for pattern in exempt.names:
@@ -253,7 +254,7 @@ def _warn(record: Record, now: datetime) -> Record:
 
 
 def _due(work: Work, policy: Policy, record: Record, since: datetime) -> tuple[Act, datetime] | None:
-    """The next act while it stays idle, and its moment; None: nothing more comes."""
+    """The next act while the work stays idle, and its time. None if no act follows."""
     if record.state is State.IDLE or record.warned_at is None:
         at = since + policy.warn_after
         return Act.WARN, quiet_until(policy.quiet, at) or at
@@ -325,7 +326,7 @@ def _with_outlook(seen: Observed, record: Record) -> Record:
 
 
 def _differs(before: Record, after: Record, now: datetime) -> bool:
-    """Whether the record has to be written: more than the words of it changed, or these are old."""
+    """Whether the record must be written: more than its text changed, or it is old."""
     if before == after:
         return False
     if after.state is State.ACTIVE and before.state is State.ACTIVE:

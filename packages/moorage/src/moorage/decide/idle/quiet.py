@@ -14,7 +14,7 @@ DAY = timedelta(days=1)
 
 
 def quiet_until(quiet: QuietTimes | None, at: datetime) -> datetime | None:
-    """When the quiet hours in which `at` lies are over, in UTC; None: it lies in none."""
+    """The end (in UTC) of the quiet hours that contain `at`. None if `at` is not in quiet hours."""
     if quiet is None:
         return None
     end: datetime | None = None
@@ -28,7 +28,10 @@ def quiet_until(quiet: QuietTimes | None, at: datetime) -> datetime | None:
 
 
 def add_loud(quiet: QuietTimes | None, start: datetime, span: timedelta) -> datetime:
-    """The moment at which `span` has passed since `start` outside of quiet hours, in UTC; never within them."""
+    """The moment (in UTC) when `span` has passed since `start`, not counting quiet hours.
+
+    It is never in quiet hours.
+    """
     at, left = start.astimezone(UTC), span
     if quiet is None:
         return at + left
@@ -56,7 +59,7 @@ def _spans_near(quiet: QuietTimes, at: datetime) -> Iterator[tuple[datetime, dat
 
 
 def _spans_of(quiet: QuietTimes, at: datetime, days: int) -> Iterator[tuple[datetime, datetime]]:
-    """The spans that start on the day so many days after that of `at`, in UTC."""
+    """The spans (in UTC) that start `days` days after the day of `at`."""
     day = at.astimezone(quiet.zone).date() + timedelta(days=days)
     for weekdays, start, end in quiet.spans:
         if day.weekday() in weekdays:

@@ -14,7 +14,7 @@ SETTLED = timedelta(seconds=2 * SLOT_SECONDS)  # readings arrive by then; a wind
 
 
 class HeldPod(Struct, frozen=True, kw_only=True):
-    """A pod that holds GPUs, or held them."""
+    """A pod that holds or held GPUs."""
 
     uid: str
     gpus: int

@@ -30,7 +30,7 @@ class Use(Enum):
 
 
 class Span(NamedTuple):
-    """Windows of one length, one after the other, that are alike."""
+    """Consecutive windows of the same length with the same use."""
 
     start: datetime
     end: datetime
@@ -43,11 +43,14 @@ class Span(NamedTuple):
         return (self.end - self.start) // self.length
 
     def ending(self, moment: datetime | None) -> int:
-        """The number of the first window that ends then or later; None is never."""
+        """The index of the first window that ends at or after `moment`; the number of windows for None."""
         return self.windows if moment is None else max(0, -((self.start - moment) // self.length) - 1)
 
     def held(self, pods: Iterable[HeldPod], first: int = 0) -> timedelta:
-        """GPUs × time of all windows, or of those from this one on. A pod counts in each window that it was in."""
+        """GPUs × time of all windows, or of the windows from `first` on.
+
+        A pod counts in each window in which it existed.
+        """
         start, windows = self.start + first * self.length, timedelta()
         for pod in pods:
             if pod.started >= self.end or (pod.ended is not None and pod.ended <= start):
@@ -61,7 +64,7 @@ class Span(NamedTuple):
 
 
 def spans_of(windows: Iterable[Window], policy: Policy) -> list[Span]:
-    """Windows, oldest first, joined where they are alike."""
+    """Merge consecutive windows (oldest first) of the same use into spans."""
     spans = _Joined()
     for window in windows:
         use = _use(window.gpu_peak, window.cpu_milli, policy)
@@ -70,7 +73,7 @@ def spans_of(windows: Iterable[Window], policy: Policy) -> list[Span]:
 
 
 def spans_of_hours(hours: Iterable[Hour], pod: HeldPod, policy: Policy) -> list[Span]:
-    """Hours, oldest first, in which this pod of the work was alone, as spans."""
+    """The hours (oldest first) in which this pod was the only one of the work, as spans."""
     spans, (used_from, _) = _Joined(), tenths_of(policy.gpu_below)
     for hour in hours:
         length, windows = max(hour.length, policy.window), hour.windows
@@ -98,7 +101,7 @@ def spans_of_hours(hours: Iterable[Hour], pod: HeldPod, policy: Policy) -> list[
 
 
 class _Joined:
-    """Spans that are added oldest first, joined where they are alike."""
+    """A list of spans that merges neighbours of the same use. Add the oldest first."""
 
     def __init__(self) -> None:
         self.all: list[Span] = []
@@ -138,7 +141,7 @@ def settled(pods: Sequence[HeldPod], stretches: Iterable[Stretch], policy: Polic
 
 
 def _span_of(pod: HeldPod, stretch: Stretch) -> Span | None:
-    """A stretch of the only pod of the work."""
+    """The span of a stretch, if this pod is the only one of the work. None if its windows must be read."""
     start, end, length = stretch.start, stretch.end, stretch.length
     if not stretch.is_used and (stretch.gpus < pod.gpus or not _is_throughout(pod, start, end, length)):
         return None
@@ -149,7 +152,7 @@ def _span_of(pod: HeldPod, stretch: Stretch) -> Span | None:
 def _use_of(
     pods: Iterable[HeldPod], stretches: Mapping[str, Stretch], policy: Policy, start: datetime, end: datetime
 ) -> Use | None:
-    """None: their windows must be looked at."""
+    """The use of a stretch; None if its windows must be read."""
     there = [pod for pod in pods if pod.started < end and (pod.ended is None or pod.ended > start)]
     known = {
         pod.uid: stretch
@@ -166,7 +169,7 @@ def _use_of(
 
 
 def _is_throughout(pod: HeldPod, start: datetime, end: datetime, length: timedelta) -> bool:
-    """Whether a pod was there in each window."""
+    """Whether the pod existed in each window."""
     return pod.started < start + length and (pod.ended is None or pod.ended > end - length)
 
 
@@ -178,7 +181,7 @@ class OpenHours(NamedTuple):
 
 
 def open_hours(pods: Sequence[HeldPod], spans: Iterable[Span], since: datetime, now: datetime) -> OpenHours:
-    """The hours of the pods of a piece of work that must be looked at."""
+    """The hours of the pods of a piece of work whose windows must be read."""
     gaps, at = [], floor(since, Level.HOUR)
     for start, end in sorted((span.start, span.end) for span in spans):
         if start > at:

@@ -101,7 +101,7 @@ class Record(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 def move(record: Record, to: State, now: datetime, **changes: Any) -> Record:
-    """The record after a move. Raises IllegalMove."""
+    """Move a record to another state. Raises IllegalMove."""
     MOVES.check(record.state, to, record.history)
     entry = f"{to} {now:%Y-%m-%dT%H:%M:%SZ}"
     history = (*record.history, entry)[-HISTORY:]
@@ -119,7 +119,7 @@ def read_record(text: str | None) -> Record:
 
 
 def write_record(record: Record) -> str | None:
-    """The annotation; None where there is nothing to keep."""
+    """The annotation for a record; None if there is nothing to store."""
     if record.state is State.ACTIVE and not record.snoozes and not record.pending:
         return None
     return msgspec.json.encode(record).decode()

@@ -16,7 +16,7 @@ from moorage_kube.scheduling import parse_pod
 
 
 class Taker(Struct, frozen=True, kw_only=True):
-    """A pod that holds GPUs of a node, or held them since."""
+    """A pod that has held GPUs of a node since then."""
 
     node: str
     since: datetime
@@ -26,7 +26,7 @@ class Taker(Struct, frozen=True, kw_only=True):
 
 
 def takers_of(pods: Iterable[Obj]) -> tuple[Taker, ...]:
-    """All pods that began to hold GPUs, by the moment; those that ended are among them while they are there."""
+    """All pods that have held GPUs, sorted by the start. Ended pods are included while they exist."""
     takers = []
     for obj in pods:
         try:

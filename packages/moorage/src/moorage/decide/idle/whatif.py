@@ -21,7 +21,7 @@ from moorage.model.idle import MAP, RUN, WORKFLOW, WORKSPACE, Policy
 
 
 class Past(Struct, frozen=True, kw_only=True):
-    """A piece of work that held GPUs, its pods, and the policy that is tried on it."""
+    """A piece of past work with GPUs, its pods, and the policy to simulate for it."""
 
     work: Work
     pods: tuple[HeldPod, ...]
@@ -42,7 +42,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def group_of(interval: Interval) -> tuple[str, str, str] | None:
-    """The kind, namespace and name of the work that a pod was of; None: of none."""
+    """The kind, namespace and name of the work that a pod belonged to. None if it belonged to none."""
     kind, _, name = interval.part_of.partition("/")
     if kind in (MAP, WORKSPACE) and name:
         return kind, interval.namespace, name
@@ -54,7 +54,7 @@ def group_of(interval: Interval) -> tuple[str, str, str] | None:
 def pasts_of(
     intervals: Iterable[Interval], policy_of: Mapping[tuple[str, str], Policy], *, now: datetime
 ) -> list[Past]:
-    """All work that held GPUs and that a policy holds for. `policy_of`: by kind of work and namespace."""
+    """All past work with GPUs that a policy applies to. `policy_of`: the policy by kind of work and namespace."""
     groups: dict[tuple[str, str, str], list[Interval]] = {}
     for interval in intervals:
         if interval.gpus and (key := group_of(interval)) is not None:
@@ -99,7 +99,7 @@ def outcome_of(past: Past, spans: Iterable[Span], *, since: datetime, now: datet
 
 
 class _Replay:
-    """The policy, step by step; windows in which nothing can come of it are passed over."""
+    """Simulates the policy step by step. It skips windows in which nothing can change."""
 
     def __init__(self, past: Past) -> None:
         self._past = past
@@ -128,7 +128,7 @@ class _Replay:
 
     @property
     def why(self) -> str:
-        """Why it was idle last, before it was suspended; empty: it never was."""
+        """The reason why the work was last idle before its suspension; "" if it was never idle."""
         verdict = self._verdict(*self._last) if self._last is not None else None
         return verdict.why if isinstance(verdict, Idle) else ""
 
@@ -157,7 +157,7 @@ class _Replay:
         return span.ending(since + self._past.policy.warn_after)
 
     def _look(self, span: Span, number: int, since: datetime) -> None:
-        """Take the step at the end of one window."""
+        """Apply the policy at the end of one window."""
         work, policy, now = self._past.work, self._past.policy, span.start + (number + 1) * span.length
         self._last = span, number, since
         verdict = self._verdict(span, number, since)
@@ -170,7 +170,7 @@ class _Replay:
             self.suspended = now
 
     def _verdict(self, span: Span, number: int, since: datetime) -> Verdict:
-        """At the end of a window of an idle span, of work that was idle since then."""
+        """The verdict at the end of a window of an idle span, for work that is idle since `since`."""
         start = span.start + number * span.length
         window = Window(start=start, end=start + span.length, gpu_peak=0.0, cpu_milli=0.0)
         before = Window(start=start - span.length, end=start, gpu_peak=0.0, cpu_milli=0.0)

@@ -1,4 +1,4 @@
-"""Which work there is: the objects that hold GPUs by their pods, and those whose record says that they did."""
+"""All work that holds GPUs through its pods, or held some according to its record."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WorkKey = tuple[str, str, str]  # kind, namespace, name
 
 
 class Held(Struct, frozen=True, kw_only=True):
-    """A piece of work, its object (of a run: the first Job) and its pods that hold GPUs and run."""
+    """A piece of work, its object (for a run: the first Job) and its running pods with GPUs."""
 
     work: Work
     obj: Obj
@@ -62,7 +62,7 @@ class Held(Struct, frozen=True, kw_only=True):
 
 
 def key_of_pod(pod: Mapping[str, Any]) -> WorkKey | None:
-    """The work that a pod is of; None: of none that we know."""
+    """The work that a pod belongs to; None if it belongs to no known kind of work."""
     labels = labels_of(pod)
     for label, kind in _LABELS:
         if name := labels.get(label):
@@ -88,7 +88,7 @@ class HeldWork:
         workflows: Iterable[Obj],
         tenants: Iterable[Obj] = (),
     ) -> list[Held]:
-        """All work that holds GPUs or has a record, by kind, namespace and name."""
+        """All work that holds GPUs or has a record, sorted by kind, namespace and name."""
         objects: dict[WorkKey, list[Obj]] = {}
         for kind, listed in ((WORKSPACE, workspaces), (MAP, maps), (WORKFLOW, workflows)):
             for obj in listed:
@@ -110,7 +110,7 @@ class HeldWork:
 
 
 class _Seen(Struct, frozen=True):
-    """All that a piece of work is read from."""
+    """The objects that a piece of work is derived from."""
 
     objects: Sequence[Obj]
     pods: Sequence[Obj]
@@ -136,7 +136,7 @@ def _read(key: WorkKey, seen: _Seen) -> Held | None:
 
 
 class _GpuPod(Struct, frozen=True):
-    """A pod that asks for GPUs."""
+    """A pod that requests GPUs."""
 
     obj: Obj
     gpus: int
@@ -202,7 +202,7 @@ class Used(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_used(text: str | None) -> Connection:
-    """When browsers were connected; nothing for a text that cannot be read."""
+    """Parse the times of browser connections. An invalid text counts as no connection."""
     try:
         used = msgspec.json.decode(text or "{}", type=Used)
     except (msgspec.MsgspecError, ValueError):
@@ -215,7 +215,7 @@ def write_used(connection: Connection) -> str:
 
 
 def devices_of(pod: Obj) -> list[str]:
-    """The GPUs of a pod as "NODE/ID"; none where its node does not name them."""
+    """The GPUs of a pod as "NODE/ID"; empty if the node does not report them."""
     node = str((pod.get("spec") or {}).get("nodeName") or "")
     return [f"{node}/{device}" for ids in device_ids(pod).values() for device in ids]
 
@@ -232,7 +232,7 @@ def _gpus(pod: Obj) -> int:
 
 
 def _changes(pod: Obj) -> list[datetime]:
-    """When its containers started and ended: each is a sign of life."""
+    """The times at which the pod's containers started and ended. Each counts as activity."""
     moments: list[datetime] = []
     for container in (pod.get("status") or {}).get("containerStatuses") or ():
         state = container.get("state") or {}
