@@ -24,11 +24,11 @@ READ_STEPS = 8  # for one character of an expression or a condition: measured, 3
 
 
 class TextError(MoorageError):
-    """A text of a user that cannot be read or evaluated."""
+    """A user's expression or template cannot be parsed or evaluated."""
 
 
 class TooMuchWork(TextError):
-    """The evaluation passes a limit on steps or sizes."""
+    """The evaluation exceeds a limit on steps or sizes."""
 
 
 class Budget:
@@ -47,7 +47,7 @@ class Budget:
         self.others = others
 
     def renew(self, *, others: int = 0) -> None:
-        """Begin the next look at the object: steps are of one look, bytes and nodes of the object."""
+        """Start the next reconcile of the object: the count of steps begins again, bytes and nodes do not."""
         self.left, self.others = STEPS, others
 
     def take_over(self, other: Budget) -> None:
@@ -55,7 +55,7 @@ class Budget:
         self.left, self.bytes_left, self.nodes = other.left, other.bytes_left, other.nodes
 
     def spend(self, steps: int = 1) -> None:
-        """Take steps. Raises TooMuchWork when none are left."""
+        """Use up steps. Raises TooMuchWork if too few are left."""
         self.left -= steps
         if self.left < 0:
             raise TooMuchWork(
@@ -64,11 +64,11 @@ class Budget:
             )
 
     def read(self, text: str) -> None:
-        """Allow a text of a language to be read, which takes some steps for each character."""
+        """Use up the steps for parsing a text: some for each character."""
         self.spend(1 + READ_STEPS * len(text))
 
     def string(self, characters: int) -> None:
-        """Allow a string of this length. Call before it is made."""
+        """Check the length of a string. Call this before you create the string."""
         if characters > STRING_CHARACTERS:
             raise TooMuchWork(
                 f"the expression makes a string of {characters:,} characters; the limit is {STRING_CHARACTERS:,}"
@@ -76,13 +76,13 @@ class Budget:
         self.spend(1 + characters // 64)
 
     def items(self, count: int) -> None:
-        """Allow a list or map of this length. Call before it is made."""
+        """Check the length of a list or map. Call this before you create it."""
         if count > LIST_ITEMS:
             raise TooMuchWork(f"the expression makes a list of {count:,} items; the limit is {LIST_ITEMS:,}")
         self.spend(1 + count)
 
     def write(self, size: int) -> None:
-        """Allow values of this size in the object's documents."""
+        """Count the size of values for the object's documents."""
         self.bytes_left -= size
         if self.bytes_left < 0:
             raise TooMuchWork(
@@ -92,7 +92,7 @@ class Budget:
         self.spend(size // 64)
 
     def add_nodes(self, count: int) -> None:
-        """Allow more nodes. Call before they are made."""
+        """Count new nodes. Call this before you create them."""
         if self.nodes + count > OBJECT_NODES:
             raise TooMuchWork(
                 f"with {count:,} more the workflow has {self.nodes + count:,} nodes; at most {OBJECT_NODES:,} are"
@@ -112,13 +112,13 @@ _SHARED: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 
 def current() -> Budget:
-    """The budget of the object that is decided about; a new one where there is no such object."""
+    """The budget of the current object; a new budget if there is no current object."""
     return _SHARED.get() or Budget()
 
 
 @contextmanager
 def shared(budget: Budget) -> Iterator[Budget]:
-    """Have everything within take from one budget."""
+    """Use one budget for all evaluations within the `with` block."""
     token = _SHARED.set(budget)
     try:
         yield budget
@@ -139,7 +139,7 @@ def where() -> Elsewhere | None:
 
 @contextmanager
 def elsewhere(evaluates: Elsewhere) -> Iterator[None]:
-    """Have everything within evaluated by another."""
+    """Use another evaluator for all evaluations within the `with` block."""
     token = _ELSEWHERE.set(evaluates)
     try:
         yield

@@ -35,7 +35,10 @@ class Standing(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """`budget vision-month: 512.00 of 500 GPU-hours used (102 %), until 2026-12-01`."""
+        """Text for people: `budget vision-month of ada.
+
+        512.00 of 500 GPU-hours used (102 %), until 2026-12-01`.
+        """
         budget = self.budget
         until = f", until {budget.end.astimezone(ZoneInfo(budget.zone)):%Y-%m-%d}" if budget.end else ""
         return (
@@ -45,7 +48,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 
 
 def period_of(now: datetime, period: str, zone: str) -> tuple[datetime, datetime]:
-    """The day, the week from Monday, or the month that a moment is in, by the clocks of a time zone."""
+    """The start and end of the period around a moment, in a time zone: its day, week (from Monday) or month."""
     where = ZoneInfo(zone)
     day = now.astimezone(where).date()
     if period == "week":
@@ -62,7 +65,9 @@ def period_of(now: datetime, period: str, zone: str) -> tuple[datetime, datetime
 def gpu_hours(
     intervals: Iterable[Interval], *, since: datetime, until: datetime, tenants: Mapping[str, str] | None
 ) -> dict[str, Decimal]:
-    """GPU-hours as `moor top` counts them, by user, or by tenant where `tenants` (namespace → tenant) is given."""
+    """GPU-hours in the counting of `moor top`, by user, or by tenant if `tenants` (namespace → tenant) is
+    given.
+    """
     spans: dict[str, timedelta] = {}
     for interval in intervals:
         if not interval.gpus or interval.reserved_for:
@@ -93,7 +98,10 @@ def uses_of(budget: Budget, used: Mapping[str, Decimal], *, start: datetime) -> 
 
 
 def due(budget: Budget, uses: Iterable[Use], *, start: datetime) -> tuple[tuple[Use, ...], tuple[Notice, ...]]:
-    """The uses with their marks set, and a notice for each that passed a share. The marks are written first."""
+    """The updated uses, and a notice for each use that reached a threshold.
+
+    Store the uses before you send notices.
+    """
     marked, notices = [], []
     for use in uses:
         share = max((share for share in budget.warn_at if share <= use.percent), default=0)
@@ -128,7 +136,7 @@ def standings(budgets: Iterable[Budget], *, user: str, tenant: str, now: datetim
 
 
 def strictest(over: Iterable[Standing]) -> Standing | None:
-    """Of the budgets that are over, the one that follows most."""
+    """The exceeded budget with the strictest consequence; None if all budgets are within their limits."""
     return max(
         (standing for standing in over if standing.is_over),
         key=lambda standing: ACTIONS.index(standing.budget.when_over),

@@ -38,7 +38,10 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Billed(Struct, frozen=True, kw_only=True):
-    """A job as a cluster that bills pods bills it. `asked`, `billed`: before and after minimums and steps."""
+    """The bill of a job on a cluster that bills pods.
+
+    `asked` and `billed`: the amounts before and after minimums and steps.
+    """
 
     job: Job
     asked: Amount
@@ -48,7 +51,7 @@ class Billed(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """Money in the sheets' currency, not rounded."""
+    """The result of a comparison. Amounts are in the currency of the price files, not rounded."""
 
     nodes: Fraction
     idle: Fraction  # of the nodes' money
@@ -96,7 +99,7 @@ def compare(
 
 
 def jobs_of(facts: Facts, sheet: PriceSheet, *, since: datetime, until: datetime) -> list[Job]:
-    """Every pod within a window as a job that ran once, by the time that is billed of it."""
+    """Every pod within a window as a job that ran once, with its billed time."""
     lives: dict[str, list[NodeLife]] = {}
     for life in facts.lives:
         lives.setdefault(life.node, []).append(life)
@@ -115,7 +118,7 @@ def jobs_of(facts: Facts, sheet: PriceSheet, *, since: datetime, until: datetime
 def job_of(
     interval: Interval, life: NodeLife | None, *, span: timedelta, sheet: PriceSheet, times: Fraction = Fraction(1)
 ) -> Job:
-    """A pod as a job. `life`: the node it ran on, where it is known."""
+    """Convert a pod to a job. `life`: the life of its node, if known."""
     least, step = Fraction(sheet.minimum_seconds), Fraction(sheet.step_seconds)
     seconds = max(Fraction(microseconds(span), 1_000_000), least)
     counts = interval.gpu_counts
@@ -142,7 +145,7 @@ class Biller:
         self._hours: dict[tuple[object, ...], _Hour] = {}
 
     def bill(self, job: Job) -> Billed:
-        """Raises UsageError where the sheet has no price for it."""
+        """Compute the bill of a job. Raises UsageError if the price file has no price for it."""
         key = (job.cpu_milli, job.memory_bytes, job.storage_bytes, job.gpus, job.gpu_type, job.region, job.spot)
         if key not in self._hours:
             self._hours[key] = _hour_of(job, self._sheet)
@@ -192,7 +195,10 @@ def _hour_of(job: Job, sheet: PriceSheet) -> _Hour:
 
 
 def prices_in(sheet: PriceSheet, region: str) -> PodPrices:
-    """Prices of pods in a region, else everywhere; of a file with one region, those. Raises UsageError."""
+    """The pod prices of a region, else the prices for all regions. A file with a single region needs no `region`.
+
+    Raises UsageError.
+    """
     if not sheet.pods:
         raise UsageError("the file has no prices of pods", hint="add `pods:` with the price of a CPU and of a GiB")
     by_region = {prices.region: prices for prices in sheet.pods}
@@ -205,7 +211,7 @@ def prices_in(sheet: PriceSheet, region: str) -> PodPrices:
 
 
 def summed(jobs: Iterable[Billed]) -> dict[str, tuple[Fraction, Fraction]]:
-    """Name → (how often, money): pods of one name together, in their order."""
+    """Name → (number of runs, cost), the most expensive first. Jobs of the same name are added up."""
     table: dict[str, tuple[Fraction, Fraction]] = {}
     for billed in jobs:
         times, money = table.get(billed.job.name, (Fraction(0), Fraction(0)))

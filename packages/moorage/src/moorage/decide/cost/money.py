@@ -40,13 +40,13 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def decimals_of(currency: str) -> int:
-    """Digits after the point of a currency's smallest coin, by ISO 4217: 0 for JPY, 2 for most."""
+    """The number of decimal digits of a currency by ISO 4217: 0 for JPY, 2 for most."""
     name = currency.upper()
     return 0 if name in _NO_COINS else 3 if name in _THREE else 2
 
 
 def rate_of(price: Fraction) -> int:
-    """A price of an hour in parts of PER_UNIT, the nearest, ties to even."""
+    """A price per hour in units of 1/PER_UNIT, rounded to the nearest; ties to even."""
     return round(price * PER_UNIT)
 
 
@@ -55,7 +55,7 @@ def microseconds(span: timedelta) -> int:
 
 
 def part_of(amount: int, share: Fraction) -> int:
-    """So much of an amount, rounded down to a whole grain."""
+    """A share of an amount, rounded down to a whole grain."""
     return amount * share.numerator // share.denominator
 
 
@@ -74,5 +74,5 @@ def rounded(amounts: Sequence[int], decimals: int) -> list[Decimal]:
 
 
 def exact(amount: int) -> Fraction:
-    """Grains as units of the currency, not rounded."""
+    """Convert grains to units of the currency, not rounded."""
     return Fraction(amount, GRAINS)

@@ -1,4 +1,4 @@
-"""The price of a node's hour by a price file, and for how long it is billed."""
+"""The hourly price of a node by a price file, and the time for which it is billed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from moorage.model.prices import ON_DEMAND, PriceSheet
 
 
 class PricedNode(Struct, frozen=True, kw_only=True):
-    """A stretch of a node's life as it is billed. `rate` None: the file has no price for it.
+    """A part of a node's life, with its price. `rate` is None if the file has no price for the node.
 
-    From `since` to `until`, in which the time beyond `there_until` was billed by a minimum or a step.
+    It lasts from `since` to `until`. The time after `there_until` is billed only because of a minimum or a step.
     """
 
     life: NodeLife
@@ -27,7 +27,7 @@ class PricedNode(Struct, frozen=True, kw_only=True):
 
 
 class Pricer(Struct, frozen=True):
-    """Finds prices, and remembers them."""
+    """Looks up prices and caches them."""
 
     sheet: PriceSheet
     _known: dict[tuple[str, str, str, str], int | None] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def price_of(sheet: PriceSheet, life: NodeLife) -> Fraction | None:
 
 
 def billed_until(sheet: PriceSheet, life: NodeLife) -> datetime:
-    """The end of a life as it is billed: at least the minimum, in whole steps. Bought machines have neither."""
+    """The end of the billed time of a node: at least the minimum, in whole steps. Bought machines have neither."""
     end = life.ended_at
     if end is None or any(owned.is_of(node=life.node, instance_type=life.instance_type) for owned in sheet.owned):
         return life.started_at

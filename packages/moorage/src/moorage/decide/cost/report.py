@@ -64,7 +64,7 @@ class Booking(Struct, frozen=True, kw_only=True):
 
 
 class Sums(Struct):
-    """Money in grains, GPU time in whole GPUs × microseconds; it grows by `add`."""
+    """Sums of costs (in grains) and of GPU time (whole GPUs × microseconds). `add` changes them in place."""
 
     used: int = 0
     unused: int = 0
@@ -107,7 +107,7 @@ class Sums(Struct):
             self.not_measured += money - covered
 
     def merge(self, other: Sums) -> None:
-        """Add all of other sums."""
+        """Add all values of another Sums."""
         self.used += other.used
         self.unused += other.unused
         self.not_measured += other.not_measured
@@ -130,7 +130,7 @@ class Ledger(Struct, frozen=True, kw_only=True):
 
 
 class Facts(Struct, frozen=True, kw_only=True):
-    """All that a report depends on."""
+    """All data that a cost report depends on."""
 
     lives: Sequence[NodeLife]
     intervals: Sequence[Interval]
@@ -142,7 +142,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """Rounded money; the numbers of a row and of a column add up."""
+    """One row with rounded costs. The numbers of each row and of each column still add up."""
 
     name: str
     used: Decimal
@@ -188,7 +188,7 @@ def report(
 
 
 def ledger(facts: Facts, *, by: By, since: datetime, until: datetime, days: Sequence[datetime] = ()) -> Ledger:
-    """The sums of a window, for any reader. It takes long where there are many pods; `report_of` does not."""
+    """The sums of a window, for any reader. This is slow for many pods; `report_of` is fast."""
     unpriced: dict[str, Fraction] = {}
     sums: dict[tuple[str, tuple[str, str] | None], Sums] = {}
     names = {day: day.isoformat()[:10] for day in (since, *days)}
@@ -221,7 +221,7 @@ def daily(
     days: Sequence[datetime],
     sees: Sees | None = None,
 ) -> dict[str, dict[datetime, int]]:
-    """For a chart: name → the day's beginning → money in grains."""
+    """Data of a chart: name → start of the day → cost in grains."""
     table: dict[str, dict[datetime, int]] = {}
     for day, share in shares(facts, since=since, until=until, days=days, unpriced={}):
         if day is not None:
@@ -233,7 +233,7 @@ def daily(
 def shares(
     facts: Facts, *, since: datetime, until: datetime, days: Sequence[datetime], unpriced: dict[str, Fraction]
 ) -> Iterator[tuple[datetime | None, Share]]:
-    """Every share of every node with a price, of each day apart where days are given."""
+    """All shares of all nodes with a price; separate shares for each day if days are given."""
     pricer, splitter = Pricer(facts.sheet), Splitter(facts.sheet.weights)
     cuts = [since, *(day for day in days if since < day < until), until]
     by_node: dict[str, list[list[Interval]]] = {}
@@ -359,7 +359,7 @@ def _named(share: Share, by: By, tenants: Mapping[str, str]) -> tuple[str, tuple
 
 
 def _shown(name: str, whose: tuple[str, str] | None, sees: Sees | None) -> str:
-    """The name of a row as a reader sees it."""
+    """The name of a row, as far as the reader may see it."""
     return name if whose is None or sees is None or sees(*whose) else OTHERS
 
 
@@ -388,7 +388,7 @@ def _rows(ordered: Sequence[str], table: Mapping[str, Sums], currency: str) -> t
 
 
 def _total(rows: Sequence[Row], table: Mapping[str, Sums], currency: str) -> Row:
-    """The sum of the rounded rows, which is the rounded sum."""
+    """The sum of the rounded rows, which equals the rounded sum."""
     zero = Decimal(0).scaleb(-decimals_of(currency))
     return Row(
         name="total",
@@ -405,7 +405,10 @@ def _total(rows: Sequence[Row], table: Mapping[str, Sums], currency: str) -> Row
 def days_between(
     since: datetime, until: datetime, midnight: Callable[[datetime], datetime]
 ) -> tuple[datetime, ...]:
-    """Where the days of a window begin, the first at or before it. `midnight`: the beginning of a moment's day."""
+    """The starts of the days of a window; the first is at or before its start.
+
+    `midnight`: a function that returns the start of a moment's day.
+    """
     days = [midnight(since)]
     while (following := midnight(days[-1] + timedelta(hours=36))) < until:
         days.append(following)

@@ -41,7 +41,7 @@ class Share(Struct, frozen=True, kw_only=True):
 
 
 def capacity_of(life: NodeLife) -> dict[str, Fraction]:
-    """Whole GPUs, CPUs and GiB of a node."""
+    """The capacity of a node in whole GPUs, CPUs and GiB."""
     return {GPU: life.gpus, CPU: Fraction(life.cpu_milli, 1000), MEMORY: Fraction(life.memory_bytes, 2**30)}
 
 
@@ -65,7 +65,7 @@ class _Asked(Struct, frozen=True, kw_only=True):
 
 
 class _Room(Struct, frozen=True, kw_only=True):
-    """A node in whole numbers: GPUs in parts of one, CPU in millicores, memory in bytes."""
+    """The capacity of a node in whole numbers: GPUs in fractions of a GPU, CPU in millicores, memory in bytes."""
 
     units: tuple[int, ...]  # by RESOURCES
     gpu_parts: int  # units of a whole GPU
@@ -166,7 +166,10 @@ def _money(rate: int, room: _Room, held: Sequence[_Held]) -> list[int]:
 
 
 def _scarce(room: _Room, held: Sequence[_Held]) -> dict[datetime, tuple[int, ...]]:
-    """Nothing, where pods never ask for more than there is; else from when on they ask for how much of it."""
+    """Moment → requested units from then on, by resource.
+
+    Empty if the requests never exceed the node's capacity.
+    """
     changes: dict[datetime, list[int]] = {}
     for _, begin, end, asked in held:
         begins, ends = changes.setdefault(begin, [0, 0, 0]), changes.setdefault(end, [0, 0, 0])
@@ -184,12 +187,12 @@ def _scarce(room: _Room, held: Sequence[_Held]) -> dict[datetime, tuple[int, ...
 
 
 def _plain(number: Fraction) -> Fraction | int:
-    """A whole number as an int, which is faster."""
+    """Convert a whole number to an int, which is faster."""
     return number.numerator if number.denominator == 1 else number
 
 
 def _uncounted(interval: Interval, life: NodeLife) -> Fraction:
-    """GPUs of a pod recorded before they were counted by resource: as many of the node's first resource."""
+    """The GPUs of a pod from a record without GPU resources: they count as the node's first GPU resource."""
     if not interval.gpus:
         return Fraction(0)
     resource = life.devices[0][0] if life.devices else ""

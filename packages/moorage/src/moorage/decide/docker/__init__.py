@@ -1,1 +1,1 @@
-"""Docker's containers as guarded pods: the request translated, the state in Docker's words."""
+"""Docker containers as guarded pods: translate requests to pods, and pod states to Docker's words."""

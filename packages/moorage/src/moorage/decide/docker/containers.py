@@ -1,8 +1,8 @@
-"""Docker's containers among the pods of a namespace: a container is a guarded pod.
+"""The pods of a namespace as Docker containers: each container is a guarded pod.
 
-A container that is created but not started is a pod behind the gate `moorage.dev/container`. Stopping it sets the
-pod's deadline to one second: the kubelet ends it with its grace period, and logs and exit code stay. Starting it
-again creates the next pod of the same name. A container never moves to another node by itself.
+A container that was created but not started is a pod with the scheduling gate `moorage.dev/container`. Stopping a
+container sets the pod's deadline to one second: the kubelet ends it with its grace period, and logs and exit code
+stay. Starting a container again creates its next pod, with the same name. A container never moves to another node.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def start_of(pod: Mapping[str, Any]) -> int:
 
 
 def container_id(pod: Mapping[str, Any]) -> str:
-    """64 hexadecimal digits, the same over all starts."""
+    """The container id: 64 hexadecimal digits, the same after each start."""
     known = annotations_of(pod).get(ID_ANNOTATION)
     return known or hashlib.sha256(str(pod["metadata"].get("uid")).encode()).hexdigest()
 
@@ -59,7 +59,7 @@ def config_of(pod: Mapping[str, Any]) -> Obj:
 
 
 def containers(pods: Iterable[Obj]) -> list[Obj]:
-    """The newest pod of each container, newest container first."""
+    """The newest pod of each container; the newest container comes first."""
     newest: dict[tuple[str, str], Obj] = {}
     for pod in pods:
         if name := container_name(pod):
@@ -70,7 +70,10 @@ def containers(pods: Iterable[Obj]) -> list[Obj]:
 
 
 def find(pods: Iterable[Obj], word: str) -> Obj | None:
-    """The container of this name, id, or beginning of an id. Raises LookupError when two ids begin so."""
+    """The container with this name, id or id prefix. None if there is none.
+
+    Raises LookupError if several ids have the prefix.
+    """
     known, word = containers(pods), word.removeprefix("/")
     for pod in known:
         if word in (container_name(pod), container_id(pod)):
@@ -82,7 +85,7 @@ def find(pods: Iterable[Obj], word: str) -> Obj | None:
 
 
 def is_gated(pod: Mapping[str, Any]) -> bool:
-    """Made, and not started."""
+    """Whether the container was created but not started."""
     gates = (pod.get("spec") or {}).get("schedulingGates") or ()
     return any(gate.get("name") == CONTAINER_GATE for gate in gates)
 

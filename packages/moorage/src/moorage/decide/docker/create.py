@@ -119,12 +119,12 @@ class Around(Struct, frozen=True, kw_only=True):
 
 
 def plan_container(body: Mapping[str, Any], name: str | None, around: Around) -> ContainerPlan:
-    """The pod of a new container, gated until it is started; all faults at once."""
+    """Plan the pod of a new container, gated until its start. Reports all errors at once."""
     return _Draft(body, around).plan(name)
 
 
 def next_pod(pod: Mapping[str, Any]) -> Obj:
-    """The pod of the next start of a container that has ended."""
+    """The pod for the next start of a container that has ended."""
     body, meta = config_of(pod), pod["metadata"]
     start = start_of(pod) + 1
     name = container_name(pod)
@@ -135,7 +135,7 @@ def next_pod(pod: Mapping[str, Any]) -> Obj:
 
 
 class _Draft:
-    """A container in the making: collects faults and warnings on the way. Used once."""
+    """Builds the plan of one container, and collects errors and warnings. Use an instance once."""
 
     def __init__(self, body: Mapping[str, Any], around: Around) -> None:
         labels = body.get("Labels")
@@ -413,7 +413,7 @@ class _Draft:
         return {"limits": limits, "requests": dict(limits)}, affinity, tolerations
 
     def _quota(self) -> int:
-        """CPU as older clients ask for it: microseconds in each period, in billionths of a CPU."""
+        """The CPU limit of older clients (microseconds per period), in billionths of a CPU."""
         quota = self._count("CpuQuota", self.host, 0, -1, 10**12)
         return max(0, quota) * 10**9 // (self._count("CpuPeriod", self.host, 0, 0, 10**6) or 100_000)
 
@@ -503,7 +503,7 @@ class _Draft:
         return True
 
     def _ports(self) -> dict[tuple[int, str], int]:
-        """(port of the container, protocol) → port of the Service; 0 where it is not published."""
+        """(container port, protocol) → port of the Service; 0 if the port is not published."""
         ports: dict[tuple[int, str], int] = {}
         bindings = self.host.get("PortBindings")
         for where, table in (

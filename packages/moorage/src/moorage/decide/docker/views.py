@@ -1,4 +1,4 @@
-"""A pod as Docker describes it: its state, its row of `docker ps`, the body of `docker inspect`, and the filters.
+"""A pod in Docker's API: its state, its row of `docker ps`, the body of `docker inspect`, and the filters.
 
 https://docs.docker.com/reference/api/engine/version/v1.41/
 """
@@ -91,7 +91,7 @@ def _why(pod: Mapping[str, Any], waiting: Mapping[str, Any]) -> str:
 
 
 def _ago(now: datetime, then: datetime) -> str:
-    """A span as Docker words it."""
+    """A time span in Docker's wording."""
     seconds = max(0, int((now - then).total_seconds()))
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
         if seconds >= size:
@@ -249,7 +249,7 @@ def _stamp(when: datetime | None) -> str:
 
 
 def matches(row: Mapping[str, Any], filters: Mapping[str, Sequence[str]]) -> bool:
-    """Whether a summary passes all filters, those of _FILTERS. Raises ValueError for others."""
+    """Whether a summary passes all filters. Raises ValueError for a filter that is not in _FILTERS."""
     if strange := sorted(set(filters) - _FILTERS):
         raise ValueError(f"invalid filter {strange[0]!r}: use one of {', '.join(sorted(_FILTERS))}")
     return all(any(_passes(row, key, word) for word in wanted) for key, wanted in filters.items() if wanted)

@@ -1,4 +1,4 @@
-"""How two states of an object differ, field by field, for people to read."""
+"""The differences between two versions of an object, field by field, for display."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN = 80  # characters of a value
 
 
 class Change(Struct, frozen=True):
-    """One field. None: it is absent."""
+    """The change of one field. None: the field is absent."""
 
     path: str
     before: Any
@@ -49,7 +49,7 @@ def _compare(path: str, before: Any, after: Any) -> Iterator[Change]:
 
 
 def _by_name(items: Sequence[Any]) -> dict[str, Any] | None:
-    """A list of named things by their names; None: it is another list, or names repeat."""
+    """The items of a list by their names. None if the items have no names, or names repeat."""
     named = {str(item["name"]): item for item in items if isinstance(item, Mapping) and "name" in item}
     return named if len(named) == len(items) else None
 

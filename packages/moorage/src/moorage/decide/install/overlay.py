@@ -1,4 +1,4 @@
-"""The choices of an installation put on the objects that we ship."""
+"""Apply the values of an installation to the shipped objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from moorage_kube.resources import Obj
 
 
 def overlay(objects: Iterable[Obj], values: InstallValues) -> list[Obj]:
-    """The objects as these values have them; the ones given are not changed. Default values change nothing."""
+    """A copy of the objects with these values applied. Default values change nothing."""
     changed = []
     for obj in objects:
         if values.database_secret and (obj["kind"], obj["metadata"]["name"]) == (
@@ -33,7 +33,7 @@ def overlay(objects: Iterable[Obj], values: InstallValues) -> list[Obj]:
 
 
 def _deployment(obj: Obj, values: InstallValues) -> Obj:
-    """In place. Images of others, such as kube-scheduler's, stay."""
+    """Apply the values to a Deployment in place. Third-party images, such as kube-scheduler, do not change."""
     spec = obj["spec"]
     pod = spec["template"]["spec"]
     service = str(obj["metadata"]["name"]).removeprefix("moorage-")

@@ -36,7 +36,7 @@ class Ref(Struct, frozen=True, order=True):
 
 
 class InstallRecord(Struct, frozen=True, kw_only=True):
-    """The last installation. `values`: as YAML has them; `state`: DONE, UNDER_WAY or REMOVED."""
+    """The last installation. `values`: in the form of the YAML file; `state`: DONE, UNDER_WAY or REMOVED."""
 
     values: Mapping[str, Any]
     version: str
@@ -57,7 +57,7 @@ def make_record(record: InstallRecord) -> Obj:
 
 
 def parse_record(obj: Mapping[str, Any]) -> InstallRecord:
-    """Raises NotReady for one that cannot be read: it was changed by hand."""
+    """Parse the record. Raises NotReady if it is invalid because it was changed by hand."""
     data = obj.get("data") or {}
     try:
         values = parse_json(data.get("values") or "{}")

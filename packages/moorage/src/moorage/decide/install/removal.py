@@ -53,13 +53,13 @@ _SHOWN = 5  # names in a line
 
 
 class Delete(Struct, frozen=True):
-    """One object, by its name. Its dependents go by the garbage collector."""
+    """Delete one object. The garbage collector deletes its dependents."""
 
     ref: Ref
 
 
 class AwaitServices(Struct, frozen=True):
-    """Until none of our pods runs: they would put finalizers back."""
+    """Wait until none of our pods runs: they would add the finalizers again."""
 
 
 class LiftGates(Struct, frozen=True):
@@ -71,7 +71,7 @@ class LiftGates(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """An object of ours, or a step's pod, gives up our finalizers; `left` are those of others."""
+    """Remove our finalizers from one of our objects or from a step's pod. `left`: the finalizers of others."""
 
     ref: Ref
     left: tuple[str, ...]
@@ -87,7 +87,7 @@ Step = Delete | AwaitServices | LiftGates | Release | CleanNode
 
 
 class Present(Struct, frozen=True, kw_only=True):
-    """All that was read of a cluster before an uninstall."""
+    """All data that an uninstall reads from the cluster."""
 
     written: Sequence[Ref]  # existing objects that installations write
     ours: Sequence[Obj] = ()  # objects of our kinds, with apiVersion and kind
@@ -100,7 +100,7 @@ class Present(Struct, frozen=True, kw_only=True):
 
 
 class Removal(Struct, frozen=True, kw_only=True):
-    """The steps, and lines for people."""
+    """The steps of an uninstall, and lines for display."""
 
     steps: tuple[Step, ...]
     goes: tuple[str, ...]

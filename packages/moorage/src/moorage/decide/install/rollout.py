@@ -1,4 +1,4 @@
-"""How far a Deployment of ours is, and why its pods do not come up."""
+"""The progress of the rollout of our Deployments, and why pods do not start."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class Rollout(Struct, frozen=True, kw_only=True):
 
 
 def rollout(deployment: Mapping[str, Any], pods: Iterable[Mapping[str, Any]]) -> Rollout:
-    """`pods`: of this Deployment; those that are going do not count.
+    """The progress of a rollout. `pods`: the pods of this Deployment; pods that are being deleted do not count.
 
-    Done as `kubectl rollout status` judges it: every replica is of the newest template, and available.
+    A rollout is done by the rule of `kubectl rollout status`: every replica has the newest template and is
+    available.
     """
     spec, status = deployment.get("spec") or {}, deployment.get("status") or {}
     wanted = int(spec.get("replicas", 1))

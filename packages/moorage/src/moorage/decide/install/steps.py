@@ -52,7 +52,7 @@ def phase_of(obj: Mapping[str, Any]) -> Phase:
 
 
 def in_order(objects: Iterable[Obj]) -> list[Obj]:
-    """By phase; Deployments by ROLLOUT."""
+    """Sort objects by phase, and Deployments by ROLLOUT."""
     names = {name: place for place, name in enumerate(ROLLOUT)}
     return sorted(objects, key=lambda obj: (phase_of(obj), names.get(obj["metadata"]["name"], len(names))))
 
@@ -149,7 +149,7 @@ def to_apply(wanted: Obj, live: Mapping[str, Any] | None, replicas: Mapping[str,
 
 
 def _is_scaled(deployment: Mapping[str, Any]) -> bool:
-    """Whether another than us has set its replicas."""
+    """Whether another field manager has set the replicas."""
     return any(
         "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
         for entry in deployment["metadata"].get("managedFields") or ()
@@ -162,7 +162,7 @@ def _service(webhook: Mapping[str, Any]) -> Any:
 
 
 def check_kubernetes(version: str) -> None:
-    """Raises NotReady for a Kubernetes that is too old; `version` as `gitVersion`: v1.36.2, v1.31.5-gke.100."""
+    """Raise NotReady if Kubernetes is too old. `version`: a `gitVersion` such as v1.36.2 or v1.31.5-gke.100."""
     if parse_version(version)[:2] < MINIMUM:
         lowest = ".".join(map(str, MINIMUM))
         raise NotReady(f"the cluster runs Kubernetes {version}; Moorage needs {lowest} or newer")

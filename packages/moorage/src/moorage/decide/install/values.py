@@ -74,9 +74,9 @@ NAMES = {camel(name): name for name in InstallValues.__struct_fields__}
 
 
 def parse_values(document: Any, *, source: str = "values") -> InstallValues:
-    """Values from their YAML form. Raises Problems that name everything wrong at once.
+    """Parse the values file. Raises Problems with all errors at once.
 
-    A null means the default, as an absent name does.
+    A null value means the default, like an absent name.
     """
     if document is None:
         return InstallValues()
@@ -248,7 +248,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def _plain(value: Any) -> Any:
-    """A value as YAML has it."""
+    """Convert a value to its YAML form."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -260,7 +260,7 @@ def _plain(value: Any) -> Any:
 
 
 def tag_of(image: str) -> str:
-    """The tag of an image; empty: it has none, or is named by a digest."""
+    """The tag of an image; "" if it has none, or a digest instead."""
     name = image.rsplit("/", 1)[-1]
     return "" if "@" in name or ":" not in name else name.rsplit(":", 1)[1]
 
@@ -281,7 +281,7 @@ def image_for(image: str, *, kept_version: str, version: str) -> str:
 
 
 def parse_version(text: str) -> tuple[int, ...]:
-    """A version as numbers that compare: "0.10.1" is (0, 10, 1). Raises InvalidName."""
+    """Parse a version to comparable numbers: "0.10.1" is (0, 10, 1). Raises InvalidName."""
     match = re.fullmatch(r"v?(\d+(?:\.\d+)*)(?:[-.+a-z].*)?", text)
     if match is None:
         raise InvalidName(f"invalid version {text!r}: use one such as 0.1.0")

@@ -1,5 +1,5 @@
-"""Whether a cluster is ready for Moorage, and whether an installation of it works: `moor doctor install`.
+"""Check whether a cluster is ready for Moorage, and whether an installation works: `moor doctor install`.
 
-Belongs here: the checks and their judgement, as pure functions of `Facts`. Not here: reading the facts
+Belongs here: the checks, as pure functions of `Facts`. Does not belong here: reading the data
 (`moorage.actions.installfacts`), and showing the results (`moorage.cli.doctortext`).
 """

@@ -13,14 +13,14 @@ from moorage.decide.installcheck.results import Outcome, Result
 
 
 class Stage(StrEnum):
-    """When a check means something."""
+    """The stage of an installation at which a check makes sense."""
 
     ALWAYS = "always"
     AFTER = "after"  # once Moorage is installed
 
 
 class Check(Struct, frozen=True, kw_only=True):
-    """One check. `judge` gives None where it does not apply to this cluster."""
+    """One check. `judge` returns None if the check does not apply to this cluster."""
 
     name: str
     required: bool  # Moorage does not work without it; else it works with less
@@ -42,7 +42,7 @@ class Verdict(Struct, frozen=True):
 
     @property
     def failed(self) -> bool:
-        """Whether Moorage does not work because of it."""
+        """Whether this result prevents Moorage from working."""
         return self.required and self.result.outcome in (Outcome.MISSING, Outcome.WRONG)
 
 
@@ -160,7 +160,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 def judge(facts: Facts) -> tuple[Verdict, ...]:
-    """The verdicts of the checks that apply, in the order of the table."""
+    """Run the checks that apply, in the order of the table."""
     verdicts = []
     for check in CHECKS:
         if (check.stage is Stage.AFTER and not facts.installed) or (facts.local and not check.on_local):

@@ -63,7 +63,7 @@ def kubernetes_version(facts: Facts) -> Result:
 
 
 def permissions(facts: Facts) -> Result:
-    """A fault only before the installation: afterwards members run the checks too."""
+    """Check permissions. They are an error only before the installation: later, members run the checks too."""
     if isinstance(facts.rights, Unread):
         return unread("your permissions", facts.rights)
     if facts.rights.get(EVERYTHING):
@@ -98,7 +98,10 @@ def nodes(facts: Facts) -> Result:
 
 
 def requests_fit(facts: Facts) -> Result | None:
-    """Before: all our pods are placed, one after another. After: the scheduler's own words."""
+    """Check that our pods fit on the nodes.
+
+    Before the installation: place all pods one after another. After it: use the scheduler's messages.
+    """
     if isinstance(facts.nodes, Unread):
         return unread("nodes", facts.nodes)
     if isinstance(facts.pods, Unread):
@@ -124,7 +127,7 @@ def requests_fit(facts: Facts) -> Result | None:
 
 
 def _place(pod: PodInfo, infos: list[NodeInfo], held: dict[str, list[PodInfo]]) -> str | None:
-    """Put the pod on the first node that takes it; else why none does."""
+    """Place the pod on the first node that accepts it. Returns the reason if none does."""
     reasons: list[str] = []
     for node in infos:
         why = refusals(pod, node, held[node.name])

@@ -1,4 +1,4 @@
-"""All that the checks of an installation depend on, as it was read at one moment."""
+"""All data that the checks of an installation use, read at one moment."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     @property
     def installed(self) -> bool:
-        """Whether Moorage is installed, or was begun to be."""
+        """Whether Moorage is installed, or an installation was started."""
         return isinstance(self.info, Mapping) or bool(
             self.deployments and not isinstance(self.deployments, Unread)
         )
@@ -128,7 +128,7 @@ class Facts(Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """The keys of the ConfigMap; empty where it is not there or cannot be read."""
+        """The keys of the ConfigMap; empty if it does not exist or cannot be read."""
         return self.info if isinstance(self.info, Mapping) else {}
 
 

@@ -1,4 +1,4 @@
-"""Checks of GPUs: a device plugin, labels of their type, and parts of GPUs.
+"""Checks of GPUs: the device plugin, the labels of GPU types, and shared GPUs.
 
 https://github.com/NVIDIA/k8s-device-plugin, https://github.com/NVIDIA/gpu-feature-discovery
 """
@@ -65,7 +65,7 @@ def devices(facts: Facts) -> Result:
 
 
 def labels(facts: Facts) -> Result | None:
-    """None where no node offers GPUs."""
+    """Check the GPU type labels of nodes. None if no node offers GPUs."""
     if isinstance(facts.nodes, Unread):
         return unread("nodes", facts.nodes)
     offering = [node for node in facts.nodes if _gpus(node)]
@@ -83,7 +83,7 @@ def labels(facts: Facts) -> Result | None:
 
 
 def sharing(facts: Facts) -> Result | None:
-    """None where each GPU is whole."""
+    """Report shared GPUs and MIG slices. None if all GPUs are whole."""
     if isinstance(facts.nodes, Unread):
         return None
     words = []

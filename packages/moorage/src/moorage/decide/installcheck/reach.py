@@ -1,4 +1,4 @@
-"""Checks of the ways in: ingress controllers, the public address, and the addresses of workspaces."""
+"""Checks of network access: ingress controllers, the public address, and the addresses of workspaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RENEW_BEFORE = timedelta(days=14)  # cert-manager renews at a third of the time:
 
 
 def ingress_class(facts: Facts) -> Result:
-    """Required where workspaces have addresses: they are Ingresses of that class."""
+    """Check the ingress class. It is required if workspaces have addresses: these are Ingresses of that class."""
     if isinstance(facts.ingress_classes, Unread):
         return unread("IngressClasses", facts.ingress_classes)
     names = sorted(str(obj["metadata"]["name"]) for obj in facts.ingress_classes)
@@ -48,7 +48,7 @@ def ingress_class(facts: Facts) -> Result:
 
 
 def public_url(facts: Facts) -> Result:
-    """A cluster whose users all reach its API server needs none: they are forwarded through it."""
+    """Check the public address. It is optional if all users reach the API server: they use port forwarding."""
     if facts.public is None:
         if facts.local:
             return in_order("not needed: the server listens on this machine")
@@ -102,5 +102,5 @@ def workspace_url(facts: Facts) -> Result:
 
 
 def set_value(option: str, value: str) -> str:
-    """How to set one value of the installation; the others stay."""
+    """The command that sets one value of the installation and retains the others."""
     return f"moor install {option} '{value}'"

@@ -21,7 +21,10 @@ class Outcome(StrEnum):
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """One result. `fix`: commands to type, or sentences. `bearable`: no failure, though the check is required."""
+    """The result of a check. `fix`: commands or sentences.
+
+    `bearable`: the check is required, but this result is not a failure.
+    """
 
     outcome: Outcome
     message: str
@@ -51,6 +54,6 @@ def unread(what: str, reason: Unread) -> Result:
 
 
 def some(names: list[str], most: int = 5) -> str:
-    """Names in a row, the first few."""
+    """The first `most` names, joined for display, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -33,7 +33,7 @@ APPLY = "moor install"  # with the values of the last time
 
 
 def image(facts: Facts) -> Result | None:
-    """Before: by a probe. After: by our pods."""
+    """Check the image: before the installation with a probe, after it by our pods."""
     if facts.probe is not None:
         probe = facts.probe
         if probe.error:
@@ -66,7 +66,7 @@ def image(facts: Facts) -> Result | None:
 
 
 def crds(facts: Facts) -> Result:
-    """Fields of our schemas that a definition in the cluster lacks make it an old one."""
+    """Check the CRDs. A CRD in the cluster is old if it lacks a field of our schemas."""
     if isinstance(facts.crds, Unread):
         return unread("CustomResourceDefinitions", facts.crds)
     there = {str(obj["metadata"]["name"]): obj for obj in facts.crds}
@@ -90,7 +90,7 @@ def crds(facts: Facts) -> Result:
 
 
 def workflow_kinds(facts: Facts) -> Result:
-    """Argo's kinds: ours, or another's, which are left as they are."""
+    """Check the CRDs of Argo's kinds: either ours, or those of another installation, which we do not change."""
     if isinstance(facts.crds, Unread):
         return unread("CustomResourceDefinitions", facts.crds)
     there = {str(obj["metadata"]["name"]): obj for obj in facts.crds}
@@ -103,7 +103,10 @@ def workflow_kinds(facts: Facts) -> Result:
 
 
 def versions(facts: Facts) -> Result:
-    """The command line's, the ConfigMap's, and the tags of our services' images; kube-scheduler has its own."""
+    """Compare the versions of the command line, the ConfigMap and our service images.
+
+    The kube-scheduler has its own version and is not compared.
+    """
     if isinstance(facts.deployments, Unread):
         return unread("Deployments", facts.deployments)
     parts = {"moor": facts.cli_version}
@@ -140,7 +143,7 @@ def secrets(facts: Facts) -> Result:
 
 
 def deployments(facts: Facts) -> Result:
-    """Each Deployment of ours has all its replicas available; one replica at least keeps it working."""
+    """Check that each of our Deployments has all replicas available. It still works with a single replica."""
     if isinstance(facts.deployments, Unread):
         return unread("Deployments", facts.deployments)
     there = {str(obj["metadata"]["name"]): obj for obj in facts.deployments}
@@ -176,7 +179,7 @@ def server_ready(facts: Facts) -> Result:
 
 
 def database(facts: Facts) -> Result:
-    """The server opens its database as it starts: a server that is ready has reached it."""
+    """Check the database. The server opens it at startup, so a ready server has a connection."""
     if isinstance(facts.secrets, Unread):
         return unread("the names of Secrets", facts.secrets)
     if isinstance(facts.deployments, Unread):
@@ -278,7 +281,7 @@ def _waiting(pod: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Mappin
 
 
 def _why(pods: Iterable[Obj], names: set[str]) -> str:
-    """Why containers of these services wait, and how they last ended."""
+    """The reasons why containers of these services wait, and how they last ended."""
     for pod in _ours(pods):
         if labels_of(pod).get("app.kubernetes.io/name") not in names:
             continue
@@ -290,7 +293,7 @@ def _why(pods: Iterable[Obj], names: set[str]) -> str:
 
 
 def _fields(crd: Mapping[str, Any]) -> set[str]:
-    """Paths of all fields of all versions of a definition."""
+    """The paths of all fields in all versions of a CRD."""
     paths: set[str] = set()
 
     def walk(schema: Mapping[str, Any], path: str) -> None:
@@ -313,7 +316,7 @@ def _image_of(deployment: Mapping[str, Any]) -> str:
 
 
 def _database_secret(deployment: Mapping[str, Any]) -> tuple[str, bool]:
-    """The name of the Secret with the address of PostgreSQL, and whether the server starts only with it."""
+    """The name of the Secret with the PostgreSQL address, and whether the server requires it."""
     template = ((deployment.get("spec") or {}).get("template") or {}).get("spec") or {}
     for container in template.get("containers") or ():
         for entry in container.get("env") or ():
@@ -324,7 +327,7 @@ def _database_secret(deployment: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _tag(image_name: str) -> str | None:
-    """The tag of an image; None: it is named by digest, or not at all."""
+    """The tag of an image; None if it has a digest or no tag."""
     name = image_name.rpartition("/")[2]
     return name.partition(":")[2] or None if "@" not in name else None
 
@@ -335,6 +338,6 @@ def _hooks(configurations: Iterable[Obj]) -> Iterator[Mapping[str, Any]]:
 
 
 def _samples(text: str) -> Iterator[tuple[str, str, float]]:
-    """Name, labels and value of each sample in Prometheus' text format."""
+    """Name, labels and value of each sample in a text in Prometheus' format."""
     for name, labels, value in re.findall(r"(?m)^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$", text):
         yield name, labels, float(value)

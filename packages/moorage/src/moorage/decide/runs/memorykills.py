@@ -334,7 +334,9 @@ def _out_of_memory(pod: Mapping[str, Any]) -> Iterator[Hit]:
 
 
 def _evicted(pod: Mapping[str, Any]) -> Iterator[Hit]:
-    """containerMessageFmt of https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/eviction/helpers.go"""
+    """containerMessageFmt of
+    https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/eviction/helpers.go
+    """
     spec = pod.get("spec") or {}
     by_name = {container.get("name"): container for container in containers_of(spec)}
     for name, used, _ in _OVER.findall(str((pod.get("status") or {}).get("message") or "")):
