@@ -16,6 +16,8 @@ from moorage.present.ending import way_to_start
 from moorage.present.explanation import explain_text, short_reason
 from moorage.present.explanationanswer import make_explanation
 from moorage_kube.moments import rfc3339
+from moorage_kube.testing.builders import a_container_status
+from moorage_testing.builders import a_run_job, a_run_pod, keyed
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
@@ -25,58 +27,17 @@ def ago(minutes: float) -> str:
 
 
 def a_job(end: str = "Failed", *, reason: str = "", message: str = "", retries: int = 0, **notes: str):
-    labels = {"moorage.dev/run": "train", "moorage.dev/owner": "ada"}
-    container = {"name": "main", "resources": {"requests": {"cpu": "1"}}}
-    condition = {
-        "type": end,
-        "status": "True",
-        "reason": reason,
-        "message": message,
-        "lastTransitionTime": ago(5),
-    }
-    return {
-        "metadata": {
-            "name": "train",
-            "namespace": "lab",
-            "uid": "j1",
-            "creationTimestamp": ago(65),
-            "labels": labels,
-            "annotations": {f"moorage.dev/{key.replace('_', '-')}": value for key, value in notes.items()},
-        },
-        "spec": {
-            "backoffLimit": retries,
-            "suspend": end == "Suspended",
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
-        },
-        "status": {"conditions": [condition], "failed": retries + 1}
-        | ({"completionTime": ago(5)} if end == "Complete" else {}),
-    }
+    spec = {"backoffLimit": retries, "suspend": end == "Suspended"}
+    made = {"uid": "j1", "created": ago(65), "requests": {"cpu": "1"}, "annotations": keyed(**notes), "spec": spec}
+    made |= {"end": end, "reason": reason, "message": message, "finished": ago(5)}
+    return a_run_job(attempt=None, user="ada", status={"failed": retries + 1}, **made)
 
 
-def a_pod(code: int | None = None, why: str = "Error", *, phase: str = "Failed", **status: Any):
-    ended = {
-        "exitCode": code,
-        "reason": why,
-        "message": status.pop("last_words", ""),
-        "startedAt": ago(60),
-        "finishedAt": ago(5),
-    }
-    return {
-        "metadata": {
-            "name": "train-x",
-            "namespace": "lab",
-            "uid": "p1",
-            "creationTimestamp": ago(64),
-            "labels": {"moorage.dev/run": "train"},
-        },
-        "spec": {
-            "nodeName": "n1",
-            "containers": [{"name": "main", "resources": {"limits": {"memory": "64Mi"}}}],
-        },
-        "status": {"phase": phase}
-        | ({"containerStatuses": [{"state": {"terminated": ended}}]} if code is not None else {})
-        | status,
-    }
+def a_pod(code: int | None = None, why: str = "Error", *, phase: str = "Failed", last_words="", **status: Any):
+    ended = a_container_status(exit_code=code, reason=why, message=last_words, started=ago(60), finished=ago(5))
+    status = ({"containerStatuses": [ended]} if code is not None else {}) | status
+    made = {"uid": "p1", "created": ago(64), "node": "n1", "limits": {"memory": "64Mi"}}
+    return a_run_pod(phase=phase, status=status, **made)
 
 
 def ask(job, *pods, kept=()):

@@ -17,70 +17,23 @@ from moorage.decide.runs.forecast import Like, Stay, history_of
 from moorage.present.explanation import about, explain_text, explanation_view, short_reason
 from moorage_kube.scheduling import parse_node, parse_pod, refusals
 from moorage_kube.testing.examples import examples
+from moorage_testing.builders import a_gpu_node, a_run_pod
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
 HOUR = timedelta(hours=1)
 
 
-def a_node(name="n1", gpus=2, *, kind="a100", cpu="16", memory="64Gi", resource=GPU, taints=(), **spec):
-    return {
-        "metadata": {
-            "name": name,
-            "labels": {"kubernetes.io/hostname": name} | ({"nvidia.com/gpu.product": kind} if gpus else {}),
-        },
-        "spec": spec | {"taints": list(taints)},
-        "status": {
-            "allocatable": {"cpu": cpu, "memory": memory, "pods": "110"} | ({resource: str(gpus)} if gpus else {}),
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
+def a_node(name="n1", gpus=2, **more):
+    return a_gpu_node(name, gpus, labels={"kubernetes.io/hostname": name}, **more)
 
 
-def a_pod(
-    name="me",
-    gpus=1,
-    *,
-    node="",
-    owner="ada",
-    cpu="1",
-    memory="1Gi",
-    ago=1.0,
-    expected=None,
-    claims=(),
-    gates=(),
-    labels=None,
-    selector=None,
-    says="",
-):
-    limits = {"cpu": cpu, "memory": memory} | ({GPU: str(gpus)} if gpus else {})
-    at = (NOON - ago * HOUR).isoformat()
-    notes = {"moorage.dev/owner": owner}
-    if expected is not None:
-        notes["moorage.dev/expected-seconds"] = str(int(expected))
-    pod = {
-        "metadata": {
-            "namespace": "lab",
-            "name": name,
-            "uid": f"uid-{name}",
-            "creationTimestamp": at,
-            "labels": {"moorage.dev/run": name, "moorage.dev/owner": owner} | (labels or {}),
-            "annotations": notes,
-        },
-        "spec": {
-            "containers": [{"name": "main", "image": "py", "command": ["x"], "resources": {"limits": limits}}],
-            "volumes": [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims],
-            "schedulingGates": [{"name": gate} for gate in gates],
-            "nodeSelector": selector or {},
-        },
-        "status": {"phase": "Running" if node else "Pending"},
-    }
-    if node:
-        pod["spec"]["nodeName"] = node
-        pod["status"]["startTime"] = at
-    if says:
-        pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": says}]
-    return pod
+def a_pod(name="me", gpus=1, *, node="", owner="ada", cpu="1", memory="1Gi", ago=1.0, labels=None, **more):
+    at, marks = (NOON - ago * HOUR).isoformat(), {"moorage.dev/owner": owner} | (labels or {})
+    made = {"created": at, "uid": f"uid-{name}", "image": "py", "command": ["x"], "node": node, "gpus": gpus}
+    made |= {"limits": {"cpu": cpu, "memory": memory}, "spec": {"nodeSelector": more.pop("selector", {})}}
+    made |= {"started": at} if node else {"phase": "Pending"}
+    return a_run_pod(name, run=name, user=owner, labels=marks, **made | more)
 
 
 def ask(pod, nodes, pods=(), **more):
@@ -113,7 +66,7 @@ def test_what_is_usual_is_told_beside_the_limit_and_with_its_ground():
 
 def test_the_text_is_the_view_laid_out():
     pods = [a_pod(f"x{number}", 2, node="n1", expected=3600 * number) for number in range(1, 21)]
-    explanation = ask(a_pod(), [a_node(), a_node("n2", unschedulable=True)], pods)
+    explanation = ask(a_pod(), [a_node(), a_node("n2", cordoned=True)], pods)
     view, text = explanation_view(explanation), explain_text(explanation)
     assert text.startswith("\n".join((view.headline, *view.advice, "", "")))
     assert [section.heading for section in view.sections] == ["Missing resources", "Current holders", "", "Nodes"]
@@ -345,7 +298,7 @@ def test_why_a_job_makes_no_pod_is_said():
 
 
 def test_nodes_that_only_their_cordon_keeps_are_named():
-    found = ask(a_pod(), [a_node(unschedulable=True), a_node("n2", 0)])
+    found = ask(a_pod(), [a_node(cordoned=True), a_node("n2", 0)])
     assert short_reason(found) == "node n1 is cordoned"
     assert "It can start when such a node takes pods again" in explain_text(found)
 
@@ -354,8 +307,7 @@ def test_a_pod_ahead_that_does_not_fit_does_not_hold_up_one_that_does():
     found = ask(a_pod(), [a_node(gpus=1)], [a_pod("large", 2, ago=9), a_pod("held", 1, ago=9, claims=["c"])])
     assert found.state == "waiting"
     assert (
-        ask(a_pod(), [a_node(gpus=1), a_node("n2", 2, unschedulable=True)], [a_pod("large", 2, ago=9)]).state
-        == "fits"
+        ask(a_pod(), [a_node(gpus=1), a_node("n2", 2, cordoned=True)], [a_pod("large", 2, ago=9)]).state == "fits"
     )
 
 
@@ -373,22 +325,22 @@ def test_a_reservation_is_said_to_be_one():
 @pytest.mark.parametrize(
     ("pod", "nodes", "changes"),
     [
-        (a_pod(gpus=4), [a_node(gpus=3), a_node("n2", 8, unschedulable=True)], ["3 GPUs"]),
+        (a_pod(gpus=4), [a_node(gpus=3), a_node("n2", 8, cordoned=True)], ["3 GPUs"]),
         (a_pod(cpu="15"), [a_node(cpu="32"), a_node("n2", 0)], ["12 cpu"]),
         (a_pod(memory="60Gi", cpu="1"), [a_node(memory="64Gi", cpu="32")], ["44Gi memory"]),
         (
             a_pod(selector={"nvidia.com/gpu.product": "a100"}, gpus=2),
-            [a_node(gpus=2, unschedulable=True), a_node("n2", 2, kind="t4")],
+            [a_node(gpus=2, cordoned=True), a_node("n2", 2, kind="t4")],
             ["2 GPUs of type t4"],
         ),
         (
             a_pod(),
-            [a_node(unschedulable=True), a_node("n2", 2, resource="nvidia.com/mig-1g.10gb")],
+            [a_node(cordoned=True), a_node("n2", 0, gpu_type="a100", allocatable={"nvidia.com/mig-1g.10gb": "2"})],
             ["1 × nvidia.com/mig-1g.10gb"],
         ),
         (
             a_pod(selector={"kubernetes.io/hostname": "n1"}),
-            [a_node(unschedulable=True), a_node("n2")],
+            [a_node(cordoned=True), a_node("n2")],
             ["no node selector kubernetes.io/hostname=n1"],
         ),
     ],
@@ -422,7 +374,7 @@ small = st.integers(0, 4)
 def test_every_wish_that_is_offered_fits_by_the_schedulers_own_rules(nodes, running, wish):
     gpus, kind, cpu = wish
     every = [
-        a_node(f"n{at}", many, kind=what, cpu=str(cores), unschedulable=shut)
+        a_node(f"n{at}", many, kind=what, cpu=str(cores), cordoned=shut)
         for at, (many, what, cores, shut) in enumerate(nodes)
     ]
     there = [

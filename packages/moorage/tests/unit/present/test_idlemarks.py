@@ -17,6 +17,7 @@ from moorage.present.idlemarks import mark_of
 from moorage.present.joboverview import make_overview
 from moorage.server.pages.jobboard import job_model
 from moorage_kube.testing.clock import NOON
+from moorage_testing.builders import a_run_job, keyed
 
 HOUR = timedelta(hours=1)
 WARNED = Record(
@@ -30,18 +31,7 @@ SUSPENDED = Record(state=State.SUSPENDED, since=NOON - HOUR, suspended_at=NOON)
 
 
 def a_job(record=WARNED):
-    labels = {"moorage.dev/run": "train", "moorage.dev/attempt": "1"}
-    spec = {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
-    return {
-        "metadata": {
-            "name": "train",
-            "namespace": "team",
-            "uid": "u",
-            "labels": labels,
-            "annotations": {"moorage.dev/idle": write_record(record) or ""},
-        },
-        "spec": {"template": {"metadata": {"labels": labels}, "spec": spec}},
-    }
+    return a_run_job(namespace="team", uid="u", annotations=keyed(idle=write_record(record)), gpus=1)
 
 
 @pytest.mark.parametrize(

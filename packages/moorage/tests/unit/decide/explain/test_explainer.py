@@ -17,69 +17,18 @@ from moorage.present.explanation import explain_text, short_reason
 from moorage.present.explanationanswer import make_explanation
 from moorage_kube.scheduling import parse_pod
 from moorage_kube.testing.examples import examples
+from moorage_testing.builders import a_gpu_node, a_run_pod
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 GPU = "nvidia.com/gpu"
 
 
-def a_node(name="n1", gpus=2, *, kind="a100", cpu="16", ready=True, cordoned=False, taints=()):
-    return {
-        "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": kind} if gpus else {}},
-        "spec": {"unschedulable": cordoned, "taints": list(taints)},
-        "status": {
-            "allocatable": {"cpu": cpu, "memory": "64Gi", "pods": "110"} | ({GPU: str(gpus)} if gpus else {}),
-            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
-        },
-    }
-
-
-def a_pod(
-    name="me",
-    gpus=1,
-    *,
-    kind="",
-    node="",
-    owner="ada",
-    cpu="1",
-    created="2026-01-05T11:00:00Z",
-    started="2026-01-05T10:00:00Z",
-    expected=None,
-    gates=(),
-    claims=(),
-    priority=0,
-    says="",
-    phase=None,
-):
-    limits = {"cpu": cpu} | ({GPU: str(gpus)} if gpus else {})
-    spec = {
-        "containers": [{"name": "main", "resources": {"limits": limits}}],
-        "schedulingGates": [{"name": gate} for gate in gates],
-        "volumes": [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims],
-        "priority": priority,
-    }
-    if kind:
-        spec["nodeSelector"] = {"nvidia.com/gpu.product": kind}
-    status = {"phase": phase or ("Running" if node else "Pending")}
-    if node:
-        spec["nodeName"] = node
-        status["startTime"] = started
-    if says:
-        status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": says}]
-    annotations = {"moorage.dev/owner": owner}
-    if expected is not None:
-        annotations["moorage.dev/expected-seconds"] = str(expected)
-    return {
-        "metadata": {
-            "namespace": "lab",
-            "name": name,
-            "uid": f"uid-{name}",
-            "creationTimestamp": created,
-            "labels": {"moorage.dev/run": f"run-{name}"},
-            "annotations": annotations,
-        },
-        "spec": spec,
-        "status": status,
-    }
+def a_pod(name="me", gpus=1, *, kind="", cpu="1", started="2026-01-05T10:00:00Z", node="", phase="", **more):
+    made = {"created": "2026-01-05T11:00:00Z", "uid": f"uid-{name}", "user": "ada", "limits": {"cpu": cpu}}
+    selector = {"nodeSelector": {"nvidia.com/gpu.product": kind}} if kind else {}
+    spec = {"priority": more.pop("priority", 0)} | selector
+    made |= {"gpus": gpus, "spec": spec, "phase": phase or ("Running" if node else "Pending"), "node": node}
+    return a_run_pod(name, run=f"run-{name}", **made | ({"started": started} if node else {}) | more)
 
 
 def ask(pod, nodes, pods=(), **more):
@@ -87,7 +36,7 @@ def ask(pod, nodes, pods=(), **more):
 
 
 def test_a_pod_with_room_lands_on_the_fullest_node_that_fits():
-    nodes = [a_node("n1", 4), a_node("n2", 4), a_node("cpu", 0)]
+    nodes = [a_gpu_node("n1", 4), a_gpu_node("n2", 4), a_gpu_node("cpu", 0)]
     found = ask(a_pod(), nodes, [a_pod("x", 2, node="n2")])
     assert (found.state, found.node, found.position) == ("fits", "n2", 1)
     assert explain_text(found).splitlines()[0] == "run lab/run-me would start now, on n2"
@@ -95,10 +44,10 @@ def test_a_pod_with_room_lands_on_the_fullest_node_that_fits():
 
 
 def test_what_is_missing_who_holds_it_and_when_it_could_start():
-    nodes = [a_node("n1", 2), a_node("n2", 2)]
+    nodes = [a_gpu_node("n1", 2), a_gpu_node("n2", 2)]
     pods = [
-        a_pod("x", 1, node="n1", owner="bob", expected=3 * 3600),
-        a_pod("y", 1, node="n2", owner="eve"),
+        a_pod("x", 1, node="n1", user="bob", expected=3 * 3600),
+        a_pod("y", 1, node="n2", user="eve"),
     ]
     found = ask(a_pod(gpus=2, kind="a100"), nodes, pods)
     assert found.state == "waiting"
@@ -133,7 +82,7 @@ Nodes
 
 
 def test_without_limits_nobody_knows_when():
-    found = ask(a_pod(), [a_node(gpus=1)], [a_pod("x", node="n1")])
+    found = ask(a_pod(), [a_gpu_node(gpus=1)], [a_pod("x", node="n1")])
     assert found.earliest is None
     assert "not known" in explain_text(found)
 
@@ -147,7 +96,7 @@ def test_those_ahead_in_line_take_their_turn_in_the_forecast():
         a_pod("gated", created="2026-01-05T08:00:00Z", gates=["moorage.dev/machine"]),
         a_pod("cpu only", 0, created="2026-01-05T08:00:00Z"),
     ]
-    found = ask(a_pod(), [a_node(gpus=1)], pods)
+    found = ask(a_pod(), [a_gpu_node(gpus=1)], pods)
     assert [one.pod for one in found.line] == ["vip", "old"]
     assert found.position == 3
     assert found.earliest is not None
@@ -156,7 +105,9 @@ def test_those_ahead_in_line_take_their_turn_in_the_forecast():
 
 def test_the_line_counts_only_those_that_want_the_same_nodes():
     pods = [a_pod("x", node="n1"), a_pod("old", kind="h100", created="2026-01-05T08:00:00Z")]
-    found = ask(a_pod(kind="a100"), [a_node(gpus=1), a_node("n2", 0), a_node("n3", 1, kind="h100")], pods)
+    found = ask(
+        a_pod(kind="a100"), [a_gpu_node(gpus=1), a_gpu_node("n2", 0), a_gpu_node("n3", 1, kind="h100")], pods
+    )
     assert found.line == ()
 
 
@@ -165,7 +116,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
     [
         pytest.param(
             a_pod(kind="h200"),
-            [a_node(), a_node("n2", 4, kind="t4")],
+            [a_gpu_node(), a_gpu_node("n2", 4, kind="t4")],
             "unknown_gpu_type",
             "run lab/run-me asks for GPU type h200; the cluster has none",
             "choose one of: a100 (up to 2 on a node), t4 (up to 4 on a node)",
@@ -173,7 +124,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
         ),
         pytest.param(
             a_pod(gpus=8),
-            [a_node(), a_node("n2", 4)],
+            [a_gpu_node(), a_gpu_node("n2", 4)],
             "more_than_any_node",
             "run lab/run-me asks for 8 GPUs; the largest node has 4 (n2)",
             "ask for at most 4; run `moor gpus` to see each node's GPUs",
@@ -181,7 +132,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
         ),
         pytest.param(
             a_pod(gpus=4, kind="a100"),
-            [a_node(), a_node("n2", 4, kind="t4")],
+            [a_gpu_node(), a_gpu_node("n2", 4, kind="t4")],
             "more_than_any_node",
             "run lab/run-me asks for 4 GPUs of type a100; the largest node has 2 (n1)",
             "ask for at most 2; run `moor gpus` to see each node's GPUs",
@@ -189,7 +140,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
         ),
         pytest.param(
             a_pod(),
-            [a_node("n1", 0)],
+            [a_gpu_node("n1", 0)],
             "no_gpus",
             "run lab/run-me asks for 1 GPU; no node of this cluster has any",
             "run it without `--gpus`, or ask the admin for a node with GPUs",
@@ -197,7 +148,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
         ),
         pytest.param(
             a_pod(gpus=0, cpu="17"),
-            [a_node()],
+            [a_gpu_node()],
             "more_than_any_node",
             "run lab/run-me asks for 17 cpu; the largest node has 16 (n1)",
             "ask for at most 16",
@@ -205,7 +156,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
         ),
         pytest.param(
             a_pod(),
-            [a_node(taints=[{"key": "team", "value": "b", "effect": "NoSchedule"}])],
+            [a_gpu_node(taints=[{"key": "team", "value": "b", "effect": "NoSchedule"}])],
             "no_node_accepts",
             "run lab/run-me is repelled by taints of every suitable node: team=b:NoSchedule (1 node)",
             "the admin decides who may use those nodes: ask for a toleration",
@@ -213,7 +164,7 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
         ),
         pytest.param(
             a_pod(),
-            [a_node(taints=[{"key": "moorage.dev/machine-group", "value": "gpu", "effect": "NoSchedule"}])],
+            [a_gpu_node(taints=[{"key": "moorage.dev/machine-group", "value": "gpu", "effect": "NoSchedule"}])],
             "no_node_accepts",
             "run lab/run-me is repelled by taints of every suitable node:"
             " moorage.dev/machine-group=gpu:NoSchedule (1 node)",
@@ -231,7 +182,10 @@ def test_what_can_never_fit_is_refused_with_what_would_do(pod, nodes, code, mess
 
 def test_a_cordon_or_a_node_in_trouble_is_no_never():
     lost = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"}
-    for node, why in ((a_node(cordoned=True), "cordoned"), (a_node(ready=False, taints=[lost]), "not Ready")):
+    for node, why in (
+        (a_gpu_node(cordoned=True), "cordoned"),
+        (a_gpu_node(ready=False, taints=[lost]), "not Ready"),
+    ):
         found = ask(a_pod(), [node])
         assert (found.state, found.earliest) == ("waiting", None)
         assert [one.most_free_node for one in found.missing] == [""]
@@ -240,7 +194,7 @@ def test_a_cordon_or_a_node_in_trouble_is_no_never():
 
 
 def test_gates_missing_volumes_and_quota_are_told():
-    gated = ask(a_pod(gates=["moorage.dev/machine"]), [a_node()])
+    gated = ask(a_pod(gates=["moorage.dev/machine"]), [a_gpu_node()])
     assert (gated.state, gated.gates, short_reason(gated)) == (
         "gated",
         ("moorage.dev/machine",),
@@ -248,26 +202,28 @@ def test_gates_missing_volumes_and_quota_are_told():
     )
     assert "It could start once the gate is lifted now, on n1" in explain_text(gated)
     claimless = ask(
-        a_pod(claims=["data", "ckpt"]), [a_node()], storage=storage_of([{"metadata": {"name": "ckpt"}}])
+        a_pod(claims=["data", "ckpt"]), [a_gpu_node()], storage=storage_of([{"metadata": {"name": "ckpt"}}])
     )
     assert (claimless.state, claimless.missing_claims, claimless.earliest) == ("waiting", ("data",), None)
     assert "volume lab/data does not exist; `moor volume create data` makes it" in explain_text(claimless)
     message = 'pods "x" is forbidden: exceeded quota: team, requested: nvidia.com/gpu=1'
-    quota = ask(a_pod(), [a_node()], events=[{"reason": "FailedCreate", "message": message, "lastTimestamp": "t"}])
+    quota = ask(
+        a_pod(), [a_gpu_node()], events=[{"reason": "FailedCreate", "message": message, "lastTimestamp": "t"}]
+    )
     assert (quota.state, quota.quota, short_reason(quota)) == ("waiting", message, "quota exceeded")
-    assert ask(a_pod(claims=["data"]), [a_node()]).missing_claims == ()
+    assert ask(a_pod(claims=["data"]), [a_gpu_node()]).missing_claims == ()
 
 
 def test_what_holds_the_replacement_of_a_pod_killed_for_memory_is_told_to_its_user_only():
     pod = a_pod(gates=["moorage.dev/memory"])
     pod["metadata"]["annotations"] = {"moorage.dev/memory-held": "held: pod x was killed for memory"}
-    found = ask(pod, [a_node()])
+    found = ask(pod, [a_gpu_node()])
     assert "held: pod x was killed for memory; give its template more memory to go on" in explain_text(found)
     assert as_public(found).killed == ""
 
 
 def test_another_type_is_offered_when_it_is_free_now():
-    nodes = [a_node(gpus=1), a_node("n2", 1, kind="t4")]
+    nodes = [a_gpu_node(gpus=1), a_gpu_node("n2", 1, kind="t4")]
     found = ask(a_pod(kind="a100"), nodes, [a_pod("x", node="n1")])
     assert [(one.gpus, one.gpu_types, one.node_type) for one in found.smaller] == [(1, (), "t4")]
     assert "It would start now with 1 GPU of type t4, on n2" in explain_text(found)
@@ -286,12 +242,12 @@ def test_a_type_asked_through_affinity_is_seen():
         }
     }
     assert wanted_types(parse_pod(pod)) == ("a100", "h100")
-    found = ask(pod, [a_node(gpus=1), a_node("n2", 1, kind="t4")], [a_pod("x", node="n1")])
+    found = ask(pod, [a_gpu_node(gpus=1), a_gpu_node("n2", 1, kind="t4")], [a_pod("x", node="n1")])
     assert [one.node for one in found.smaller] == ["n2"]
 
 
 def test_the_shortage_of_something_else_than_gpus_is_named():
-    found = ask(a_pod(cpu="12"), [a_node()], [a_pod("x", 1, node="n1", cpu="8", expected=3 * 3600)])
+    found = ask(a_pod(cpu="12"), [a_gpu_node()], [a_pod("x", 1, node="n1", cpu="8", expected=3 * 3600)])
     assert [(one.resource, one.asks, one.most_free) for one in found.missing] == [("cpu", 12000, 8000)]
     assert "12 cpu: most free on one node 8 (n1)" in explain_text(found)
     assert found.earliest is not None
@@ -299,14 +255,14 @@ def test_the_shortage_of_something_else_than_gpus_is_named():
 
 
 def test_shortages_that_differ_by_node_are_all_named():
-    nodes = [a_node("n1", 1, cpu="16"), a_node("n2", 1, cpu="16")]
+    nodes = [a_gpu_node("n1", 1, cpu="16"), a_gpu_node("n2", 1, cpu="16")]
     pods = [a_pod("x", 1, node="n1"), a_pod("y", 0, node="n2", cpu="15")]
     assert [one.resource for one in ask(a_pod(cpu="8"), nodes, pods).missing] == [GPU, "cpu"]
 
 
 def test_the_pod_itself_and_finished_pods_hold_nothing():
     me = a_pod()
-    found = ask(me, [a_node(gpus=1)], [me, a_pod("x", node="n1", phase="Succeeded")])
+    found = ask(me, [a_gpu_node(gpus=1)], [me, a_pod("x", node="n1", phase="Succeeded")])
     assert (found.state, found.line) == ("fits", ())
 
 
@@ -318,7 +274,7 @@ def test_the_pod_itself_and_finished_pods_hold_nothing():
     ],
 )
 def test_what_runs_or_is_over_waits_for_nothing(pod, state, head):
-    found = ask(pod, [a_node()])
+    found = ask(pod, [a_gpu_node()])
     assert (found.state, short_reason(found)) == (state, "")
     assert explain_text(found) == head
 
@@ -328,12 +284,12 @@ def test_a_job_is_judged_by_the_pod_it_would_make():
         "metadata": {"namespace": "lab", "name": "train", "labels": {"moorage.dev/run": "train"}},
         "spec": {"template": {"spec": a_pod(gpus=8)["spec"]}},
     }
-    found = ask(pod_of_job(job), [a_node()])
+    found = ask(pod_of_job(job), [a_gpu_node()])
     assert (found.name, found.run, found.state, found.gpus) == ("train", "train", "never", 8)
 
 
 def test_the_scheduler_is_quoted_when_no_node_fits():
-    found = ask(a_pod(says="0/1 nodes are available"), [a_node(gpus=1)], [a_pod("x", node="n1")])
+    found = ask(a_pod(says="0/1 nodes are available"), [a_gpu_node(gpus=1)], [a_pod("x", node="n1")])
     assert explain_text(found).endswith("The scheduler says: 0/1 nodes are available")
 
 
@@ -354,7 +310,7 @@ def built(world):
     return (
         a_pod(gpus=gpus, kind=kind),
         [
-            a_node(f"n{at}", many, kind=what, ready=ready, cordoned=cordoned)
+            a_gpu_node(f"n{at}", many, kind=what, ready=ready, cordoned=cordoned)
             for at, (many, what, ready, cordoned) in enumerate(nodes)
         ],
         [
@@ -422,9 +378,9 @@ def test_steps_of_workflows_stand_in_the_same_line_as_runs():
     urgent = a_pod("urgent", created="2026-01-05T11:30:00Z", priority=10)
     pods = [busy, *steps, early, late, urgent]
     places = {
-        pod["metadata"]["name"]: explain(pod, nodes=[a_node()], pods=pods, now=NOON).position
+        pod["metadata"]["name"]: explain(pod, nodes=[a_gpu_node()], pods=pods, now=NOON).position
         for pod in (urgent, early, steps[0], late)
     }
     assert places == {"urgent": 1, "early": 2, "fit-0": 3, "late": 103}
-    line = explain(late, nodes=[a_node()], pods=pods, now=NOON).line
+    line = explain(late, nodes=[a_gpu_node()], pods=pods, now=NOON).line
     assert {waiter.title for waiter in line if waiter.step} == {"w/fit"}

@@ -15,6 +15,7 @@ from moorage.present.explanation import explain_text
 from moorage.present.explanationanswer import make_explanation
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import Obj
+from moorage_testing.builders import a_run_pod
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 VOLUMES = [
@@ -140,21 +141,10 @@ def test_the_event_that_says_why_a_volume_is_not_mounted(events: list[Obj], want
     assert failed_mount(events, uid="u", volumes=VOLUMES) == want
 
 
-def a_pod(*statuses: Obj, phase: str = "Pending", run: str = "train", **status: Any) -> Obj:
-    return {
-        "metadata": {"name": "train-x", "namespace": "lab", "uid": "u", "labels": {"moorage.dev/run": run}},
-        "spec": {
-            "nodeName": "n1",
-            "containers": [{"name": "main", "image": "train:1"}],
-            "volumes": VOLUMES,
-        },
-        "status": {
-            "phase": phase,
-            "startTime": "2026-11-21T11:50:00Z",
-            "containerStatuses": list(statuses),
-            **status,
-        },
-    }
+def a_pod(*statuses: Obj, **more: Any) -> Obj:
+    made: Obj = {"uid": "u", "node": "n1", "image": "train:1", "spec": {"volumes": VOLUMES}}
+    made |= {"phase": "Pending", "started": "2026-11-21T11:50:00Z", "statuses": statuses}
+    return a_run_pod(**made | more)
 
 
 CREATING = {"name": "main", "state": {"waiting": {"reason": "ContainerCreating"}}}
@@ -179,7 +169,7 @@ TROUBLE = Starting(reason=FAILED_MOUNT, message=NO_SECRET, mount=FAILURE)
             id="its sandbox is there, so its volumes are",
         ),
         pytest.param(
-            a_pod(CREATING, initContainerStatuses=[{"name": "fetch", "state": {"running": {}}}]),
+            a_pod(CREATING, status={"initContainerStatuses": [{"name": "fetch", "state": {"running": {}}}]}),
             Starting(reason="ContainerCreating", container="main", image="train:1"),
             id="an init container runs",
         ),

@@ -13,6 +13,7 @@ from moorage.decide.explain.starting import BEING_STARTED, Starting, starting_of
 from moorage.present.explanation import explain_text
 from moorage.present.explanationanswer import make_explanation
 from moorage_kube.resources import Obj
+from moorage_testing.builders import a_run_pod
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PULL = 'failed to pull image "nope:1": not found'
@@ -23,20 +24,9 @@ def waiting(reason: str, message: str = "", name: str = "main", **more: Any) -> 
 
 
 def a_pod(*statuses: Obj, init: tuple[Obj, ...] = (), phase: str = "Pending") -> Obj:
-    return {
-        "metadata": {"name": "train-x", "namespace": "lab", "uid": "u", "labels": {"moorage.dev/run": "train"}},
-        "spec": {
-            "nodeName": "n1",
-            "initContainers": [{"name": "fetch", "image": "fetch:1"}],
-            "containers": [{"name": "main", "image": "nope:1"}],
-        },
-        "status": {
-            "phase": phase,
-            "startTime": "2026-11-21T11:50:00Z",
-            "initContainerStatuses": list(init),
-            "containerStatuses": list(statuses),
-        },
-    }
+    spec = {"initContainers": [{"name": "fetch", "image": "fetch:1"}]}
+    made: Obj = {"uid": "u", "node": "n1", "image": "nope:1", "started": "2026-11-21T11:50:00Z"}
+    return a_run_pod(**made, phase=phase, spec=spec, statuses=statuses, status={"initContainerStatuses": init})
 
 
 CRASH = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}

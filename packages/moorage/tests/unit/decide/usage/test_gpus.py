@@ -19,66 +19,25 @@ from moorage.decide.usage.gpus import (
 )
 from moorage.present.gpusanswer import make_gpus
 from moorage_kube.moments import moment
+from moorage_kube.testing import builders
+from moorage_kube.testing.builders import GPU
+from moorage_testing.builders import a_run_pod, keyed
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
 
-def a_node(
-    name="n1", gpus=2, *, kind="a100", ready=True, cordoned=False, capacity=None, resource="nvidia.com/gpu"
-):
-    return {
-        "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": kind} if kind else {}},
-        "spec": {"unschedulable": True} if cordoned else {},
-        "status": {
-            "allocatable": {"cpu": "8", resource: str(gpus)},
-            "capacity": {"cpu": "8", resource: str(gpus if capacity is None else capacity)},
-            "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
-        },
-    }
+def a_node(name="n1", gpus=2, *, kind="a100", capacity=None, resource=GPU, **more):
+    whole = {} if capacity is None else {resource: str(capacity)}
+    sizes = {"allocatable": {resource: str(gpus)}, "capacity": whole, "cpu": "8", "memory": "", "pods": ""}
+    return builders.a_node(name, gpu_type=kind, **sizes | more)
 
 
-def a_pod(
-    name="p1",
-    node="n1",
-    gpus=1,
-    *,
-    owner="ada",
-    run="train",
-    phase="Running",
-    start="2026-01-05T10:00:00Z",
-    devices=None,
-    expected=None,
-    deadline=None,
-    resource="nvidia.com/gpu",
-):
-    status = {"phase": phase}
-    if start:
-        status["startTime"] = start
-    if devices is not None:
-        listed = [{"resourceID": device} for device in devices]
-        status["containerStatuses"] = [
-            {"name": "main", "allocatedResourcesStatus": [{"name": resource, "resources": listed}]}
-        ]
-    labels = {"moorage.dev/run": run} if run else {}
-    annotations = {"moorage.dev/owner": owner} if owner else {}
-    if expected is not None:
-        annotations["moorage.dev/expected-seconds"] = expected
-    spec = {"containers": [{"name": "main", "resources": {"limits": {resource: str(gpus)}}}]}
-    if node:
-        spec["nodeName"] = node
-    if deadline:
-        spec["activeDeadlineSeconds"] = deadline
-    return {
-        "metadata": {
-            "namespace": "lab",
-            "name": name,
-            "uid": f"uid-{name}",
-            "labels": labels,
-            "annotations": annotations,
-        },
-        "spec": spec,
-        "status": status,
-    }
+def a_pod(name="p1", node="n1", gpus=1, *, start="2026-01-05T10:00:00Z", devices=None, resource=GPU, **more):
+    assigned = {"name": resource, "resources": [{"resourceID": device} for device in devices or ()]}
+    statuses = [] if devices is None else [{"name": "main", "allocatedResourcesStatus": [assigned]}]
+    spec = {"activeDeadlineSeconds": more.pop("deadline")} if "deadline" in more else {}
+    made = {"user": more.pop("owner", "ada"), "uid": f"uid-{name}", "limits": {resource: str(gpus)}, "spec": spec}
+    return a_run_pod(name, node=node, started=start, statuses=statuses, **made | more)
 
 
 def states(view):
@@ -305,16 +264,8 @@ def test_a_free_gpu_has_no_holder_and_a_used_one_has():
 
 
 def a_reservation(node="n1", gpus=1):
-    pod = a_pod("place", gpus=gpus, node=node)
-    pod["metadata"] |= {
-        "namespace": "moorage-system",
-        "labels": {
-            "moorage.dev/reservation": "kept",
-            "moorage.dev/machine-group": "vision",
-            "moorage.dev/machine-type": "one",
-        },
-    }
-    return pod
+    labels = keyed(reservation="kept", machine_group="vision", machine_type="one")
+    return a_pod("place", gpus=gpus, node=node, run="", namespace="moorage-system", labels=labels)
 
 
 def test_a_reservation_is_no_user():

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.decide.usage.held import held_over
-from moorage.decide.usage.intervals import By, Interval, top
+from moorage.decide.usage.intervals import By, top
 from moorage_kube.testing.clock import NOON
+from moorage_testing import builders
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -16,22 +17,9 @@ HOUR = timedelta(hours=1)
 
 def an_interval(start, end, gpus=1):
     """`start` and `end` in minutes after noon; without an end it is open."""
-    return Interval(
-        pod_uid=f"{start}-{end}",
-        namespace="lab",
-        pod="p",
-        run="r",
-        attempt=1,
-        owner="ada",
-        node="n",
-        gpu_type="a100",
-        gpus=gpus,
-        cpu_milli=0,
-        memory_bytes=0,
-        started_at=NOON + start * MINUTE,
-        ended_at=None if end is None else NOON + end * MINUTE,
-        last_seen_at=NOON,
-    )
+    began, ended = NOON + start * MINUTE, None if end is None else NOON + end * MINUTE
+    seen = {"cpu_milli": 0, "memory_bytes": 0, "last_seen_at": NOON}
+    return builders.an_interval(f"{start}-{end}", began, ended, gpus=gpus, **seen)
 
 
 def test_the_mean_of_each_window_is_what_was_held_in_it():

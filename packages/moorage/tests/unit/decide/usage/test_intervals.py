@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from moorage.decide.usage.intervals import (
     By,
     Close,
-    Interval,
     Open,
     Reopen,
     UsageRow,
@@ -22,57 +21,24 @@ from moorage.decide.usage.intervals import (
     use_of,
 )
 from moorage.model.argo import WORKFLOW_LABEL
+from moorage_testing import builders
+from moorage_testing.builders import a_run_pod
 
 TEN = datetime(2026, 1, 5, 10, tzinfo=UTC)
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-def a_pod(*, phase="Running", start="2026-01-05T10:00:00Z", gpus="1", run="train", finished=(), deleted=None):
-    status = {"phase": phase}
-    if start:
-        status["startTime"] = start
-    status["containerStatuses"] = [
-        {"state": {"terminated": {"finishedAt": one}} if one else {"running": {}}} for one in finished
-    ]
-    limits = {"cpu": "2", "memory": "1Gi"} | ({"nvidia.com/gpu": gpus} if gpus else {})
-    meta = {
-        "namespace": "lab",
-        "name": "train-x",
-        "uid": "u1",
-        "labels": {"moorage.dev/run": run, "moorage.dev/attempt": "2"} if run else {},
-        "annotations": {"moorage.dev/owner": "ada"},
-    }
-    if deleted:
-        meta["deletionTimestamp"] = deleted
-    return {
-        "metadata": meta,
-        "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": limits}}]},
-        "status": status,
-    }
+def a_pod(*, start="2026-01-05T10:00:00Z", run="train", finished=(), deleted=None, **more):
+    statuses = [{"state": {"terminated": {"finishedAt": end}} if end else {"running": {}}} for end in finished]
+    made = {"attempt": 2 if run else None, "uid": "u1", "user": "ada", "deleting": deleted, "gpus": "1"}
+    made["limits"] = {"cpu": "2", "memory": "1Gi"}
+    return a_run_pod(run=run, started=start, node="n1", statuses=statuses, **made | more)
 
 
-def an_interval(
-    uid="u1", *, start=TEN, end=None, gpus=1, owner="ada", run="train", kind="a100", seen=None, devices=()
-):
-    return Interval(
-        pod_uid=uid,
-        namespace="lab",
-        pod="train-x",
-        run=run,
-        attempt=2,
-        owner=owner,
-        node="n1",
-        gpu_type=kind,
-        gpus=gpus,
-        cpu_milli=2000,
-        memory_bytes=2**30,
-        started_at=start,
-        ended_at=end,
-        last_seen_at=seen or NOON,
-        devices=devices,
-        gpu_counts=(("nvidia.com/gpu", gpus),) if gpus else (),
-    )
+def an_interval(uid="u1", *, start=TEN, seen=None, kind="a100", gpus=1, **more):
+    made = {"attempt": 2, "cpu_milli": 2000, "last_seen_at": seen or NOON, "gpu_type": kind, "gpus": gpus}
+    return builders.an_interval(uid, start, gpu_counts=(("nvidia.com/gpu", gpus),) if gpus else (), **made | more)
 
 
 @pytest.mark.parametrize(

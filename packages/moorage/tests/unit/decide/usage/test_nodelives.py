@@ -16,7 +16,7 @@ from moorage.decide.usage.nodelives import (
     life_of,
     plan_nodes,
 )
-from moorage_kube.clock import rfc3339
+from moorage_kube.testing import builders
 from moorage_kube.testing.clock import NOON
 from moorage_kube.testing.examples import examples
 
@@ -24,13 +24,10 @@ MINUTE = timedelta(minutes=1)
 
 
 def a_node(uid="u1", *, name="n1", created=NOON, kind="dgx", gpus=8, cpu="64", labels=None, broken=0):
-    capacity = {"cpu": cpu, "memory": "512Gi", "pods": "110"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
-    allocatable = capacity | ({"nvidia.com/gpu": str(gpus - broken)} if gpus else {})
     marks = {"node.kubernetes.io/instance-type": kind, "topology.kubernetes.io/region": "tokyo"} | (labels or {})
-    return {
-        "metadata": {"name": name, "uid": uid, "creationTimestamp": rfc3339(created), "labels": marks},
-        "status": {"capacity": capacity, "allocatable": allocatable},
-    }
+    capacity = {"nvidia.com/gpu": str(gpus)} if gpus else {}
+    made = {"cpu": cpu, "memory": "512Gi", "gpus": gpus and gpus - broken, "capacity": capacity}
+    return builders.a_node(name, uid=uid, created=created, labels=marks, ready=None, **made)
 
 
 def stepped(known, step):

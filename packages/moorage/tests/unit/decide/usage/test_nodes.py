@@ -8,34 +8,20 @@ import pytest
 from msgspec.structs import asdict
 
 from moorage.decide.usage.nodes import NodeState, view_nodes
+from moorage_kube.testing import builders
+from moorage_testing.builders import a_run_pod
 
 GIB = 2**30
 
 
-def a_node(name: str = "node-1", *, spec: Any = None, conditions: Any = None, **more: str) -> dict[str, Any]:
-    amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"} | more
-    return {
-        "metadata": {
-            "name": name,
-            "labels": {"nvidia.com/gpu.product": "a100"},
-            "creationTimestamp": "2026-11-20T12:00:00Z",
-        },
-        "spec": spec or {},
-        "status": {
-            "allocatable": amounts,
-            "conditions": [{"type": "Ready", "status": "True"}] if conditions is None else conditions,
-            "nodeInfo": {"kubeletVersion": "v1.33.0"},
-        },
-    }
+def a_node(name: str = "node-1", *, conditions: Any = None, spec: Any = None, **more: str) -> dict[str, Any]:
+    made: Any = {"created": "2026-11-20T12:00:00Z", "cpu": "8", "memory": "32Gi", "allocatable": more}
+    made |= {"conditions": conditions or [], "spec": spec, "status": {"nodeInfo": {"kubeletVersion": "v1.33.0"}}}
+    return builders.a_node(name, gpu_type="a100", ready=True if conditions is None else None, **made)
 
 
 def a_pod(name: str, *, node: str = "node-1", run: str = "", phase: str = "Running") -> dict[str, Any]:
-    limits = {"nvidia.com/gpu": "1", "cpu": "500m", "memory": "1Gi"}
-    return {
-        "metadata": {"namespace": "lab", "name": name, "labels": {"moorage.dev/run": run} if run else {}},
-        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"limits": limits}}]},
-        "status": {"phase": phase},
-    }
+    return a_run_pod(name, run=run, phase=phase, node=node, gpus=1, limits={"cpu": "500m", "memory": "1Gi"})
 
 
 def test_a_node_is_shown_with_what_its_unfinished_pods_ask_for():

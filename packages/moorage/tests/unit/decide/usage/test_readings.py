@@ -27,6 +27,7 @@ from moorage.decide.usage.samples import GpuReading, Reading
 from moorage_kube.clock import rfc3339
 from moorage_kube.meta import Key
 from moorage_kube.testing.clock import NOON
+from moorage_testing.builders import a_run_pod, keyed
 
 MIB = 2**20
 DCGM = """\
@@ -49,24 +50,11 @@ TRAIN = GpuUse(
 FREE = GpuUse(namespace="", pod="", gpu=GpuReading(device="GPU-b", utilisation=0))
 
 
-def a_pod(
-    uid: str = "u1", name: str = "train-x", *, gpus: int = 1, devices: tuple[str, ...] = (), **labels: str
-) -> Any:
-    status: dict[str, Any] = {"phase": "Running"}
-    if devices:
-        resources = [{"resourceID": device, "health": "Healthy"} for device in devices]
-        status["containerStatuses"] = [
-            {"name": "main", "allocatedResourcesStatus": [{"name": "nvidia.com/gpu", "resources": resources}]}
-        ]
-    limits = {"nvidia.com/gpu": str(gpus)} if gpus else {}
-    return {
-        "metadata": {
-            "name": name, "namespace": "lab", "uid": uid,
-            "labels": {f"moorage.dev/{label}": value for label, value in labels.items()},
-        },
-        "spec": {"nodeName": "n1", "containers": [{"name": "main", "resources": {"limits": limits}}]},
-        "status": status,
-    }  # fmt: skip
+def a_pod(uid: str = "u1", name: str = "train-x", *, gpus: int = 1, devices: Any = (), **labels: str) -> Any:
+    resources = [{"resourceID": device, "health": "Healthy"} for device in devices]
+    status = {"name": "main", "allocatedResourcesStatus": [{"name": "nvidia.com/gpu", "resources": resources}]}
+    statuses = [status] if devices else []
+    return a_run_pod(name, run="", uid=uid, labels=keyed(**labels), node="n1", gpus=gpus, statuses=statuses)
 
 
 @pytest.mark.parametrize(
