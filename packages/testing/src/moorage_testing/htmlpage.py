@@ -129,9 +129,9 @@ class Page(Element, HTMLParser):
         """Names and texts of all lists of facts."""
         return dict(zip(self.texts("dt"), self.texts("dd"), strict=True))
 
-    def rows(self, caption: str) -> list[dict[str, str]]:
+    def rows(self, caption: str = "") -> list[dict[str, str]]:
         """Rows of a table: heading of the column to text of the cell."""
-        [table] = [each for each in self.all("table") if each.texts("caption") == [caption]]
+        [table] = [each for each in self.all("table") if each.texts("caption") == [caption] * bool(caption)]
         headings = table.texts("thead th")
         cells = [[cell.text for cell in row if cell.tag in ("th", "td")] for row in table.all("tbody tr")]
         return [dict(zip(headings, row, strict=True)) for row in cells]

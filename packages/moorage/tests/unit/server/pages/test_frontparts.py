@@ -63,16 +63,17 @@ def test_reservations_are_bars_over_the_coming_days():
 async def test_a_part_is_a_page_with_a_title_where_no_script_asks_for_it(site, path, title):
     async with site.running():
         page, part = await site.ask(path), await site.ask(path, headers={"hx-request": "true"})
-        assert f"<title>Moorage: {title}</title>" in page.text
+        assert page.page.texts("title") == [f"Moorage: {title}"]
         assert part.text in page.text
-        assert "<html" not in part.text
+        assert part.page.all("html") == []
 
 
 @pytest.mark.anyio
 async def test_the_use_over_time_is_charted_once_there_is_some(site):
     site.node(gpus=4)
     async with site.running():
-        assert "The history is empty" in (await site.ask("/glance/history")).text
+        empty = "The history is empty: it begins with the first pod that holds a GPU."
+        assert (await site.ask("/glance/history")).page.texts(".empty") == [empty]
         held = Interval(
             pod_uid="u",
             namespace="lab",
@@ -91,18 +92,22 @@ async def test_the_use_over_time_is_charted_once_there_is_some(site):
         )
         site.service.usage.apply([Open(held)])
         site.clock.advance(601)
-        page = (await site.ask("/glance/history")).text
-        assert page.count("data-chart") == 2
-        assert "3 GPUs" in page
+        page = (await site.ask("/glance/history")).page
+        figures = [f"GPUs in use, last {time}" for time in ("24 hours", "30 days")]
+        assert page.texts("[data-chart] figcaption") == figures
+        assert "3 GPUs" in page.texts("#use-day td")
 
 
 @pytest.mark.anyio
 async def test_who_may_only_look_is_told_so_in_place_of_empty_lists(site):
     async with site.running():
-        page = (await site.ask("/glance/work")).text
-        assert "You may list no reservations" in page
-        assert "You may list no workflows" in page
-        assert "No map yet" in page
+        page = (await site.ask("/glance/work")).page
+        assert page.texts(".empty") == [
+            "No idle work holds a GPU.",
+            "You may list no reservations, or this cluster has no machines to reserve.",
+            "No map yet.",
+            "You may list no workflows.",
+        ]
 
 
 @pytest.mark.anyio
@@ -122,9 +127,10 @@ async def test_a_budget_is_shown_to_whom_it_holds_for(site):
     }
     site.api.put(BUDGETS, obj)
     async with site.running():
-        page = (await site.ask("/glance/cost", headers={"authorization": "Bearer kube-token"}, token=False)).text
-        assert "120 % · 6.00 / 5 GPU-hours" in page
-        assert "b-over" in page
-        assert rfc3339(end)[:10] in page
-        assert "ben" not in page
+        answer = await site.ask("/glance/cost", headers={"authorization": "Bearer kube-token"}, token=False)
+        assert [
+            tuple(row.values()) for row in answer.page.rows("Budgets that hold for you, the fullest first")
+        ] == [("hours", "ada", "120 % · 6.00 / 5 GPU-hours", rfc3339(end)[:10])]
+        assert "ben" not in answer.text
+        assert answer.page.all("table .b-over") != []
         assert "Budgets" not in (await site.ask("/glance/cost")).text  # who only looks has none

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 
 import pytest
@@ -17,6 +16,7 @@ from moorage_kube.resources import EVENTS, NAMESPACES
 from moorage_kube.testing.clock import NOON
 
 pytestmark = pytest.mark.anyio
+RUNS = "Runs: those at work first, then those that ended"
 
 
 async def logs(*_, **__):
@@ -64,12 +64,11 @@ async def test_a_waiting_run_says_on_top_why_it_waits(ada):
     ada.site.node("n1", gpus=1)
     ada.site.run("train", namespace="team", gpus=4)
     await known(ada.site)
-    page = (await ada.get("/jobs/team/train")).text
-    assert "Why is it waiting?" in page
-    assert "run team/train" in page
-    assert page.index("Why is it waiting?") < page.index("Attempts")
-    assert 'href="/explain/team/train"' in page
-    assert "Why is it waiting?" in (await ada.get("/jobs/team/train/why")).text
+    page = (await ada.get("/jobs/team/train")).page
+    assert page.texts("h2") == ["Why is it waiting?", "Status", "Attempts", "Log train-x, its last lines"]
+    assert page.texts(".why-line") == ["Run team/train cannot run on this cluster"]
+    explained = [("Holders of its resources, and the queue before it", "/explain/team/train")]
+    assert page.links(".why-card") == (await ada.get("/jobs/team/train/why")).page.links() == explained
 
 
 async def test_a_running_run_has_its_facts_and_links(ada):
@@ -78,21 +77,20 @@ async def test_a_running_run_has_its_facts_and_links(ada):
     ada.api.put(EVENTS, an_event("train-x", "Pulled", 3))
     await known(ada.site)
     await ada.site.until(lambda: ada.site.service.cluster.nodes.get("n1"))
-    page = (await ada.get("/jobs/team/train")).text
-    assert "python secret.py" in page
-    for href in (
-        "/nodes/n1",
-        "/gpus/a100",
-        "/jobs?owner=ada",
-        "/jobs/team/train/cancel",
-    ):
-        assert f'href="{href}"' in page
-    assert "Why is it waiting?" not in page
-    assert re.search(r'Pulled.*why Pulled.*data-label="Times"[^>]*>3<', page, re.DOTALL)
-    assert "why Pulled" in (await ada.get("/jobs/team/train/events")).text
-    assert "step 1 loss=2\nstep 2\n" in page
+    page = (await ada.get("/jobs/team/train")).page
+    assert page.texts("h2") == ["Status", "Attempts", "Log train-x, its last lines", "Events"]
+    assert page.links() == [
+        ("team", "/jobs?whose=all&namespace=team"), ("Run again", "/jobs/new?from=team/train"),
+        ("Cancel", "/jobs/team/train/cancel"), ("ada", "/jobs?owner=ada"), ("1 × a100", "/gpus/a100"),
+        ("n1", "/nodes/n1"), ("train-x", "/jobs/team/train?pod=train-x#log"), ("n1", "/nodes/n1"),
+        ("Download", "/api/v1/jobs/team/train/logs"),
+    ]  # fmt: skip
+    event = {"What": "Pulled why Pulled", "About": "pod train-x", "Times": "3", "Age": "0s"}
+    for part in (page, (await ada.get("/jobs/team/train/events")).page):
+        assert part.rows("Events of its Jobs and pods, newest first") == [event]
+    assert (page.texts("#command"), page.texts("#log-text")) == (["python secret.py"], ["step 1 loss=2\nstep 2\n"])
     assert (await ada.get("/jobs/team/train/log?q=LOSS")).text == "step 1 loss=2\n"
-    assert 'href="/api/v1/jobs/team/train/logs" download="train.log"' in page
+    assert page.element("#download-log").attributes["download"] == "train.log"
 
 
 async def test_who_may_not_get_its_job_sees_what_everybody_may(site):
@@ -101,12 +99,11 @@ async def test_who_may_not_get_its_job_sees_what_everybody_may(site):
         site.run("train", namespace="team", node="n1")
         site.api.put(EVENTS, an_event("train-x", "Pulled", 3))
         await known(site)
-        page = (await site.ask("/jobs/team/train")).text
-        assert "secret" not in page
-        assert "Pulled" not in page
-        assert "/jobs/new" not in page
-        assert "Its command, limits and events are for its owner" in page
-        assert 'href="/nodes/n1"' in page
+        answer = await site.ask("/jobs/team/train")
+        assert [word for word in ("secret", "Pulled", "/jobs/new") if word in answer.text] == []
+        hidden = "Its command, limits and events are for its owner and the members of its namespace."
+        assert answer.page.texts("p.quiet") == [hidden]
+        assert ("n1", "/nodes/n1") in answer.page.links()
 
 
 async def test_jobs_are_listed_by_owner_and_by_namespace(ada):
@@ -114,20 +111,23 @@ async def test_jobs_are_listed_by_owner_and_by_namespace(ada):
     ada.site.run("other", namespace="lab", owner="bob")
     await known(ada.site)
     await known(ada.site, "other", "lab")
-    mine, bobs = (await ada.get("/jobs")).text, (await ada.get("/jobs?owner=bob")).text
-    assert ("train" in mine, "/jobs/lab/other" in mine) == (True, False)
-    assert ("/jobs/team/train" in bobs, "/jobs/lab/other" in bobs, "of bob" in bobs) == (False, True, True)
-    lab = (await ada.get("/jobs?namespace=lab")).text
-    assert ("/jobs/team/train" in lab, "/jobs/lab/other" in lab) == (False, True)
+    for query, heading, runs in (
+        ("", "Jobs", ["train ada team"]),
+        ("?owner=bob", "Jobs of bob", ["other bob lab"]),
+        ("?namespace=lab", "Jobs in namespace lab", ["other bob lab"]),
+    ):
+        page = (await ada.get(f"/jobs{query}")).page
+        assert (page.heading, [row["Run"] for row in page.rows(RUNS)]) == (heading, runs)
 
 
 async def test_jobs_are_listed_since_a_moment(ada):
     ada.site.run("train", namespace="team", owner="ada")
     await known(ada.site)
-    day = (await ada.get("/jobs?since=24h")).text
-    assert ("/jobs/team/train" in day, "of the last 24h" in day) == (True, True)
+    day = (await ada.get("/jobs?since=24h")).page
+    assert (day.heading, [row["Run"] for row in day.rows(RUNS)]) == ("Jobs of the last 24h", ["train ada team"])
     ada.site.clock.advance(48 * 3600)
-    assert "You have no run of the last 24h." in (await ada.get("/jobs?since=24h")).text
+    [empty] = (await ada.get("/jobs?since=24h")).page.texts(".empty")
+    assert empty.startswith("You have no run of the last 24h. ")
     assert (await ada.get("/jobs?since=soon")).status == 400
 
 
@@ -137,30 +137,30 @@ async def test_a_node_and_a_gpu_type_have_pages_for_everybody(site):
         site.run("train", node="n1")
         await known(site, namespace="lab")
         node = await site.ask("/nodes/n1")
-        assert node.status == 200
-        assert 'href="/jobs/lab/train"' in node.text
-        assert 'href="/gpus/a100"' in node.text
-        assert "1 of 16 requested" in node.text
-        assert '<span class="run" title="train"><a href="/jobs/lab/train">train</a></span>' in node.text
-        assert '<a href="/jobs?owner=ada">ada</a></strong>' in node.text
-        kind = (await site.ask("/gpus/a100")).text
-        assert 'href="/nodes/n1"' in kind
-        assert 'href="/jobs/lab/train"' in kind
+        assert (node.status, node.page.facts["CPUs"]) == (200, "1 of 16 requested 6 %")
+        train, ada, place = (
+            ("train", "/jobs/lab/train"), ("ada", "/jobs?owner=ada"), ("lab", "/jobs?whose=all&namespace=lab"),
+        )  # fmt: skip
+        links = [("n1", "/nodes/n1"), ada, train, train, ada, place, ("n1", "/nodes/n1")]
+        assert node.page.links() == [("a100", "/gpus/a100"), *links]
+        assert (node.page.texts(".run"), node.page.texts(".who a")) == (["train"], ["ada"])
+        assert (await site.ask("/gpus/a100")).page.links() == links
         assert (await site.ask("/nodes/n2")).status == (await site.ask("/gpus/h100")).status == 404
-        assert "train" in (await site.ask("/nodes/n1/live")).text
-        assert "train" in (await site.ask("/gpus/a100/live")).text
+        assert (await site.ask("/nodes/n1/live")).page.links() == node.page.links()
+        assert (await site.ask("/gpus/a100/live")).page.links() == links
 
 
 async def test_a_page_opened_before_the_first_pod_gets_the_log_when_there_is_one(ada):
     ada.site.node("n1")
     ada.site.run("train", namespace="team", node="n1", pod=False)
     await ada.site.until(lambda: ada.site.service.cluster.jobs_of_run("team", "train"))
-    asks_again = 'hx-get="/jobs/team/train/log/part"'
-    assert asks_again in (await ada.get("/jobs/team/train")).text
+    log = (await ada.get("/jobs/team/train")).page.element("#log")
+    assert log.attributes["hx-get"] == "/jobs/team/train/log/part"
     ada.site.run("train", namespace="team", node="n1")
     await known(ada.site)
-    part = (await ada.get("/jobs/team/train/log/part")).text
-    assert ("step 1 loss=2" in part, asks_again in part, "<html" in part) == (True, False, False)
+    part = (await ada.get("/jobs/team/train/log/part")).page
+    assert (part.texts("#log-text"), part.all("html")) == (["step 1 loss=2\nstep 2\n"], [])
+    assert "hx-get" not in part.element("#log").attributes
 
 
 async def test_who_waits_for_a_gpu_is_named_by_links(site):
@@ -168,9 +168,8 @@ async def test_who_waits_for_a_gpu_is_named_by_links(site):
         site.node("n1", gpus=1)
         site.run("wide", gpus=4)
         await site.until(lambda: site.service.cluster.pods_of_run("lab", "wide"))
-        page = (await site.ask("/")).text
-        assert '<a class="name" href="/jobs/lab/wide">wide</a>' in page
-        assert '<a class="plain-link" href="/explain/lab/wide">' in page
+        links = (await site.ask("/")).page.links('section[aria-labelledby="h-queue"]')
+        assert {("wide", "/jobs/lab/wide"), ("more than any node has", "/explain/lab/wide")} <= set(links)
 
 
 def test_a_search_keeps_the_last_lines_that_match_in_any_case():
@@ -284,10 +283,9 @@ async def test_a_log_of_a_node_that_is_away_cannot_be_read_now(ada):
     ada.site.node("n1")
     ada.site.run("train", namespace="team", node="n1")
     await known(ada.site)
-    page = await ada.get("/jobs/team/train")
-    assert "no route to host" in page.text
-    assert "The log cannot be read now." in page.text
-    assert "members of its namespace can read its log" not in page.text
+    page = (await ada.get("/jobs/team/train")).page
+    assert page.note == "Dial tcp 10.0.0.7:10250: connect: no route to host. Try again in a moment."
+    assert page.texts("#log .empty") == ["The log cannot be read now."]
 
 
 async def test_a_run_that_was_created_just_now_has_its_page(ada, monkeypatch):
@@ -295,4 +293,4 @@ async def test_a_run_that_was_created_just_now_has_its_page(ada, monkeypatch):
     await ada.site.until(lambda: ada.site.service.cluster.jobs_of_run("team", "train"))
     monkeypatch.setattr(ada.site.service.cluster, "jobs_of_run", lambda *_: [])  # not seen yet
     page = await ada.get("/jobs/team/train")
-    assert (page.status, "python secret.py" in page.text) == (200, True)
+    assert (page.status, page.page.texts("#command")) == (200, ["python secret.py"])

@@ -74,31 +74,41 @@ async def test_all_maps_are_listed_with_their_progress(site, queue):
     page = await site.ask("/maps")
     assert page.status == 200
     assert page.headers["content-type"].startswith("text/html")
-    assert 'href="/maps/lab/features"' in page.text
-    assert "75 % · 3 of 4" in page.text
-    assert "0 % · 0 of 3" in page.text
-    live = await site.ask("/maps/live")
-    assert live.text in page.text
-    assert 'aria-current="page">Maps' in page.text
+    rows = page.page.rows("Maps with their owners: those at work first, then the newest")
+    assert [(row["Map"], row["Progress"]) for row in rows] == [
+        ("features ada lab", "75 % · 3 of 4"), ("other bob lab", "0 % · 0 of 3"),
+    ]  # fmt: skip
+    assert page.page.links("tbody")[0] == ("features", "/maps/lab/features")
+    assert (await site.ask("/maps/live")).text in page.text
+    assert page.page.texts('nav [aria-current="page"]') == ["Maps"]
 
 
 async def test_without_maps_the_page_says_how_to_make_one(site, queue):
-    assert "No map yet" in (await site.ask("/maps")).text
+    empty = "No map yet. A map runs one command for each of many items."
+    assert (await site.ask("/maps")).page.texts(".empty") == [empty]
 
 
 async def test_who_may_get_the_map_sees_what_failed_and_what_it_printed_as_text(site, queue):
     site.api.readers.add(("ada", "lab"))
     await make(queue, failed=(1,), done=(0,))
     put_mapjob(site)
-    page = await site.ask("/maps/lab/features", headers=ADA)
-    assert page.status == 200
-    assert "the end &lt;script&gt;" in page.text
-    assert "<script>alert" not in page.text
-    for said in ("50 %", "make {item}", "at most 3,600, 7 replaced", "The quota allows 400 workers."):
-        assert said in page.text
-    for said in ("38 nodes n1, spot, 3,600 workers", "150,000", "12.16 USD", "0.00 USD of items alone", "20m"):
-        assert said in page.text
-    assert (await site.ask("/maps/lab/features/live", headers=ADA)).text in page.text
+    answer = await site.ask("/maps/lab/features", headers=ADA)
+    assert answer.status == 200
+    assert "the end &lt;script&gt;" in answer.text
+    assert "<script>alert" not in answer.text
+    assert (await site.ask("/maps/lab/features/live", headers=ADA)).text in answer.text
+    page = answer.page
+    assert (page.texts(".big"), page.texts("main .note")) == (
+        ["50 % of 4 items"],
+        ["The quota allows 400 workers."],
+    )
+    assert page.facts["Command"] == "make {item}"
+    assert page.facts["Workers"] == "1 at work, at most 3,600, 7 replaced"
+    assert page.texts("p.quiet") == ["38 nodes n1, spot, 3,600 workers"]
+    assert [tuple(row.values()) for row in page.rows()] == [
+        ("Items", "150,000", "2"), ("Time", "20m", "0s"), ("An item", "4 s", "4 s"),
+        ("Cost", "12.16 USD", "0.00 USD of items alone"),
+    ]  # fmt: skip
 
 
 async def test_who_may_not_get_the_map_sees_how_far_it_is_and_nothing_of_its_items(site, queue):
@@ -106,17 +116,16 @@ async def test_who_may_not_get_the_map_sees_how_far_it_is_and_nothing_of_its_ite
     put_mapjob(site)
     page = await site.ask("/maps/lab/features")
     assert page.status == 200
-    assert "1 failed" in page.text
-    for hidden in ("the end", "make {item}", "exit code 3"):
-        assert hidden not in page.text
-    assert "Only users who may get this map" in page.text
+    assert page.page.texts(".legend li") == ["1 done", "1 failed", "2 to come"]
+    assert [word for word in ("the end", "make {item}", "exit code 3") if word in page.text] == []
+    hidden = "Only users who may get this map see the items and their output:"
+    assert page.page.texts(".empty") == [f"{hidden} moor map items --failed features -n lab"]
 
 
 async def test_a_map_without_items_or_mapjob_has_a_page_too(site, queue):
     await make(queue, items=0, closed=False)
     page = await site.ask("/maps/lab/features", headers=ADA)
-    assert page.status == 200
-    assert "more may be added" in page.text
+    assert (page.status, page.page.facts["Items"]) == (200, "more may be added")
 
 
 async def test_a_map_that_is_not_there_is_not_found(site, queue):
