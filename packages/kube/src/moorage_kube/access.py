@@ -32,7 +32,7 @@ EVERYTHING = Right("*", "*", "*")
 
 
 def service_account_groups(user: str) -> tuple[str, ...]:
-    """The groups of a ServiceAccount, `system:serviceaccount:NAMESPACE:NAME`.
+    """Return the groups of a ServiceAccount user, `system:serviceaccount:NAMESPACE:NAME`.
 
     https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/
     """

@@ -21,7 +21,7 @@ PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A host in lower case (IPv6 in brackets, as RFC 5952 writes it), and its port where one was written."""
+    """A host in lower case, and its port if the text has one. IPv6 is in brackets, as in RFC 5952."""
 
     host: str
     port: int | None = None
@@ -31,7 +31,8 @@ class Authority:
 def parse_authority(text: str) -> Authority:
     """Read a Host header: `name`, `name:port`, `[v6]`, `[v6]:port`.
 
-    Raises ValueError for all else: user names, blanks, an empty or final dot, an empty port or one out of range.
+    Raises ValueError for all other text: user names, blanks, an empty host, a final dot, an empty port, or a
+    port out of range.
     """
     lower = text.lower()
     host, bracket, rest = lower[1:].partition("]") if lower.startswith("[") else ("", "", "")
@@ -56,7 +57,10 @@ def parse_authority(text: str) -> Authority:
 
 @lru_cache(maxsize=1024)
 def parse_origin(text: str) -> tuple[str, str, int]:
-    """(scheme, host, port) of an Origin header. Raises ValueError for `null` and for any other scheme."""
+    """Return the (scheme, host, port) of an Origin header.
+
+    Raises ValueError for `null` and for any other scheme.
+    """
     scheme, separator, rest = text.lower().partition("://")
     if not separator or scheme not in ("http", "https"):
         raise ValueError(f"{text[:80]!r} is not a web origin")
@@ -82,10 +86,12 @@ def client_network(address: str) -> str:
 
 
 def plain_path(path: str) -> str:
-    """The path as the most lenient reader behind a proxy could take it: for judging, not for sending on.
+    r"""Return the path as the most lenient server behind a proxy could read it.
 
-    `path` is as it was sent, without its query. Escapes are resolved once, `\\` is `/`, `;…` of a part is left
-    out, empty parts and dots are resolved.
+    Use it for checks only, do not send it.
+
+    `path` is the path of the request, without its query. The result has all escapes resolved once and `/` for
+    `\`. It has no `;…` in its parts, no empty parts and no dots.
 
     Raises ValueError for a broken escape, a control character, or bytes that are not UTF-8.
     """
@@ -117,5 +123,8 @@ def plain_path(path: str) -> str:
 
 
 def is_odd_path(path: str) -> bool:
-    """Whether a path, as it was sent, could be read in two ways: `//`, dots, a backslash, or these as escapes."""
+    """Whether servers could read the path of a request in two ways.
+
+    It has `//`, dots, a backslash, or escapes of these.
+    """
     return _ODD.search(path) is not None

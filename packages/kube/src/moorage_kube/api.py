@@ -1,8 +1,8 @@
-"""The verbs of the Kubernetes API, as everything here calls them.
+"""The interface to the Kubernetes API that all our code uses.
 
-Two things implement `Api`: `moorage_kube.remote.client.KubeClient` over HTTPS, for any cluster, and
-`moorage_local.apiserver.client.InProcessClient`, for the local cluster's own
-controllers. One contract suite holds both (`packages/local/tests/contract/test_api.py`).
+Two classes implement `Api`: `moorage_kube.remote.client.KubeClient` over HTTPS, for any cluster, and
+`moorage_local.apiserver.client.InProcessClient`, for the local cluster's own controllers. One contract suite
+tests both (`packages/local/tests/contract/test_api.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ CONTENT_TYPES: dict[PatchKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
-    """One change. `type` is ADDED, MODIFIED, DELETED or BOOKMARK (then only its resourceVersion counts)."""
+    """One change of an object. `type` is ADDED, MODIFIED, DELETED or BOOKMARK.
+
+    A BOOKMARK only has a valid resourceVersion.
+    """
 
     type: str
     object: Obj
@@ -33,7 +36,7 @@ class WatchEvent:
 
 @dataclass(frozen=True, slots=True)
 class ObjList:
-    """A list and the resource version it was read at; `cont` is the token of the next page, if any."""
+    """A list of objects and its resource version. `cont` is the token of the next page, if there is one."""
 
     items: list[Obj]
     resource_version: str
@@ -60,7 +63,7 @@ class Api(Protocol):
         limit: int | None = None,
         cont: str | None = None,
     ) -> ObjList:
-        """All objects (every page is followed unless `limit` is given); `namespace` None means all."""
+        """Return all objects, from every page unless `limit` is set. `namespace` None means all namespaces."""
         ...
 
     def watch(
@@ -72,20 +75,20 @@ class Api(Protocol):
         label_selector: str | None = None,
         field_selector: str | None = None,
     ) -> AsyncIterator[WatchEvent]:
-        """Changes after `resource_version`, bookmarks too, until the server ends the stream.
+        """Yield the changes after `resource_version`, with bookmarks, until the server ends the stream.
 
-        Raises Expired when the version is too old: list again.
+        Raises Expired if the version is too old: list again.
         """
         ...
 
     async def create(
         self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
     ) -> Obj:
-        """`namespace` defaults to the object's own. Raises AlreadyExists."""
+        """Create an object; `namespace` defaults to the namespace in the object. Raises AlreadyExists."""
         ...
 
     async def update(self, resource: Resource, obj: Obj, *, subresource: str | None = None) -> Obj:
-        """Replace; with a resourceVersion in the object, Conflict when it is no longer the newest."""
+        """Replace an object. Raises Conflict if its resourceVersion is set and is not the newest."""
         ...
 
     async def patch(
@@ -117,7 +120,7 @@ class Api(Protocol):
     async def create_subresource(
         self, resource: Resource, name: str, subresource: str, body: Obj, namespace: str | None = None
     ) -> Obj:
-        """POST to a subresource: `binding`, `eviction`, `token`."""
+        """Send a POST to a subresource: `binding`, `eviction`, `token`."""
         ...
 
 
@@ -138,4 +141,4 @@ class LogApi(Protocol):
 
 
 class PodApi(Api, LogApi, Protocol):
-    """The verbs, and pods' logs."""
+    """The verbs of the Kubernetes API, and the logs of pods."""

@@ -36,11 +36,11 @@ class AwakeTime:
         self._handlers: list[Callable[[], None]] = []
 
     def on_wake(self, handler: Callable[[], None]) -> None:
-        """Call `handler` after each sleep."""
+        """Call `handler` after each time that the machine slept."""
         self._handlers.append(handler)
 
     async def run(self) -> None:
-        """Look at the clock every LOOK_SECONDS, until cancelled."""
+        """Read the clock every LOOK_SECONDS, until cancelled."""
         while True:
             self.look()
             await self._clock.sleep(LOOK_SECONDS)
@@ -73,7 +73,7 @@ class AwakeTime:
         return self._seconds
 
     def slept_since(self, moment: datetime) -> timedelta:
-        """How much of the time from `moment` (by the wall clock) until now was slept."""
+        """Return how long the machine slept between `moment` (wall clock) and now."""
         self.look()
         spans = (min(length, end - moment) for end, length in self._sleeps if end > moment)
         return sum(spans, timedelta(0))

@@ -1,4 +1,4 @@
-"""How long to wait after failures."""
+"""Delays after failures."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ _DOUBLINGS_MAX = 900  # a float holds 2 ** 1023, and first delays are far below 
 
 @dataclass(frozen=True, slots=True)
 class DoublingDelay:
-    """`first` seconds after the first failure, doubled after each further one, up to `most`."""
+    """A delay of `first` seconds after the first failure, doubled after each further failure, at most `most`
+    seconds.
+    """
 
     first: float
     most: float
 
     def after(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row; none: 0."""
+        """Return the seconds to wait after this number of failures in a row; 0 after none."""
         if failures < 1:
             return 0.0
         return min(self.most, math.ldexp(self.first, min(failures - 1, _DOUBLINGS_MAX)))

@@ -1,4 +1,4 @@
-"""Bodies of requests and answers, counted while they are read."""
+"""Read the bodies of requests and answers, with a limit on their length."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ async def read_whole(parts: AsyncIterable[bytes], most: int) -> bytes:
 
 
 async def read_body(receive: Receive, most: int) -> bytes:
-    """The whole body of an ASGI request, as `read_whole`; a part has at most 320 KiB (`serving`).
+    """Return the whole body of an ASGI request, with the limit of `read_whole`.
+
+    A part has at most 320 KiB (`serving`).
 
     Raises BodyTooLong and ClientLeft.
     """

@@ -1,4 +1,4 @@
-"""Values that are remembered for a while, and never more than so many."""
+"""A cache with a limit on the age and on the number of its values."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class BoundedCache(Generic[K, V]):
         return self.get(key, missing) is not missing
 
     def __len__(self) -> int:
-        """Entries in memory, some of which may be over."""
+        """Return the number of entries in memory; some of them may have expired."""
         return len(self._entries)
 
     def put(self, key: K, value: V, *, keep_seconds: float | None = None) -> None:
-        """Remember a value as the newest. `keep_seconds`: other than the cache's own."""
+        """Store a value as the newest entry. `keep_seconds`: its lifetime; None for the default of the cache."""
         keep = self._keep_seconds if keep_seconds is None else keep_seconds
         now = self._clock.monotonic() if keep is not None else 0.0
         self._entries[key] = (value, now + keep if keep is not None else None)
@@ -70,13 +70,16 @@ class BoundedCache(Generic[K, V]):
         return end is not None and end <= now
 
     def change(self, key: K, value: V) -> None:
-        """Replace a value that is there, with its end and its place in the order. Does nothing without one."""
+        """Replace the value of a stored key; its expiry and its position stay.
+
+        Does nothing if the key is not stored.
+        """
         entry = self._entries.get(key)
         if entry is not None:
             self._entries[key] = (value, entry[1])
 
     def drop(self, key: K) -> V | None:
-        """Forget a key; returns its value, unless that was over."""
+        """Remove a key and return its value; None if the key is not stored or has expired."""
         value = self.get(key)
         self._entries.pop(key, None)
         return value
@@ -86,7 +89,7 @@ class BoundedCache(Generic[K, V]):
             del self._entries[key]
 
     def values(self) -> Iterator[V]:
-        """The longest unwritten first."""
+        """Yield the values that have not expired, the oldest write first."""
         now = None
         for value, end in self._entries.values():
             if end is not None:

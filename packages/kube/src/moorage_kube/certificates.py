@@ -1,7 +1,8 @@
-"""X.509 certificates as an API server takes them: an authority, and server certificates that it signs.
+"""X.509 certificates for an API server: an authority, and the server certificates that it signs.
 
-Keys are of the curve P-256. Certificates are valid from an hour before `now`, for clocks that are behind.
-`cryptography` takes 140 ms to import: import this module where a certificate is made, not at the top of a file.
+Keys use the curve P-256. Certificates are valid from an hour before `now`, for clocks that are behind.
+`cryptography` takes 140 ms to import: import this module in the function that creates a certificate, not at the
+top of a file.
 
 https://www.rfc-editor.org/rfc/rfc5280
 """
@@ -45,19 +46,19 @@ class Certificate:
 
     @property
     def key_pem(self) -> bytes:
-        """PKCS 8, not encrypted."""
+        """The private key as PKCS 8, not encrypted."""
         return self.key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
 
 
 def certificate_end(pem: bytes) -> datetime:
-    """When the first certificate of a PEM file ends. Raises ValueError."""
+    """Return the expiry date of the first certificate in a PEM file. Raises ValueError."""
     return x509.load_pem_x509_certificate(pem).not_valid_after_utc
 
 
 def make_authority(name: str, *, now: datetime, lifetime: timedelta) -> Certificate:
-    """Make an authority that signs server certificates and no other authorities."""
+    """Create an authority that signs server certificates but not other authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
     builder = (
         _builder(_common_name(name), _common_name(name), key, now, lifetime)
@@ -77,7 +78,7 @@ def make_server_certificate(
     now: datetime,
     lifetime: timedelta,
 ) -> Certificate:
-    """Make a certificate with which a server answers to these DNS names and IP addresses; `name` is only shown."""
+    """Create a server certificate for these DNS names and IP addresses; `name` is for display only."""
     key = ec.generate_private_key(ec.SECP256R1())
     alternatives: list[x509.GeneralName] = [x509.DNSName(dns_name) for dns_name in dns_names]
     alternatives += [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses]
@@ -97,7 +98,10 @@ def make_server_certificate(
 def make_client_certificate(
     authority: Certificate, name: str, *, groups: Sequence[str] = (), now: datetime, lifetime: timedelta
 ) -> Certificate:
-    """Make a certificate by which an API server knows a user: the common name; each organization is a group."""
+    """Create a client certificate.
+
+    The API server reads the user from the common name, a group from each organization.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     organizations = [x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, group) for group in groups]
     subject = x509.Name([*organizations, x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])

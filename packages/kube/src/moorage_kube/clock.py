@@ -1,6 +1,6 @@
 """The only module that reads the clock.
 
-Everything that depends on time takes a `Clock`, so that a test can hold it still.
+All code that depends on time takes a `Clock`, so that a test can use a clock that stops.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Clock(Protocol):
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; zero or less only yields."""
+        """Wait `seconds`; with zero or less only let other tasks run."""
         ...
 
 
@@ -38,7 +38,7 @@ SLICE_SECONDS = 30.0  # the longest wait at a time: asyncio's timers stop while 
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The clock of the machine."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -82,7 +82,7 @@ def parse_rfc3339(text: str) -> datetime:
 
 
 def format_duration(span: timedelta) -> str:
-    """Write a span as `kubectl` shows ages: 45s, 12m, 3h5m, 4d2h. Negative spans count as zero."""
+    """Format a duration like the ages of `kubectl`: 45s, 12m, 3h5m, 4d2h. Negative durations count as zero."""
     seconds = max(0, int(span.total_seconds()))
     if seconds < 120:
         return f"{seconds}s"

@@ -1,7 +1,8 @@
-"""How many connections a service holds, of one client address and in all, and which one makes room for another.
+"""Limits on the connections of a service, in total and per client address.
 
-A connection that waits for its client (for a request, the rest of one, or until it reads) may be closed for a new
-one, the longest waiting first; one whose request is being answered is never closed for another's sake.
+At a limit, a new connection may close another that waits for its client (for a request, for the rest of a request,
+or for the client to read). The longest wait ends first. A connection whose request is being answered is never
+closed for another connection.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MOST_CONNECTIONS = 10_000  # of one service; with 64 KiB of buffers each way the
 
 
 class Refusal(Enum):
-    """Why a connection is not taken: the status that says so."""
+    """Reason to refuse a connection, with the HTTP status for it."""
 
     ADDRESS = 429
     ALL = 503
@@ -62,7 +63,7 @@ def raise_file_limit() -> int:
 
 @dataclass(eq=False, slots=True)
 class Guest:
-    """One connection; `close` ends it at once."""
+    """One connection; `close` closes it at once."""
 
     address: str
     close: Callable[[], None]
@@ -83,7 +84,10 @@ class Door:
         return len(self._guests)
 
     def enter(self, guest: Guest) -> Refusal | None:
-        """Take a connection, which waits for its client at first; another may be closed for it."""
+        """Add a connection, which first waits for its client.
+
+        It may close another connection; the result is a refusal or None.
+        """
         if self._of_address.get(guest.address, 0) >= self.bounds.of_address:
             if not self._close_first(self._waiting_of.get(guest.address)):
                 return Refusal.ADDRESS
@@ -95,7 +99,10 @@ class Door:
         return None
 
     def may_tell(self, guest: Guest) -> bool:
-        """Whether a connection that was refused may stay until its client has read why; then call `leave`."""
+        """Whether a refused connection may stay open until its client has read the refusal.
+
+        If so, call `leave` afterwards.
+        """
         if len(self._refused) >= REFUSED:
             return False
         self._refused.add(guest)
@@ -112,7 +119,7 @@ class Door:
         of_address.move_to_end(guest)
 
     def works(self, guest: Guest) -> None:
-        """Mark its request as being answered; it is not closed for another."""
+        """Mark the connection as answering a request: it is not closed for another connection."""
         if self._waiting.pop(guest, guest) is None:
             of_address = self._waiting_of[guest.address]
             del of_address[guest]
@@ -120,7 +127,7 @@ class Door:
                 del self._waiting_of[guest.address]
 
     def leave(self, guest: Guest) -> None:
-        """Remove it; more than once is harmless."""
+        """Remove the connection; a second call does nothing."""
         self._refused.discard(guest)
         if guest not in self._guests:
             return

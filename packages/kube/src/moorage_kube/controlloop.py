@@ -1,4 +1,4 @@
-"""The one control loop: keys from a queue, one pass over each, back-off when a pass fails."""
+"""The control loop of all controllers: keys from a queue, one pass over each, a delay after a failed pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Reconcile = Callable[[K], Coroutine[Any, Any, timedelta | None]]
 
 
 class Objects(Protocol):
-    """The objects that keys name: an `Informer` is one."""
+    """The objects of the keys; an `Informer` implements this."""
 
     @property
     def resource(self) -> Resource: ...
@@ -87,7 +87,12 @@ class ControlLoop(Generic[K]):
                 raise asyncio.CancelledError  # lost in an error of the pass, as `asyncio.gather` may lose it
 
     async def once(self, key: K) -> None:
-        """One pass with its consequences: look again, or retry and complain."""
+        """Make one pass over a key.
+
+        Then queue the next pass if needed: later after a success, or a retry after an error.
+
+        Errors are logged.
+        """
         started = self._clock.monotonic()
         outcome = "done"
         try:

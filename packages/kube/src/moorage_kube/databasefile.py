@@ -66,7 +66,7 @@ _END = b"moorage-databases-end\n".ljust(LINE_BYTES, b"\0")  # after the last ent
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Which database it was, and how many changes it had acknowledged."""
+    """Identity of a database, and the number of changes that it has acknowledged."""
 
     identity: str
     count: int
@@ -80,7 +80,7 @@ class Manifest:
     is_whole: bool = False
 
     def names(self) -> set[str]:
-        """The databases that have acknowledged something and were not taken away."""
+        """Return the databases that have acknowledged changes and were not removed on purpose."""
         return {name for name, mark in self.marks.items() if mark.count >= 0}
 
 
@@ -90,7 +90,7 @@ def log_files(database: Path) -> tuple[Path, ...]:
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether SQLite says that a file is damaged, or that it is not a database."""
+    """Whether the SQLite error means that a file is damaged or is not a database."""
     return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
 
 
@@ -187,7 +187,7 @@ def _line(name: str, mark: Mark) -> bytes:
 
 
 def _parse_line(line: bytes) -> list[str] | None:
-    """The words between the first and the checksum; None: it is damaged."""
+    """Return the words between the first word and the checksum; None if the line is damaged."""
     text, _, _ = line.partition(b"\n")
     content, _, checksum = text.rpartition(b" ")
     words = content.decode("utf-8", "replace").split(" ")
@@ -204,7 +204,7 @@ def _mark_of(identity: str, count: str) -> Mark | None:
 
 
 def _parse_entry(entry: bytes) -> tuple[str, Mark] | None:
-    """The name and mark of the newer whole line of an entry; None: both are damaged."""
+    """Return the name and the mark of an entry, from its newer intact line; None if both lines are damaged."""
     marks = []
     for at in (0, LINE_BYTES):
         words = _parse_line(entry[at : at + LINE_BYTES])
@@ -214,7 +214,10 @@ def _parse_entry(entry: bytes) -> tuple[str, Mark] | None:
 
 
 def write_mark(database: Path, mark: Mark) -> int:
-    """Enter a database or replace its entry, on the disk when this returns; where the entry is. Raises OSError."""
+    """Add or replace the entry of a database, and sync it to the disk. Returns the offset of the entry.
+
+    Raises OSError.
+    """
     path = database.with_name(MANIFEST)
     is_new = not path.exists()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -269,7 +272,7 @@ def _own_mark(database: Path) -> Mark | None:
 
 
 def _place(body: bytes, name: str) -> int:
-    """Where the entry of a database is, or is to be: in place of one that is damaged, else at the end."""
+    """Return the offset of a database's entry; for a new entry, the offset of a damaged entry, or the end."""
     damaged = None
     for at in range(0, len(body), ENTRY_BYTES):
         entry = _parse_entry(body[at : at + ENTRY_BYTES])
@@ -285,7 +288,7 @@ def _rounded_up(size: int) -> int:
 
 
 def forget(database: Path) -> None:
-    """Note that a database was taken away on purpose. Raises StorageError."""
+    """Record that a database was removed on purpose. Raises StorageError."""
     try:
         if database.name in read_manifest(database.parent).marks:
             write_mark(database, Mark("-", REMOVED))
@@ -294,7 +297,7 @@ def forget(database: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring renames and new files in a folder to the disk."""
+    """Sync a folder, so that its renames and new files are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -303,7 +306,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class HighWater:
-    """Keeps the count in a database and in the manifest. For one thread at a time."""
+    """Writes the count of changes to a database and to the manifest. Only one thread at a time may use it."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -315,9 +318,11 @@ class HighWater:
         self._failed = False
 
     def begin(self) -> None:
-        """Enter a database that the manifest does not know, before it is made. Raises StorageError.
+        """Add a database to the manifest before the file is created, if the manifest lacks it.
 
-        Call `refuse_less` before.
+        Raises StorageError.
+
+        Call `refuse_less` first.
         """
         if read_mark(self._database) is None:
             self._write(Mark(secrets.token_hex(8), BEGUN))
@@ -349,12 +354,12 @@ class HighWater:
         return kind(f"could not write {self._database.with_name(MANIFEST)}: {error.strerror}")
 
     def next(self, db: sqlite3.Connection) -> int:
-        """Count the transaction that is open; give the number to `acknowledge` once it is committed."""
+        """Count the open transaction; pass the number to `acknowledge` after the commit."""
         db.execute("UPDATE high_water SET count = count + 1")
         return int(db.execute("SELECT count FROM high_water").fetchone()[0])
 
     def acknowledge(self, count: int) -> None:
-        """Write down that so many changes are committed. Never raises; the manifest may lag behind."""
+        """Write the count of committed changes to the manifest. Never raises; the manifest may lag behind."""
         if self._file is None:
             return
         try:
@@ -382,9 +387,9 @@ class HighWater:
 
 
 def close_database(db: sqlite3.Connection) -> None:
-    """Close a connection; the last one takes the database out of the mode with a log.
+    """Close a connection; the last one to close switches the database from WAL mode to a rollback journal.
 
-    So a database in this mode without a log is known to lack it.
+    So if a database in WAL mode has no log file, the log was lost.
     """
     with contextlib.suppress(sqlite3.Error):  # another has it open, or the disk is full: its log stays, too
         db.execute("PRAGMA busy_timeout = 0")
@@ -393,7 +398,10 @@ def close_database(db: sqlite3.Connection) -> None:
 
 
 def make_high_water(db: sqlite3.Connection, *, count: int = 0, identity: str | None = None) -> tuple[str, int]:
-    """Give a database its identity and count, unless it has them; return them. Inside or outside a transaction."""
+    """Return the identity and count of a database; store them first if they are missing.
+
+    Works inside and outside a transaction.
+    """
     outer = db.in_transaction
     if not outer:
         row = _read_row(db)
@@ -422,9 +430,11 @@ def _read_row(db: sqlite3.Connection) -> tuple[str, int] | None:
 
 
 def make_private(path: Path) -> None:
-    """Make a file, or one that is there, readable by its owner alone; SQLite gives its log the same mode.
+    """Create a file, or change an existing file, so that only its owner can read it.
 
-    A file of another owner is left as it is. Raises StorageError.
+    SQLite gives its log the same mode.
+
+    Does not change a file of another owner. Raises StorageError.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -443,7 +453,7 @@ def make_private(path: Path) -> None:
 
 
 def refuse_less(database: Path) -> None:
-    """Raise StorageDamaged when a database holds less than it acknowledged or cannot be read. Changes nothing."""
+    """Raise StorageDamaged if a database cannot be read or lacks changes that it acknowledged. Changes nothing."""
     if problem := find_problem(database, deep=False):
         raise StorageDamaged(f"{database} {problem}", hint=HINT)
 
@@ -520,7 +530,7 @@ def _less(mark: Mark, own: Mark | None) -> str | None:
 
 
 def is_counted(database: Path) -> bool:
-    """Whether a database that can be read counts its transactions, as all do that have been in a manifest."""
+    """Whether a database can be read and counts its transactions; all databases of a manifest count them."""
     try:
         return database.stat().st_size > 0 and _own_mark(database) is not None
     except (OSError, sqlite3.Error):

@@ -1,4 +1,4 @@
-"""The bounds of documents that others wrote, in JSON and in YAML."""
+"""Limits for JSON and YAML documents from users."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NESTING_MAX = 100  # levels; Kubernetes' own objects have some 30, the schemas o
 
 
 def bytes_of(data: bytes | str) -> bytes:
-    """The text in UTF-8. Raises DocumentError."""
+    """Return the document as UTF-8 bytes. Raises DocumentError."""
     try:
         return data if isinstance(data, bytes) else data.encode()
     except UnicodeEncodeError as error:
@@ -17,7 +17,7 @@ def bytes_of(data: bytes | str) -> bytes:
 
 
 def text_of(data: bytes | str) -> str:
-    """The text without its byte order mark. Raises DocumentError."""
+    """Return the document as a string without its byte order mark. Raises DocumentError."""
     try:
         return data.decode("utf-8-sig") if isinstance(data, bytes) else data
     except UnicodeDecodeError as error:

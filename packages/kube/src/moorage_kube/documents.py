@@ -70,9 +70,9 @@ def without_depth(data: bytes) -> bytes:
 
 
 def _is_too_deep(data: bytes) -> bool:
-    """Whether more brackets are open at once than is allowed, those inside of strings left out.
+    """Whether more brackets are open at once than the limit allows; brackets inside of strings do not count.
 
-    Each round takes the innermost pairs away, all at once. In invalid JSON, unmatched brackets count.
+    Each round removes all innermost pairs at once. In invalid JSON, unmatched brackets count.
     """
     left = _STRINGS.sub(b"", data).translate(_SQUARE, _NOT_BRACKETS)
     for _ in range(NESTING_MAX):

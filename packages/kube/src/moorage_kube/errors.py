@@ -35,10 +35,10 @@ from typing import Any, ClassVar
 
 
 class MoorageError(Exception):
-    """Base of all errors raised on purpose.
+    """Base class of all errors that our code raises on purpose.
 
-    `code` is a word of `moorage.api.errors.ErrorCode`; empty: the kind of error says it. `field` is the parameter
-    or body field at fault.
+    `code` is a word of `moorage.api.errors.ErrorCode`; "" if the class of the error decides it. `field` is the
+    parameter or body field at fault.
     """
 
     exit_code: ClassVar[int] = 1
@@ -83,21 +83,21 @@ class QuotaExceeded(MoorageError):
 
 
 class QuantityError(UsageError, ValueError):
-    """A text that is not a Kubernetes quantity."""
+    """The string is not a Kubernetes quantity."""
 
 
 class SelectorError(UsageError, ValueError):
-    """A text that is not a label or field selector."""
+    """The string is not a label selector or field selector."""
 
 
 class InvalidName(UsageError, ValueError):
-    """A name that Kubernetes would refuse."""
+    """Kubernetes would refuse the name."""
 
 
 class DocumentError(UsageError, ValueError):
-    """Invalid JSON or YAML, or more than the limits allow.
+    """The JSON or YAML is invalid, or exceeds a limit.
 
-    `line` counts from 1; None where it is not known, as in JSON.
+    `line` counts from 1; None if it is not known, as in JSON.
     """
 
     def __init__(self, message: str, *, line: int | None = None, hint: str | None = None) -> None:
@@ -106,24 +106,24 @@ class DocumentError(UsageError, ValueError):
 
     @property
     def located(self) -> str:
-        """The message, after its line where that is known."""
+        """Return the message, with the line number in front of it if it is known."""
         return self.message if self.line is None else f"line {self.line}: {self.message}"
 
 
 class NumberError(UsageError, ValueError):
-    """A text that is not a whole number, or one out of range."""
+    """The string is not a whole number, or the number is out of range."""
 
 
 class NotReady(MoorageError):
-    """Something needed is not up (yet)."""
+    """A required service is not running (yet)."""
 
 
 class AlreadyRunning(MoorageError):
-    """A second `moor up` on one data folder."""
+    """Another `moor up` already uses the data folder."""
 
 
 class DataFolderError(MoorageError):
-    """A data folder that cannot be used."""
+    """The data folder cannot be used."""
 
 
 class PortTaken(MoorageError):
@@ -135,18 +135,18 @@ class StorageError(MoorageError):
 
 
 class StorageFull(StorageError):
-    """No room left where the store keeps its file."""
+    """The disk of the store is full."""
 
 
 class StorageDamaged(StorageError):
-    """A file is damaged, or holds less than it once acknowledged: nothing is started on it."""
+    """A file is damaged or lacks changes that it acknowledged: no server starts with it."""
 
 
 class ApiError(MoorageError):
-    """The Kubernetes API refused a request, or gave no usable answer.
+    """The Kubernetes API refused a request or gave no usable answer.
 
-    `status` is the HTTP code (0: no answer came), `reason` the CamelCase word of
-    `metav1.Status` and `details` its details, if any.
+    `status` is the HTTP status code (0 if no answer came). `reason` is the CamelCase word of `metav1.Status`, and
+    `details` are its details, if any.
     """
 
     status: int = 500
@@ -202,7 +202,7 @@ class Forbidden(ApiError):
 
     @property
     def is_of_ending_namespace(self) -> bool:
-        """Whether nothing can be created because the namespace is being deleted."""
+        """Whether the server refused a creation because the namespace is being deleted."""
         causes = (self.details or {}).get("causes") or ()
         return any(cause.get("reason") == "NamespaceTerminating" for cause in causes)
 
@@ -264,14 +264,14 @@ class ServerError(ApiError):
 
 
 class LeaseLost(ApiError):
-    """A write was not sent, since another may lead by now."""
+    """A write was not sent, because another process may be the leader now."""
 
     status = 0
     reason = "LeaseLost"
 
 
 def api_error(status: int, body: dict[str, Any] | None, fallback: str = "") -> ApiError:
-    """Make the error for an HTTP answer; `body` is its `metav1.Status`, if it had one."""
+    """Return the error for an HTTP answer; `body` is its `metav1.Status`, or None."""
     body = body or {}
     reason = str(body.get("reason") or "")
     message = str(body.get("message") or fallback or f"the API answered HTTP {status}")

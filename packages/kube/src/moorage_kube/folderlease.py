@@ -41,7 +41,7 @@ _held: dict[Path, FolderLease] = {}  # of this process
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """In seconds; shorter in tests."""
+    """Durations of a lease in seconds; tests use shorter ones."""
 
     retry: float = RETRY_SECONDS
     lease: float = LEASE_SECONDS
@@ -58,7 +58,7 @@ class Record:
 
 
 def check_lease(folder: Path) -> None:
-    """Raise StorageError where this process had a folder's lease and may have lost it."""
+    """Raise StorageError if this process had the lease of a folder and may have lost it."""
     if (lease := _held.get(folder)) is not None:
         lease.check()
 
@@ -68,9 +68,9 @@ def _exit() -> None:
 
 
 class FolderLease:
-    """For one process. Without `renew` the lock alone guards: the folder is on this machine.
+    """The lease of a folder, for one process. Without `renew` only the OS lock guards the folder on this machine.
 
-    `lock` tries to take the lock of a descriptor as `fcntl.flock` does; for volumes that have none.
+    `lock` locks a descriptor as `fcntl.flock` does; another function is for volumes without locks.
     """
 
     def __init__(
@@ -95,7 +95,10 @@ class FolderLease:
         self.holder = ""  # the other server that is waited for
 
     async def acquire(self) -> None:
-        """Wait until the folder is ours. Raises StorageError where the file cannot be written."""
+        """Wait until this process has the lease of the folder.
+
+        Raises StorageError if the file cannot be written.
+        """
         seen, since = Record(), self._clock.monotonic()
         while True:
             locked, record = self._try_lock(), self._read()
@@ -115,7 +118,7 @@ class FolderLease:
             await self._clock.sleep(self._times.retry)
 
     def check(self) -> None:
-        """Raise StorageError where another server may have taken over."""
+        """Raise StorageError if another server may have taken the lease."""
         if self._ended.is_set() or (self._renew and self._clock.monotonic() - self._sent > self._times.deadline):
             raise StorageError(
                 f"the lease of {self._folder} was not renewed in time: another server may have taken over",
@@ -123,7 +126,7 @@ class FolderLease:
             )
 
     def release(self) -> None:
-        """Give the folder to another server, once all of its databases are closed."""
+        """Release the folder for another server; call this after all of its databases are closed."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -163,7 +166,7 @@ class FolderLease:
                 return
 
     def _try_lock(self) -> bool | None:
-        """Whether the lock is ours; None: the volume has no locks."""
+        """Whether this process has the lock; None if the volume does not support locks."""
         try:
             if self._file is None:
                 self._file = os.open(self._folder / FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,12 +1,12 @@
-"""Names with wildcards: `*` is any text, `?` one character, everything else stands for itself."""
+"""Name patterns with wildcards: `*` matches any text, `?` one character; all other characters match themselves."""
 
 from __future__ import annotations
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Whether a whole name fits a pattern, letter case included.
+    """Whether a pattern matches the whole name; upper and lower case differ.
 
-    Needs at most as many steps as the product of both lengths: a pattern of users is never compiled by `re`.
+    Needs at most as many steps as the product of both lengths. Patterns of users are never compiled by `re`.
     """
     at = place = 0
     star, resumed = -1, 0  # the last `*` of the pattern, and where in the name its text ends for now

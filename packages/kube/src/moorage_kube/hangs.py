@@ -41,12 +41,15 @@ SetAside = Callable[[Resource, Obj, str], Awaitable[Obj]]
 
 
 class HangRecord:
-    """The note of one process, made once its event loop handles SIGTERM. A disk that takes none stops nothing."""
+    """Record of the work of one process, to find hangs. Create it after the event loop handles SIGTERM.
+
+    If the disk refuses the files, the process continues without them.
+    """
 
     def __init__(
         self, path: Path, set_aside: SetAside, *, least_seconds: float = LEAST_SECONDS, clock: Clock = SYSTEM
     ) -> None:
-        """`path`: of the files, without their endings."""
+        """Read the files of the previous process. `path`: the path of the files, without their suffixes."""
         self._least_seconds = least_seconds
         self._file = path.with_name(f"{path.name}.hung")
         self._set_aside = set_aside
@@ -89,11 +92,14 @@ class HangRecord:
             self._file.write_text(json.dumps(self._hung))
 
     def noting(self, name: str, work: Coroutine[Any, Any, T]) -> Awaitable[T]:
-        """Do the work; its name is noted while it runs, and not while it waits."""
+        """Run the work. Its name is recorded while it computes, not while it waits."""
         return _Noted(self._memory, name.encode()[: NOTE_BYTES - _SINCE.size - 1] + b"\0", work, self._clock)
 
     async def skips(self, name: str, resource: Resource, obj: Obj | None) -> bool:
-        """Whether the object was set aside: until its spec changes, and then it is tried again."""
+        """Whether to skip the object, because the process hung on it before.
+
+        Once its spec changes, it is tried again.
+        """
         hung = self._hung.get(name)
         if hung is None or hung["times"] < HANGS:
             return False
@@ -120,7 +126,7 @@ HANG_RECORD: ContextVar[HangRecord | None] = ContextVar("HANG_RECORD", default=N
 
 
 def _mark(obj: Mapping[str, Any]) -> str:
-    """Changes with the object's spec, or its data."""
+    """Return a hash that changes with the spec or data of the object."""
     spec = {name: value for name, value in obj.items() if name not in ("metadata", "status")}
     return hashlib.sha256(json.dumps([obj["metadata"].get("uid"), spec], sort_keys=True).encode()).hexdigest()
 

@@ -44,7 +44,10 @@ class ImageRule:
 
 @dataclass(frozen=True, slots=True)
 class ImageReference:
-    """An image in a registry. `host`: of the registry's API, with its port. `digest`: empty: there is none."""
+    """An image in a registry. `host`: the host of the registry's API, with the port.
+
+    `digest`: "" if there is none.
+    """
 
     name: str  # as it is written
     host: str
@@ -56,7 +59,7 @@ class ImageReference:
 def parse_reference(image: str) -> ImageReference:
     """Read "busybox", "ghcr.io/org/tool:1", "r.corp:5000/x@sha256:…". Raises DocumentError.
 
-    Without a registry it is Docker Hub's; without a tag it is `latest`.
+    An image without a registry is from Docker Hub. An image without a tag has the tag `latest`.
 
     https://github.com/distribution/reference
     """
@@ -75,21 +78,21 @@ def parse_reference(image: str) -> ImageReference:
 
 
 def short_name(image: str) -> str:
-    """The name without Docker Hub's own words: "docker.io/library/busybox:1" is "busybox:1"."""
+    """Return the name without the default prefixes of Docker Hub: "docker.io/library/busybox:1" is "busybox:1"."""
     for prefix in ("docker.io/", "index.docker.io/"):
         image = image.removeprefix(prefix)
     return image.removeprefix("library/")
 
 
 def without_tag(image: str) -> str:
-    """The name without tag and digest."""
+    """Return the name without its tag and digest."""
     name = image.partition("@")[0]
     head, colon, tag = name.rpartition(":")
     return head if colon and "/" not in tag else name
 
 
 def rule_of(rules: Sequence[ImageRule], image: str) -> ImageRule | None:
-    """The first rule that fits the image."""
+    """Return the first rule that matches the image; None if no rule matches."""
     name = short_name(image)
     for rule in rules:
         pattern = short_name(rule.image)

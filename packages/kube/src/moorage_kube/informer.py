@@ -32,9 +32,9 @@ RETRY_MAX_SECONDS = 15.0  # this, each with up to as much again at random
 
 
 class Informer:
-    """Objects by key, with optional indexes by any strings computed from an object.
+    """A copy of a collection's objects by key, with optional indexes by strings computed from an object.
 
-    The objects are shared: never change one. `run` keeps the copy current until cancelled.
+    The objects are shared: never change them. `run` keeps the copy current until cancelled.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Informer:
         self._behind_since: float | None = None  # by the event loop's clock; None: followed, or not begun
 
     def on_change(self, handler: Handler) -> None:
-        """Hear of every change; objects already known are reported at once as new."""
+        """Call `handler` for every change; it is called at once for all known objects, as if they were new."""
         self._handlers.append(handler)
         for obj in list(self._objects.values()):
             handler(None, obj)
@@ -224,7 +224,7 @@ def without_managed_fields(obj: Obj) -> Obj:
 
 
 async def wait_synced(*informers: Informer) -> None:
-    """Return when each has listed its collection once."""
+    """Return after each informer has listed its collection once."""
     for informer in informers:
         await informer.synced.wait()
 

@@ -1,7 +1,7 @@
-"""One informer for each collection in a process, shared by all who follow it.
+"""One informer per collection in a process, shared by all its users.
 
-Six controllers, the webhook and the server follow all nodes: apart that is six watches on the API server and six
-copies in memory, in one process one is enough.
+Six controllers, the webhook and the server read all nodes. Separate informers would need six watches on the API
+server and six copies in memory; in one process one is enough.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Informers:
         indexes: Mapping[str, Index] | None = None,
         keep: Callable[[Obj], Obj] | None = None,
     ) -> Informer:
-        """The informer of a collection, with these indexes too.
+        """Return the informer of a collection, with these indexes added.
 
-        Raises ValueError when the name of an index stands for another one.
+        Raises ValueError if another index already uses a name.
         """
         key = (resource, namespace, label_selector, field_selector, keep)
         informer = self._informers.get(key)
@@ -64,7 +64,7 @@ class Informers:
 
 
 def _are_same(function: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """Whether two functions are one, or made by one function from equal values."""
+    """Whether two functions are the same, or were created by the same function from equal values."""
     return function is other or _parts(function) == _parts(other)
 
 

@@ -1,8 +1,8 @@
-"""Whole numbers that others wrote.
+"""Read whole numbers from text that users or other programs wrote.
 
-`int()` and `str.isdigit()` take more than a number on the wire: "²" and "٣" are digits to one or the other,
-"1_000" and " 7 " are integers, and of more than 4,300 digits `int()` raises. One reader for every caller, so that
-an odd number is a refusal and never a defect.
+`int()` and `str.isdigit()` accept more than a plain number: "²" or "٣" are digits for them, and "1_000" and " 7 "
+are integers. `int()` raises for more than 4,300 digits. All callers use this module, so that an invalid number is
+refused and never causes a defect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def parse_integer(
 def integer_or(
     text: str | None, usual: int, *, minimum: int = 0, maximum: int = INT64_MAX, signed: bool = True
 ) -> int:
-    """The integer in an annotation, a label or a name; `usual` where it is none, or is out of range."""
+    """Return the integer in an annotation, a label or a name.
+
+    `usual` if it is not an integer or is out of range.
+    """
     if text is None:
         return usual
     value = _read(text, max(len(str(minimum)), len(str(maximum))), signed=signed)

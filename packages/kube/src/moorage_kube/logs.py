@@ -1,4 +1,4 @@
-"""How our processes write their logs: one line an event, a constant sentence, then its fields."""
+"""The log format of our processes: one line per event, a constant sentence and then its fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small readings of object metadata and conditions that every part needs."""
+"""Helpers that read object metadata and conditions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from moorage_kube.resources import Obj
 
 
 class Key(NamedTuple):
-    """Which object: its namespace (empty for cluster-scoped) and its name."""
+    """The namespace (empty for cluster-scoped objects) and the name of an object."""
 
     namespace: str
     name: str
@@ -45,7 +45,7 @@ def controller_ref(obj: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def owner_reference(owner: Mapping[str, Any], *, controller: bool = True) -> Obj:
-    """A reference to `owner`, which must have been stored (it needs a uid)."""
+    """Return an owner reference to `owner`, which must be a stored object (its uid is needed)."""
     return {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -57,7 +57,10 @@ def owner_reference(owner: Mapping[str, Any], *, controller: bool = True) -> Obj
 
 
 def condition(obj: Mapping[str, Any], kind: str, *, status: str | None = None) -> Mapping[str, Any] | None:
-    """The condition of that type in `status.conditions`, or None. `status`: only with that status."""
+    """Return the condition of this type in `status.conditions`, or None.
+
+    `status`: return it only with this status.
+    """
     conditions: Sequence[Mapping[str, Any]] = (obj.get("status") or {}).get("conditions") or ()
     for entry in conditions:
         if entry.get("type") == kind and status in (None, entry.get("status")):
@@ -79,7 +82,7 @@ def with_condition(
     message: str = "",
     **more: Any,
 ) -> list[Obj]:
-    """The list with one condition set; `lastTransitionTime` (RFC 3339) moves only when `status` changes."""
+    """Return the list with one condition set; `lastTransitionTime` (RFC 3339) changes only if `status` changes."""
     out, done = [], False
     for entry in conditions:
         if entry.get("type") != kind:
@@ -106,7 +109,9 @@ def with_condition(
 
 
 def variable_of(name: str, field: str) -> Obj:
-    """A variable of a container that the kubelet fills in with a field of its pod, such as `status.podIP`."""
+    """Return a container's environment variable that the kubelet sets from a field of the pod, such as
+    `status.podIP`.
+    """
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
 

@@ -1,4 +1,4 @@
-"""Moments and spans as Kubernetes writes them.
+"""Times and durations in the format of Kubernetes.
 
 The pure part of `moorage_kube.clock`, for code that may not read the clock.
 """
@@ -17,18 +17,18 @@ __all__ = ["format_duration", "moment", "parse_rfc3339", "rfc3339", "rfc3339_mic
 
 
 def span_of(seconds: float) -> timedelta:
-    """A number of seconds out of an object as a span, of a hundred years at most, forwards or backwards.
+    """Return a number of seconds from an object as a timedelta of at most a hundred years, forwards or backwards.
 
-    Objects hold numbers of 64 bits; added to a date they would give none.
+    Objects have numbers of 64 bits; a larger timedelta plus a date would be out of range.
     """
     return timedelta(seconds=max(-SPAN_MAX_SECONDS, min(seconds, SPAN_MAX_SECONDS)))
 
 
 def moment(text: str | None) -> datetime | None:
-    """Read an optional `metav1.Time`; None, the empty string and a time of nothing are None.
+    """Read an optional `metav1.Time`. None, the empty string and the zero times are None.
 
-    A kubelet says of a container that could not start that it started in 1970; Go's own zero is in the year 1.
-    Raises ValueError naming the text.
+    A kubelet reports 1970 as the start of a container that could not start; Go's own zero time is in the year 1.
+    Raises ValueError with the text in its message.
     """
     when = parse_rfc3339(text) if text else None
     return None if when in _NOTHING else when
@@ -51,5 +51,5 @@ def whole_seconds(at: datetime | None) -> datetime | None: ...
 
 
 def whole_seconds(at: datetime | None) -> datetime | None:
-    """A moment as an answer has it, and as `metav1.Time` is written: UTC, without fractions of a second."""
+    """Return a time without fractions of a second, in UTC, as answers and `metav1.Time` have it."""
     return at.astimezone(UTC).replace(microsecond=0) if at is not None else None

@@ -13,7 +13,10 @@ PR_SET_PDEATHSIG = 1  # include/uapi/linux/prctl.h
 
 
 def end_with_parent(by: int = signal.SIGTERM) -> None:
-    """Ask the kernel for that signal when the parent dies; Linux only, elsewhere nothing happens."""
+    """Ask the kernel to send this process the signal `by` when its parent dies.
+
+    Does nothing on other systems than Linux.
+    """
     parent = os.getppid()
     try:
         libc = ctypes.CDLL(None, use_errno=True)

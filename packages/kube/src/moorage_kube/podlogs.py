@@ -13,10 +13,12 @@ _NOTICE = re.compile(
 
 
 def is_kubelets_notice(line: bytes) -> bool:
-    """Whether a line of a log that was asked for with times is the kubelet's own: it could read no further.
+    """Whether a line of a log, requested with timestamps, is the kubelet's own message that it could read no
+    further.
 
-    Mostly the container was removed meanwhile, and its log with it. A kubelet that has begun to answer can only
-    append its error to the log, without a time. Lines that a program printed have one. Seen with Kubernetes
-    1.36.2; `GetContainerLogs` in pkg/kubelet/kuberuntime, and `ReadLogs` with its errors in cri-client/pkg/logs.
+    Usually the container and its log were removed in the meantime. A kubelet that has begun to answer can only
+    append its error to the log, without a timestamp. Lines that a program printed have a timestamp. Seen with
+    Kubernetes 1.36.2; `GetContainerLogs` in pkg/kubelet/kuberuntime, and `ReadLogs` with its errors in
+    cri-client/pkg/logs.
     """
     return _NOTICE.match(line.rstrip()) is not None

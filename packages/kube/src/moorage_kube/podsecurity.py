@@ -86,7 +86,7 @@ def violations(level: str, metadata: Mapping[str, Any], spec: Mapping[str, Any])
 
 
 class _Pod:
-    """A pod as the checks read it: every part that may be null is there."""
+    """A pod in the form that the checks read: parts that may be null have empty values."""
 
     def __init__(self, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> None:
         self.annotations: Mapping[str, str] = metadata.get("annotations") or {}
@@ -97,7 +97,7 @@ class _Pod:
         self.is_windows = (spec.get("os") or {}).get("name") == "windows"
 
     def contexts(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Each container's name and security context."""
+        """Yield the name and the security context of each container."""
         for container in self.containers:
             yield str(container.get("name")), container.get("securityContext") or {}
 

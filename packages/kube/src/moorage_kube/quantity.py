@@ -1,4 +1,4 @@
-"""Kubernetes quantities, exactly.
+"""Kubernetes quantities with exact arithmetic.
 
 https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 """
@@ -59,17 +59,17 @@ def parse_quantity(text: str | int | float) -> Fraction:
 
 
 def parse_count(text: str | int | float) -> int:
-    """Whole units, rounded up, as `Quantity.Value()` does."""
+    """Read a quantity in whole units, rounded up, as `Quantity.Value()` does."""
     return -((-parse_quantity(text)).__floor__())
 
 
 def parse_milli(text: str | int | float) -> int:
-    """Thousandths, rounded up, as `Quantity.MilliValue()` does."""
+    """Read a quantity in thousandths, rounded up, as `Quantity.MilliValue()` does."""
     return -((-parse_quantity(text) * 1000).__floor__())
 
 
 def amount(resource: str, text: str | int | float) -> int:
-    """The scheduler's integer for a resource: millicores for `cpu`, whole units (bytes, devices) otherwise."""
+    """Read a quantity as the scheduler's integer: millicores for `cpu`, whole units (bytes, devices) otherwise."""
     return _amount(resource, text) if type(text) is str else _read_amount(resource, text)
 
 
@@ -81,7 +81,10 @@ _amount = lru_cache(maxsize=4096)(_read_amount)  # a cluster writes few quantiti
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """A number with its noun: "1 item", "1,200 items", "2 copies"; `plural` where it is not the noun with an s."""
+    """Return a number with its noun: "1 item", "1,200 items", "2 copies".
+
+    `plural` if it does not end in a plain s.
+    """
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
@@ -105,7 +108,7 @@ def format_milli(milli: int) -> str:
 
 
 def format_amount(resource: str, value: int) -> str:
-    """The quantity for an integer of `amount`."""
+    """Return the quantity string of an integer that `amount` returned."""
     if resource == "cpu":
         return format_milli(value)
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):

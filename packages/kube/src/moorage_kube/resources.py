@@ -1,7 +1,7 @@
 """Names and paths of the resources of the Kubernetes API.
 
-A `Resource` is the address of a collection; `path` makes the URL path the API
-conventions give it: https://kubernetes.io/docs/reference/using-api/api-concepts/
+A `Resource` is the address of a collection; `path` returns its URL path by the API conventions:
+https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Obj = dict[str, Any]  # one API object, as JSON gives it
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One kind of object and where it lives. `group` is empty for the core API."""
+    """The API group, version and plural name of one kind of object. `group` is empty for the core API."""
 
     group: str
     version: str
@@ -35,10 +35,10 @@ class Resource:
     def path(
         self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None
     ) -> str:
-        """The URL path of the collection, of one object, or of a subresource of it.
+        """Return the URL path of the collection, of one object, or of a subresource of the object.
 
-        A namespaced resource without `namespace` means all namespaces, which only lists and watches may use.
-        Raises BadRequest for `.` and `..`: HTTP clients would take the way up, to another object.
+        A namespaced resource without `namespace` means all namespaces; only lists and watches may use it. Raises
+        BadRequest for `.` and `..`: HTTP clients would resolve them to the path of another object.
         """
         for segment in (namespace, name):
             if segment in (".", ".."):

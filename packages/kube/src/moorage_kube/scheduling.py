@@ -1,6 +1,6 @@
-"""Where may a pod run: the rules of the scheduler's filters, as pure functions.
+"""The rules of the scheduler's filters, as pure functions: on which nodes may a pod run?
 
-The local cluster's scheduler and the product's explanations read the same rules here.
+The local cluster's scheduler and the product's explanations use the same rules.
 https://kubernetes.io/docs/concepts/scheduling-eviction/
 """
 
@@ -21,7 +21,10 @@ Amounts = Mapping[str, int]
 
 
 def is_extended(resource: str) -> bool:
-    """Device-like resources: countable, no overcommit, a domain prefix that is not kubernetes.io."""
+    """Whether the resource is an extended one: it has a domain prefix other than kubernetes.io.
+
+    Extended resources, such as devices, are whole numbers without overcommit.
+    """
     return "/" in resource and not resource.startswith("kubernetes.io/")
 
 
@@ -32,7 +35,7 @@ def is_gpu(resource: str) -> bool:
 
 
 def gpus_in(amounts: Mapping[str, int]) -> int:
-    """GPUs of every kind among amounts of resources."""
+    """Return the number of GPUs of all kinds among amounts of resources."""
     return sum(count for name, count in amounts.items() if is_gpu(name))
 
 
@@ -92,7 +95,10 @@ class PodAffinityTerm:
     namespace_selector: LabelSelector | None = None  # by the namespace's labels, in addition to `namespaces`
 
     def selects(self, pod: PodInfo, namespace_labels: Mapping[str, str] | None = None) -> bool:
-        """`namespace_labels` are those of the pod's namespace; only a namespace selector needs them."""
+        """Whether the term selects the pod. `namespace_labels`: the labels of the pod's namespace.
+
+        Only a namespace selector needs them.
+        """
         return (
             self.selector is not None
             and (
@@ -137,7 +143,7 @@ class PodInfo:
 
     @property
     def finished(self) -> bool:
-        """Succeeded or Failed: it holds no resources any more."""
+        """Whether the pod is Succeeded or Failed; it uses no resources any more."""
         return self.phase in ("Succeeded", "Failed")
 
     @property
@@ -194,7 +200,7 @@ def pod_requests(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def has_gate(spec: Mapping[str, Any], gate: str) -> bool:
-    """Whether a scheduling gate of this name holds the pod."""
+    """Whether a scheduling gate of this name blocks the pod."""
     return any(scheduling_gate.get("name") == gate for scheduling_gate in spec.get("schedulingGates") or ())
 
 
@@ -296,7 +302,7 @@ def used_on(pods: Iterable[PodInfo]) -> dict[str, int]:
 
 
 def refusal_by_labels(pod: PodInfo, node: NodeInfo) -> str | None:
-    """Why node selector or required node affinity refuse the node; None if they do not."""
+    """Return why the pod's node selector or required node affinity excludes the node; None if they do not."""
     for requirement in pod.node_selector:
         if not requirement.matches(node.labels):
             value = node.labels.get(requirement.key, "not set")
@@ -308,7 +314,7 @@ def refusal_by_labels(pod: PodInfo, node: NodeInfo) -> str | None:
 
 
 def refusal_by_taints(pod: PodInfo, node: NodeInfo) -> str | None:
-    """Why taints or `kubectl cordon` refuse the node; None if they do not."""
+    """Return the taint or cordon that excludes the pod from the node, as a reason; None if there is none."""
     cordon = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
     if node.unschedulable and not any(toleration.tolerates(cordon) for toleration in pod.tolerations):
         return "it is cordoned (unschedulable)"
@@ -321,7 +327,7 @@ def refusal_by_taints(pod: PodInfo, node: NodeInfo) -> str | None:
 
 
 def shortages(pod: PodInfo, node: NodeInfo, used: Amounts) -> dict[str, tuple[int, int]]:
-    """Resources that do not fit: name → (asked, free). Empty when the pod fits."""
+    """Return the resources that do not fit: name → (requested, free). Empty if the pod fits."""
     short = {}
     for name, asked in pod.requests.items():
         if asked <= 0:
@@ -347,10 +353,10 @@ def refusal_by_resources(pod: PodInfo, node: NodeInfo, used: Amounts) -> str | N
 
 
 def refusals(pod: PodInfo, node: NodeInfo, on_node: Sequence[PodInfo], used: Amounts | None = None) -> list[str]:
-    """Every reason why the pod cannot run on the node now; empty when it can.
+    """Return all reasons why the pod cannot run on the node now; empty if it can.
 
-    Judged here: readiness, cordon, taints, node selector and affinity, host ports, resources. Pod affinity
-    and volume placement need the whole cluster and are judged by the scheduler.
+    Checked here: readiness, cordon, taints, node selector and affinity, host ports, resources. Pod affinity and
+    volume placement need the whole cluster; the scheduler checks them.
     """
     reasons = []
     if not node.ready:

@@ -33,7 +33,7 @@ _DOMAIN = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One test of one label. `operator` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
+    """A condition on one label. `operator` is In, NotIn, Exists, DoesNotExist, Gt or Lt."""
 
     key: str
     operator: str
@@ -87,7 +87,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """All requirements must hold; none at all matches everything."""
+    """A label selector: all requirements must be met. Without requirements it matches everything."""
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -100,7 +100,7 @@ class LabelSelector:
 
 
 def parse_label_selector(text: str) -> LabelSelector:
-    """Read the `labelSelector` query form: "app=web,tier in (a, b),!old". Empty text matches all.
+    """Read a `labelSelector` query: "app=web,tier in (a, b),!old". Empty text matches all.
 
     Raises SelectorError with the part that could not be read.
     """
@@ -129,8 +129,11 @@ def parse_label_selector(text: str) -> LabelSelector:
 
 
 def label_selector_of(spec: Mapping[str, Any] | None) -> LabelSelector:
-    """Read a `metav1.LabelSelector` object (matchLabels, matchExpressions). None matches nothing in
-    Kubernetes' own APIs; callers decide that, here it gives the selector without requirements."""
+    """Read a `metav1.LabelSelector` object (matchLabels, matchExpressions).
+
+    In Kubernetes' own APIs None matches nothing. Here None returns a selector without requirements: the caller
+    decides.
+    """
     spec = spec or {}
     requirements = [
         Requirement(key, "In", (str(value),)) for key, value in (spec.get("matchLabels") or {}).items()
@@ -141,15 +144,15 @@ def label_selector_of(spec: Mapping[str, Any] | None) -> LabelSelector:
 
 
 def requirement_of(spec: Mapping[str, Any]) -> Requirement:
-    """Read one `{key, operator, values}`, of a label selector or of a node selector term."""
+    """Read a `{key, operator, values}` object of a label selector or of a node selector term."""
     return Requirement(str(spec["key"]), str(spec["operator"]), tuple(str(v) for v in spec.get("values") or ()))
 
 
 def parse_field_selector(text: str) -> Callable[[Mapping[str, Any]], bool]:
-    """Read "status.phase=Running,metadata.name!=x" into a test of whole objects.
+    """Return a test of whole objects for a selector: "status.phase=Running,metadata.name!=x".
 
-    Paths are followed by their dots; a missing field reads as the empty string, as in the API server.
-    Which paths a resource allows is the server's affair. Raises SelectorError.
+    Dots separate the parts of a path; a missing field reads as the empty string, as in the API server. The server
+    decides which paths a resource allows. Raises SelectorError.
     """
     tests: list[tuple[tuple[str, ...], bool, str]] = []
     parts = [part for part in text.split(",") if part.strip()]
@@ -169,12 +172,12 @@ def parse_field_selector(text: str) -> Callable[[Mapping[str, Any]], bool]:
 
 
 def field_selector_paths(text: str) -> tuple[str, ...]:
-    """The dotted paths a field selector names, in order."""
+    """Return the dotted paths in a field selector, in their order."""
     return tuple(_field_requirement(part)[0] for part in text.split(",") if part.strip())
 
 
 def _field_requirement(part: str) -> tuple[str, str, str]:
-    """The path, the sign and the value of one term; no sign where there is none."""
+    """Return the path, the operator and the value of one term; the operator is "" if the term has none."""
     path, sign, value = part.partition("=")
     if path.endswith("!"):
         path, sign = path[:-1], "!="
@@ -184,12 +187,17 @@ def _field_requirement(part: str) -> tuple[str, str, str]:
 
 
 def is_label_value(text: str) -> bool:
-    """At most 63 characters of letters, digits, "-", "_", ".", an alphanumeric at both ends; may be empty."""
+    """Whether the text is at most 63 letters, digits, "-", "_" and ".", with an alphanumeric at both ends, or
+    empty.
+    """
     return len(text) <= 63 and _LABEL_VALUE.fullmatch(text) is not None
 
 
 def is_label_key(text: str) -> bool:
-    """As a label's value, and not empty; a DNS name of at most 253 characters and "/" may precede it."""
+    """Whether the text is a label key: a label value that is not empty, after an optional prefix.
+
+    The prefix is a DNS name of at most 253 characters and "/".
+    """
     domain, slash, name = text.rpartition("/")
     if slash and (len(domain) > 253 or _DOMAIN.fullmatch(domain) is None):
         return False

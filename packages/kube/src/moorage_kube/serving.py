@@ -1,4 +1,4 @@
-"""Serve an ASGI application on a socket that is already listening, inside a running event loop."""
+"""Serve an ASGI application inside a running event loop, on a socket that already listens."""
 
 from __future__ import annotations
 
@@ -62,9 +62,10 @@ DEFAULT_WAITS = Waits()
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the process that embeds it has its own.
+    """uvicorn without its signal handlers: the process that embeds the server has its own.
 
-    It wakes once a second, for the date of answers, and when it is to stop; uvicorn wakes ten times a second.
+    The server wakes up once a second, for the date of answers, and when it must stop; uvicorn wakes up ten times a
+    second.
     """
 
     def __init__(self, config: uvicorn.Config, handshakes: set[asyncio.Task[None]]) -> None:
@@ -125,7 +126,7 @@ class _Server(uvicorn.Server):
 
 
 def _accept_all(sock: socket.socket) -> list[socket.socket]:
-    """The connections that wait to be accepted: closing the socket would reset them."""
+    """Return the connections that wait to be accepted: a close of the socket would reset them."""
     accepted = []
     with contextlib.suppress(OSError):  # BlockingIOError: there are no more
         while True:
@@ -134,7 +135,8 @@ def _accept_all(sock: socket.socket) -> list[socket.socket]:
 
 
 class _OneWrite:
-    """A transport that holds the head of an answer until its first bytes of body, or the loop's next turn.
+    """A transport that delays the head of an answer until the first bytes of the body, or the next turn of
+    the loop.
 
     uvicorn writes them one after the other: two system calls and two segments for every small answer.
     """
@@ -224,9 +226,9 @@ class RawConnection:
 
 
 class _Draining:
-    """An application that says on each answer that its connection ends, and on /readyz that it is not ready.
+    """An application that adds `Connection: close` to each answer, and answers on /readyz that it is not ready.
 
-    So clients go elsewhere with their next request, and proxies send no new ones.
+    So clients send their next request to another server, and proxies send no new clients.
     """
 
     def __init__(self, app: Any, draining: asyncio.Event) -> None:
@@ -256,7 +258,10 @@ def _short_answer(status: bytes, headers: bytes = b"") -> bytes:
 
 
 class _Entrance(asyncio.Protocol):
-    """A connection that was just accepted. It is counted before TLS begins: a client may send nothing at all."""
+    """A connection that was just accepted.
+
+    It counts before TLS begins, because a client may send nothing at all.
+    """
 
     def __init__(
         self,
@@ -394,7 +399,7 @@ class _Protocol(HttpToolsProtocol):
         self._mark()
 
     def expects_request(self) -> bool:
-        """Whether a request is likely to come: the connection is new, or a head has begun."""
+        """Whether a request is likely to come: the connection is new, or the head of a request has begun."""
         if self._refusal is not None or self.transport.is_closing():
             return False
         return self._part == "head" and (self.cycle is None or self._head_bytes > 0)
@@ -403,7 +408,7 @@ class _Protocol(HttpToolsProtocol):
         return self.cycle is not None and self.cycle.response_complete
 
     def _is_answering(self) -> bool:
-        """Whether the application has a whole request: one that others wait behind, or the last one."""
+        """Whether the application has a complete request to answer."""
         if self._raw is not None or self.pipeline:
             return True
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
@@ -436,7 +441,11 @@ class _Protocol(HttpToolsProtocol):
             self._watch = self.loop.call_at(self._deadline, self._look)
 
     def _look(self) -> None:
-        """One timer of a connection, set again only while something is waited for: a request costs none."""
+        """Check the deadline of the connection.
+
+        A connection has one timer, which is set again only while something is awaited: a request needs no new
+        timer.
+        """
         self._watch = None
         if not self._part or self.transport.is_closing():
             return
@@ -563,7 +572,9 @@ class _Protocol(HttpToolsProtocol):
 
 
 class Indoors:
-    """Serve an ASGI application on connections that this process makes itself, as for a tunnel's other end."""
+    """Serve an ASGI application on connections that this process creates itself, for example the end of a
+    tunnel.
+    """
 
     def __init__(self, app: Any, *, most: Bounds | None = None) -> None:
         self._config = uvicorn.Config(
@@ -684,7 +695,7 @@ async def serve(
 
 
 async def _follow_certificate(context: ssl.SSLContext, certificate: Path, key: Path, clock: Clock) -> None:
-    """Load the files again whenever they change. A mounted Secret changes all its files at once, by a symlink."""
+    """Load the files again after each change. All files of a mounted Secret change at once, by a symlink."""
     seen = _stamps(certificate, key)
     while True:
         await clock.sleep(RELOAD_SECONDS)

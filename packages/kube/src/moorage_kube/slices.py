@@ -1,4 +1,4 @@
-"""How soon the kernel lets this process run when something comes for it, where CPU is short."""
+"""Reduce the delay until the kernel runs this process after an event, if CPU is short."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ _SCHED_OTHER = 0
 
 
 def ask_for_short_slices(seconds: float = SHORTEST_SECONDS) -> bool:
-    """Ask for slices of that length for this thread and those it starts; False when the kernel would not.
+    """Request CPU slices of this length for this thread and the threads that it starts.
 
-    For a process that does little at a time, and that others wait for: its share of the CPU stays the same, but
-    comes in smaller pieces, and so sooner after it wakes. It takes no right. Linux 6.12 and newer; older kernels
-    do as if it had not been asked.
+    False if the kernel refuses.
+
+    For a process that does little work at a time and that others wait for. Its share of the CPU stays the
+    same, but in smaller slices, so it runs sooner after it wakes up. It needs no privilege. Linux 6.12 and
+    newer; older kernels ignore the request.
 
     https://docs.kernel.org/scheduler/sched-eevdf.html
     """

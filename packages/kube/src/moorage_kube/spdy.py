@@ -1,6 +1,6 @@
-"""SPDY/3.1 frames, as much of it as `kubectl port-forward` speaks inside a WebSocket. Pure.
+"""The part of SPDY/3.1 that `kubectl port-forward` uses inside a WebSocket. Pure.
 
-Without flow control: the client's library (moby/spdystream) has none.
+It has no flow control, like the client's library (moby/spdystream).
 https://www.chromium.org/spdy/spdy-protocol/spdy-protocol-draft3-1/
 """
 
@@ -74,14 +74,14 @@ Frame = Opened | Data | Reset | Ping
 
 
 class Reader:
-    """Takes bytes as they come, gives frames."""
+    """Parses frames from bytes as they arrive."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._inflate = zlib.decompressobj(zdict=DICTIONARY)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are complete now; those that do not matter here are left out. Raises SpdyError."""
+        """Yield the frames that are now complete, without those of types not needed here. Raises SpdyError."""
         self._buffer += data
         while len(self._buffer) >= 8:
             first, second = struct.unpack_from(">II", self._buffer)
@@ -137,11 +137,11 @@ class Writer:
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
 
     def opened(self, stream: int, headers: Mapping[str, str] | None = None) -> bytes:
-        """SYN_STREAM, as a client sends it."""
+        """Return a SYN_STREAM frame, as a client sends it."""
         return _control(SYN_STREAM, struct.pack(">IIH", stream, 0, 0) + self._block(headers or {}))
 
     def reply(self, stream: int) -> bytes:
-        """SYN_REPLY: the stream is taken."""
+        """Return a SYN_REPLY frame: the stream is accepted."""
         return _control(SYN_REPLY, struct.pack(">I", stream) + self._block({}))
 
     def data(self, stream: int, data: bytes, *, fin: bool = False) -> bytes:

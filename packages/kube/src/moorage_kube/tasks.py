@@ -1,4 +1,4 @@
-"""Tasks of asyncio that end for sure, and leave no garbage in cycles."""
+"""Asyncio tasks that end reliably and leave no reference cycles."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ async def end_task(
 
 
 def next_task(iterator: AsyncIterator[T]) -> asyncio.Task[T | None]:
-    """A task that reads the next item; None at the end.
+    """Return a task that reads the next item; its result is None at the end.
 
-    A task that held StopAsyncIteration would be in a cycle with the frame that waited for it.
+    A task with StopAsyncIteration would be in a reference cycle with the frame that waits for the task.
     """
 
     async def read() -> T | None:

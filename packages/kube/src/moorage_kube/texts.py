@@ -20,7 +20,7 @@ _LINES = re.compile(r"\n")
 
 
 def hidden_characters(text: str) -> str:
-    """Those characters of a text that cannot be seen, or change how the others look; empty for a plain text."""
+    """Return the characters of a text that are invisible or change how others look; "" if there are none."""
     if _PLAIN.fullmatch(text):
         return ""
     return "".join(character for character in text if unicodedata.category(character) in _HIDDEN)
@@ -39,7 +39,7 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """As `visible`, but with the text's own line ends and tabs: for a whole text, not for a cell or a name."""
+    """Like `visible`, but line ends and tabs stay: for a whole text, not for a table cell or a name."""
     return "\n".join("\t".join(visible(part) for part in line.split("\t")) for line in _LINES.split(text))
 
 
@@ -49,7 +49,7 @@ def as_lines(lines: Iterable[str]) -> str:
 
 
 def camel(name: str) -> str:
-    """A name of Python as JSON and YAML have it: gpu_type → gpuType."""
+    """Convert a Python name to the style of JSON and YAML: gpu_type → gpuType."""
     first, *others = name.split("_")
     return first + "".join(word.capitalize() for word in others)
 

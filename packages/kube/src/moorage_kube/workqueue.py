@@ -1,8 +1,8 @@
 """A queue of keys for one control loop.
 
-A key queued many times before it is taken is taken once; a key queued while it
-is being worked on is handed out again afterwards, never to two workers at once.
-The shape is client-go's: https://pkg.go.dev/k8s.io/client-go/util/workqueue
+A key that is added many times before a worker takes it is taken once. A key that is added during its pass is
+queued again after the pass, so two workers never have the same key. The design is client-go's:
+https://pkg.go.dev/k8s.io/client-go/util/workqueue
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RETRIES = DoublingDelay(0.05, 60.0)
 
 
 class WorkQueue(Generic[K]):
-    """Single event loop only. `get` raises QueueClosed after `close`."""
+    """A queue for use in a single event loop. `get` raises QueueClosed after `close`."""
 
     def __init__(self) -> None:
         self._ready: deque[K] = deque()
@@ -36,15 +36,15 @@ class WorkQueue(Generic[K]):
 
     @property
     def failing(self) -> int:
-        """How many keys have failed since they last succeeded."""
+        """Return the number of keys that failed and have not succeeded since."""
         return len(self._failures)
 
     def is_waiting(self, key: K) -> bool:
-        """Whether a pass over `key` was asked for and has not begun."""
+        """Whether a pass over `key` was requested and has not begun."""
         return key in self._dirty
 
     def add(self, key: K) -> None:
-        """Ask for one pass over `key`, soon."""
+        """Request one pass over `key`, soon."""
         if self._closed or key in self._dirty:
             return
         self._dirty.add(key)
@@ -53,7 +53,7 @@ class WorkQueue(Generic[K]):
             self._wake()
 
     def add_after(self, key: K, seconds: float) -> None:
-        """Ask for a pass later; of several such requests the earliest counts."""
+        """Request a pass after `seconds`; of several such requests the earliest counts."""
         if self._closed:
             return
         if seconds <= 0:
@@ -78,7 +78,7 @@ class WorkQueue(Generic[K]):
             self._fire(key)
 
     def retry(self, key: K) -> float:
-        """Ask for another pass after a delay that doubles with each failure; returns it in seconds."""
+        """Request another pass after a delay that doubles with each failure; return the delay in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         delay = RETRIES.after(failures + 1)
@@ -86,7 +86,7 @@ class WorkQueue(Generic[K]):
         return delay
 
     def forget(self, key: K) -> None:
-        """The key succeeded: its next failure starts from the first delay again."""
+        """Record that the key succeeded: after its next failure the delay is the shortest again."""
         self._failures.pop(key, None)
 
     async def get(self) -> K:

@@ -42,9 +42,10 @@ _NUMBER_STARTS = frozenset("+-.0123456789")
 
 
 def parse_yaml(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> Any:
-    """Read one YAML document (or JSON, which is YAML) as JSON's types; None where there is none.
+    """Read one YAML document (or JSON, which is YAML) as JSON types; None if there is no document.
 
-    Within NESTING_MAX and VALUES_MAX, aliases put in place. Raises DocumentError, also for a second document.
+    The limits NESTING_MAX and VALUES_MAX apply to the document with its aliases expanded. Raises
+    DocumentError, also for a second document.
     """
     documents = parse_yaml_documents(data, bytes_max=bytes_max)
     if len(documents) > 1:
@@ -53,9 +54,11 @@ def parse_yaml(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> Any:
 
 
 def parse_yaml_documents(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> list[Any]:
-    """Read every document of a YAML text as JSON's types: keys are strings, numbers finite, nothing is shared.
+    """Read all documents of a YAML text as JSON types.
 
-    Raises DocumentError, which names the line.
+    Keys are strings, numbers finite, and values are not shared.
+
+    Raises DocumentError with the line.
     """
     text = text_of(data)
     check_length(text, bytes_max)
@@ -97,9 +100,9 @@ def check_yaml(data: bytes | str, *, bytes_max: int = BYTES_MAX) -> None:
 
 
 class NodeLoader(_Loader):  # type: ignore[misc]
-    """libyaml's composer, for callers that need nodes with their lines; it reads scalars as `plain_scalar` does.
+    """A loader for callers that need nodes with their lines. It reads scalars as `plain_scalar` does.
 
-    Only for a text that has passed `check_yaml`: the composer recurses.
+    Only for a text that has passed `check_yaml`: libyaml's composer is recursive.
     """
 
 
@@ -153,7 +156,7 @@ def _integer(text: str) -> int | None:
 
 @dataclass(slots=True)
 class _Open:
-    """A list or mapping whose end has not come. `values` and `characters` are the counts where it began."""
+    """An open list or mapping. `values` and `characters` are the counts at its start."""
 
     anchor: str | None
     values: int
@@ -162,7 +165,7 @@ class _Open:
 
 
 def _bounded_events(text: str, characters_max: int) -> Iterator[Any]:
-    """The events of libyaml's parser, which does not recurse, as long as they are within the bounds."""
+    """Yield the events of libyaml's parser, which is not recursive; raises DocumentError beyond the limits."""
     if text.count("%TAG") > DIRECTIVES_MAX:
         raise DocumentError(f"the YAML has more than {DIRECTIVES_MAX} %TAG directives")
     values = aliased = characters = 0
@@ -236,7 +239,7 @@ class _Frame:
 
 
 class _Building:
-    """One document as it grows, event by event."""
+    """Builds one document from parser events."""
 
     __slots__ = ("_frames", "anchors", "root")
 

@@ -2,7 +2,7 @@
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/
 
-One class with every verb, and the retries they share: long, but one idea.
+The module has one class with all verbs and the retries that they share: it is long, but it is one idea.
 """
 
 from __future__ import annotations
@@ -113,13 +113,16 @@ class KubeClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close all connections; watches and logs that are still read end with an error."""
+        """Close all connections; open watches and log streams end with an error."""
         session, self._session = self._session, None
         if session is not None and not self._borrowed:
             await session.close()
 
     def as_user(self, user: str, groups: Sequence[str] = ()) -> KubeClient:
-        """The same connection, acting for another (it takes the right to impersonate). Not to be closed."""
+        """Return a client on the same connection that impersonates another user, if the caller has that right.
+
+        Do not close the returned client.
+        """
         other = self._another(self.connection)
         other._credentials = self._credentials
         other._user, other._groups = user, tuple(groups)
@@ -156,7 +159,7 @@ class KubeClient:
         return other
 
     async def authorization(self) -> str:
-        """The Authorization header that this connection sends; empty without one."""
+        """Return the Authorization header that this connection sends; "" if it sends none."""
         return await self._credentials.authorization() or ""
 
     # --- Api
@@ -291,9 +294,9 @@ class KubeClient:
         timestamps: bool = False,
         previous: bool = False,
     ) -> AsyncIterator[bytes]:
-        """A container's output as it comes, in pieces that need not end at line ends.
+        """Yield a container's output as it arrives, in pieces that may end within a line.
 
-        With `follow`, until the container ends; `since_seconds` is at least 1.
+        With `follow`, the output continues until the container ends. `since_seconds` is at least 1.
         """
         params: dict[str, str] = {}
         if container:
@@ -324,7 +327,7 @@ class KubeClient:
         content_type: str = _JSON,
         accept: str = _JSON,
     ) -> bytes:
-        """Any path; a `body` that is not bytes is sent as JSON."""
+        """Send a request to any path; a `body` that is not bytes is sent as JSON."""
         return await self._read(method, path, params=params, body=body, content_type=content_type, accept=accept)
 
     async def version(self) -> Obj:
@@ -332,7 +335,10 @@ class KubeClient:
         return await self._call("GET", "/version")
 
     async def date(self) -> datetime:
-        """The API server's clock, in whole seconds: the header `Date` of an answer. Raises ServerError."""
+        """Return the API server's time in whole seconds, from the header `Date` of an answer.
+
+        Raises ServerError.
+        """
         async with self._request("GET", "/version", read_seconds=ANSWER_SECONDS) as answer:
             text = answer.headers.get("Date", "")
         try:
@@ -341,9 +347,9 @@ class KubeClient:
             raise ServerError("the API server sends no date", status=0) from error
 
     async def discover(self) -> Resources:
-        """All resources the server serves, at the version it prefers; without subresources.
+        """Return all resources of the server, in its preferred versions, without subresources.
 
-        One request per API kind of root where the server can aggregate, else one per group.
+        Sends one request per API root if the server supports aggregated discovery, else one per group.
         """
         resources: Resources = []
         for root in ("/api", "/apis"):
@@ -426,7 +432,10 @@ class KubeClient:
         accept: str = _JSON,
         read_seconds: float | None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer of 2xx, its body not yet read. Busy servers and expired credentials are tried again."""
+        """Send a request and return its 2xx answer, with the body not yet read.
+
+        If the server is busy or a credential has expired, the request is sent again.
+        """
         data = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {"Accept": accept} | ({"Content-Type": content_type} if data is not None else {})
         renewed, tries = False, 0
@@ -507,10 +516,12 @@ class KubeClient:
         stdin: bytes | bool | None = None,
         tty: bool = False,
     ) -> ExecProcess:
-        """Start a command in a container; to be closed (`async with`). It takes `get` and `create` of `pods/exec`.
+        """Start a command in a container; close the result (`async with`).
 
-        `stdin`: True, to be written by the caller; bytes, all of it, after which it ends (servers of 1.30 and
-        newer). With `tty`, all output is standard output. Raises ApiError.
+        Needs `get` and `create` of `pods/exec`.
+
+        `stdin`: True if the caller writes it. Bytes are sent in full, and then the input ends (servers of
+        1.30 and newer). With `tty`, all output is standard output. Raises ApiError.
         """
         from moorage_kube.remote.exec import PROTOCOLS, ExecProcess
 
@@ -528,7 +539,10 @@ class KubeClient:
     async def open_socket(
         self, path: str, query: Sequence[tuple[str, str]], *, protocols: Sequence[str], what: str
     ) -> aiohttp.ClientWebSocketResponse:
-        """Open a WebSocket to the API server; to be closed. `what` names it in errors. Raises ApiError."""
+        """Open a WebSocket to the API server; the caller closes it. `what` is its name in errors.
+
+        Raises ApiError.
+        """
         import aiohttp
         from multidict import CIMultiDict
         from yarl import URL
@@ -682,7 +696,10 @@ def _event(line: bytes) -> WatchEvent:
 
 
 async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Whole lines of any length; a last line without its end is dropped: the connection broke in it."""
+    """Yield whole lines of any length.
+
+    A last line without a line end is dropped: the connection broke within it.
+    """
     kept: list[bytes] = []
     async for chunk in chunks:
         first, *rest = chunk.split(b"\n")
@@ -695,7 +712,7 @@ async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
 
 
 def _warnings(headers: Iterable[str]) -> Iterator[str]:
-    """The texts of `299 - "…"`; https://www.rfc-editor.org/rfc/rfc7234#section-5.5"""
+    """Yield the warning messages of the headers `299 - "…"`; https://www.rfc-editor.org/rfc/rfc7234#section-5.5"""
     for header in headers:
         for match in _WARNING.finditer(header):
             yield _ESCAPED.sub(r"\1", match["text"])
@@ -705,7 +722,10 @@ DAY_SECONDS = 86400  # the longest wait that is accepted from a server
 
 
 def _retry_after(header: str | None, clock: Clock) -> float | None:
-    """Seconds to wait, from either form of the header (RFC 9110 §10.2.3); None when there is no usable one."""
+    """Return the seconds to wait, from both forms of the header (RFC 9110 §10.2.3).
+
+    None if it is missing or invalid.
+    """
     if not header:
         return None
     if is_digits(header.strip()):

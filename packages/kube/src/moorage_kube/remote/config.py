@@ -1,4 +1,4 @@
-"""Read a kubeconfig, or the pod's own service account, into one `Connection`.
+"""Read a kubeconfig or the ServiceAccount of the pod, and make a `Connection` of it.
 
 https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/
 """
@@ -60,7 +60,7 @@ class Connection:
 
     @property
     def in_pod(self) -> bool:
-        """Whether it is a pod's own, by an address that pods alone may reach."""
+        """Whether the connection is a pod's own: only pods may be able to reach its address."""
         return self.source == POD
 
 
@@ -71,11 +71,11 @@ def load_connection(
     env: Mapping[str, str] | None = None,
     service_account: Path = SERVICE_ACCOUNT,
 ) -> Connection:
-    """The connection that `kubectl` would use here.
+    """Return the connection that `kubectl` would use here.
 
-    `kubeconfig`: that file; None: the files of $MOORAGE_KUBECONFIG or $KUBECONFIG (merged, the first to name a
-    thing wins), then ~/.kube/config, then the pod's own service account. `context` None: the current one.
-    Raises UsageError for a file or context that is wrong, NotReady when there is nothing to read.
+    `kubeconfig`: the file to read. None: the files of $MOORAGE_KUBECONFIG or $KUBECONFIG (merged; the first
+    definition of a name counts), then ~/.kube/config, then the ServiceAccount of the pod. `context` None: the
+    current context. Raises UsageError for an invalid file or context, NotReady if there is nothing to read.
     """
     env = os.environ if env is None else env
     listed = [str(kubeconfig)] if kubeconfig is not None else _listed(env)
@@ -94,7 +94,7 @@ def load_connection(
 
 
 def in_cluster(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Connection:
-    """The pod's own service account. Raises NotReady when its files are not mounted."""
+    """Return the connection of the pod's ServiceAccount. Raises NotReady if its files are not mounted."""
     host, port = env.get("KUBERNETES_SERVICE_HOST", ""), env.get("KUBERNETES_SERVICE_PORT") or "443"
     try:
         namespace = (folder / "namespace").read_text().strip()
@@ -115,7 +115,7 @@ def in_cluster(env: Mapping[str, str], folder: Path = SERVICE_ACCOUNT) -> Connec
 
 
 def kubeconfig_files(env: Mapping[str, str]) -> list[Path]:
-    """The files of $MOORAGE_KUBECONFIG or $KUBECONFIG, else ~/.kube/config, whether they exist or not."""
+    """Return the files of $MOORAGE_KUBECONFIG or $KUBECONFIG, else ~/.kube/config; they may not exist."""
     home = Path(env.get("HOME") or Path.home()) / ".kube" / "config"
     return [Path(path).expanduser() for path in _listed(env)] or [home]
 
@@ -127,7 +127,7 @@ def _listed(env: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One named part of a kubeconfig, and the file that paths in it are relative to."""
+    """One named part of a kubeconfig, with the kubeconfig file that its relative paths start from."""
 
     value: Mapping[str, Any]
     file: Path
@@ -190,7 +190,7 @@ def _connection(name: str, context: _Entry, cluster: _Entry, user: _Entry) -> Co
 
 
 def connection_of(document: Mapping[str, Any], source: str) -> Connection:
-    """The connection of a kubeconfig's current context, from a document instead of a file."""
+    """Return the connection of the current context in a kubeconfig that is already parsed."""
     file = Path(source)
     entries = {
         plural: {str(entry["name"]): _Entry(entry[plural.removesuffix("s")], file) for entry in document[plural]}
@@ -204,7 +204,7 @@ def connection_of(document: Mapping[str, Any], source: str) -> Connection:
 
 
 def read_kubeconfig(path: Path) -> Mapping[str, Any]:
-    """A kubeconfig as it is; empty where the file does not exist. Raises UsageError."""
+    """Parse a kubeconfig file, without changes; empty if the file does not exist. Raises UsageError."""
     return _read(path) if path.exists() else {}
 
 

@@ -50,7 +50,7 @@ class Credentials:
 
     @property
     def renewable(self) -> bool:
-        """Whether asking again after a 401 may help."""
+        """Whether new credentials may help after a 401."""
         return self._connection.exec_plugin is not None or self._connection.token_file is not None
 
     def forget(self) -> None:
@@ -59,7 +59,10 @@ class Credentials:
         self._file_read_at = None
 
     async def authorization(self) -> str | None:
-        """The Authorization header, or None. Raises UsageError or NotReady when it cannot be had."""
+        """Return the Authorization header, or None.
+
+        Raises UsageError or NotReady if the credentials are not available.
+        """
         own = self._connection
         if own.token_file is not None:
             return f"Bearer {self._read_token_file(own.token_file)}"
@@ -74,7 +77,7 @@ class Credentials:
         return None
 
     async def tls(self) -> ssl.SSLContext | None:
-        """The TLS settings, with the client certificate if there is one; None for plain HTTP."""
+        """Return the TLS settings, with the client certificate if there is one; None for plain HTTP."""
         own = self._connection
         if not own.server.startswith("https:"):
             return None

@@ -23,14 +23,14 @@ REMEMBERED = 4096  # events whose count is known without asking
 
 
 class EventRecorder:
-    """Writes events in the name of one component."""
+    """Writes events on behalf of one component."""
 
     def __init__(self, api: Api, *, component: str, clock: Clock) -> None:
         self._api, self._component, self._clock = api, component, clock
         self._counts: BoundedCache[tuple[str, str], int] = BoundedCache(REMEMBERED)
 
     async def record(self, about: Mapping[str, Any], type_: EventType, reason: str, message: str) -> None:
-        """Write or count one event about an object as read from the API. Never raises ApiError."""
+        """Write an event about an object that was read from the API, or count it again. Never raises ApiError."""
         event = make_event(
             about, type_=type_, reason=reason, message=message, component=self._component, now=self._clock.now()
         )

@@ -1,4 +1,4 @@
-"""A command in a container, over the API server's WebSocket.
+"""Run a command in a container, over the API server's WebSocket.
 
 https://kubernetes.io/docs/reference/generated/kubernetes-api/v1.32/#exec-options
 """
@@ -24,9 +24,12 @@ PING_SECONDS = 20.0  # proxies do not close an idle connection, and a dead one i
 
 
 class ExecProcess:
-    """A command that runs. Iterate over it to the end for `(STDOUT | STDERR, bytes)`; then `exit_code` is known.
+    """A running command.
 
-    `async with` ends the command's connection; a command that still runs then may or may not go on.
+    Iterate over it for `(STDOUT | STDERR, bytes)`; at the end of the iteration `exit_code` is known.
+
+    The end of the `async with` block closes the connection; a command that still runs then may or may not
+    continue.
     """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse, where: str) -> None:
@@ -43,13 +46,16 @@ class ExecProcess:
 
     @property
     def exit_code(self) -> int:
-        """Raises ServerError while it is not known: before all output was read."""
+        """The exit code of the command. Raises ServerError until all output was read."""
         if self._exit_code is None:
             raise ServerError(f"the exit code of the command in {self._where} is not known", status=0)
         return self._exit_code
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, bytes]]:
-        """Raises ApiError when the command could not be run, and when the connection broke before it ended."""
+        """Yield the output.
+
+        Raises ApiError if the command could not be run, or if the connection broke before its end.
+        """
         import aiohttp
 
         async for message in self._socket:
@@ -64,7 +70,7 @@ class ExecProcess:
             raise ServerError(f"the connection to the command in {self._where} broke", status=0)
 
     async def write(self, data: bytes) -> None:
-        """To standard input. Raises ServerError when the connection has ended."""
+        """Write to standard input. Raises ServerError if the connection has ended."""
         try:
             for at in range(0, len(data), PIECE):
                 await self._socket.send_bytes(bytes([STDIN]) + data[at : at + PIECE])
@@ -91,7 +97,7 @@ class ExecProcess:
             raise ServerError(f"the connection to the command in {self._where} has ended", status=0) from error
 
     async def output(self) -> tuple[int, bytes, bytes]:
-        """Read to the end: (exit code, standard output, standard error)."""
+        """Read to the end and return (exit code, standard output, standard error)."""
         output: dict[int, bytearray] = {STDOUT: bytearray(), STDERR: bytearray()}
         async for channel, data in self:
             output[channel] += data
@@ -104,7 +110,7 @@ class ExecProcess:
         await self._socket.close()
 
     def feed(self, data: bytes) -> None:
-        """Send all of `data` as standard input, and its end, while the output is read."""
+        """Send all of `data` as standard input and then end the input, while the output is read."""
 
         async def send() -> None:
             await self.write(data)
@@ -114,7 +120,7 @@ class ExecProcess:
 
 
 def exit_code_of(status: bytes) -> int:
-    """The exit code in the status that ends a command. Raises ApiError for one that says that it was not run."""
+    """Return the exit code from the final status of a command. Raises ApiError if the command was not run."""
     try:
         document = parse_json(status)
     except DocumentError:

@@ -50,7 +50,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The lease as last read, and when (on our own monotonic clock) it was first read in this state."""
+    """The last reading of the lease, and the time (our monotonic clock) of the first reading in this state."""
 
     holder: str
     lease_seconds: float
@@ -60,7 +60,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Write our name into the lease, provided it is still as seen."""
+    """Write our name into the lease, provided that the lease has not changed since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def observe(before: Seen | None, lease: Mapping[str, Any] | None, *, now: float)
 
 
 class Elector:
-    """Campaigns for one lease. `identity` must differ between processes, also over restarts."""
+    """A candidate for one lease. `identity` must differ between processes, also after a restart."""
 
     def __init__(
         self, api: Api, *, clock: Clock, name: str, namespace: str, identity: str, times: Times | None = None
@@ -110,12 +110,14 @@ class Elector:
         self.leading = False
 
     def check(self) -> None:
-        """Raise LeaseLost unless the lease counts as ours at this moment, whether the campaign knows it or not."""
+        """Raise LeaseLost unless the lease counts as ours now, even if the election has not noticed the loss
+        yet.
+        """
         if not self.leading or self._left() <= 0:
             raise LeaseLost(f"the lease {self._namespace}/{self._name} is no longer ours: nothing was written")
 
     def _left(self) -> float:
-        """Seconds for which the lease counts as ours without another renewal."""
+        """Return the seconds for which the lease counts as ours without another renewal."""
         return self._sent + self._times.renew_deadline - self._clock.monotonic()
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -143,7 +145,7 @@ class Elector:
                 await self._release()
 
     async def _acquire(self) -> float:
-        """Return when the lease is ours: the time at which the write that took it was sent."""
+        """Wait until the lease is ours; return the time when the successful write was sent."""
         is_sent = False
         try:
             while True:
@@ -191,7 +193,7 @@ class Elector:
             await self._write(taking=False)
 
     async def _within(self, seconds: float, step: Awaitable[None]) -> bool:
-        """Whether `step` ended in time, by our clock; it is cancelled when not."""
+        """Whether `step` ended within `seconds` of our clock; otherwise it is cancelled."""
         doing = asyncio.ensure_future(step)
         timer = asyncio.ensure_future(self._clock.sleep(seconds))
         try:
@@ -224,7 +226,7 @@ class Elector:
         self._seen = observe(self._seen, self._lease, now=self._clock.monotonic())
 
     async def _release(self) -> None:
-        """Hand over at once, if it is ours; otherwise another takes it when it runs out."""
+        """Release the lease at once if it is ours; otherwise another process takes the lease after it expires."""
         with contextlib.suppress(ApiError):
             await self._within(self._times.renew_deadline, self._give_back())
         self._lease, self._seen = None, None
@@ -248,7 +250,10 @@ def make_lease(
     name: str, namespace: str, *, holder: str, now: datetime, before: Obj | None = None, taking: bool = True,
     seconds: float = LEASE_SECONDS,
 ) -> Obj:  # fmt: skip
-    """The lease with a new renewal; with `before`, an update of it guarded by its resourceVersion."""
+    """Return the lease with a new renewal time.
+
+    With `before`, an update guarded by the resourceVersion of `before`.
+    """
     moment = rfc3339_micro(now)
     was = (before or {}).get("spec") or {}
     changed = was.get("holderIdentity") != holder

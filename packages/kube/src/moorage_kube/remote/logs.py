@@ -1,4 +1,4 @@
-"""A pod's lines, over broken connections."""
+"""Read the log lines of a pod, and continue after broken connections."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def pod_lines(
 
 
 async def _soon(ended: Callable[[], bool], clock: Clock) -> bool:
-    """Whether the pod is said to have ended within a second: its log ends a moment before."""
+    """Whether the pod is reported as ended within a second: its log ends a moment earlier."""
     for _ in range(20):
         if ended():
             return True
@@ -94,7 +94,7 @@ async def _soon(ended: Callable[[], bool], clock: Clock) -> bool:
 
 
 async def _lines(source: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """Lines without their ends, from pieces that end anywhere."""
+    """Yield lines without their line ends, from pieces that may end within a line."""
     rest = b""
     async with contextlib.aclosing(source) as chunks:  # type: ignore[type-var]
         async for chunk in chunks:
@@ -106,7 +106,7 @@ async def _lines(source: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
 
 
 def _split(line: bytes) -> tuple[datetime | None, bytes]:
-    """The time in front of a line, and the rest; None when the server wrote none."""
+    """Split a line into its timestamp and the rest; None if the server wrote no timestamp."""
     stamp = _STAMP.match(line)
     if stamp is None:
         return None, line
@@ -114,5 +114,5 @@ def _split(line: bytes) -> tuple[datetime | None, bytes]:
 
 
 def _microseconds(stamp: str) -> str:
-    """An RFC 3339 moment with at most six decimals; kubelets write nine, which Python does not read."""
+    """Return an RFC 3339 time with at most six decimals; kubelets write nine, which Python cannot parse."""
     return re.sub(r"(\.\d{6})\d+", r"\1", stamp)

@@ -1,4 +1,4 @@
-"""Pure builders of objects that more than one part sends."""
+"""Pure functions that build objects for several modules."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def object_reference(obj: Mapping[str, Any]) -> Obj:
 
 
 def event_name(about: Mapping[str, Any], type_: EventType, reason: str, message: str) -> str:
-    """The same for the same happening to the same object, so that it is counted and not repeated."""
+    """Return the name of an event.
+
+    The same event about the same object has the same name: it is counted, not repeated.
+    """
     meta = about["metadata"]
     text = "\0".join((str(meta.get("uid") or ""), type_, reason, message))
     return f"{meta['name'][:200]}.{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -64,7 +67,10 @@ def make_event(
     component: str,
     now: datetime,
 ) -> Obj:
-    """A core/v1 Event, first occurrence; one about a cluster-scoped object lives in `default`, as it must."""
+    """Return a core/v1 Event for its first occurrence.
+
+    Events about cluster-scoped objects must be in `default`.
+    """
     moment = rfc3339(now)
     return {
         "apiVersion": "v1",

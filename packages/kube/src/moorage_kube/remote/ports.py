@@ -61,14 +61,17 @@ class PodPort:
         return self._writer is not None
 
     async def write(self, data: bytes) -> None:
-        """Raises ServerError when the connection has ended."""
+        """Send data to the port. Raises ServerError if the connection has ended."""
         for at in range(0, len(data), PIECE):
             piece = data[at : at + PIECE]
             message = self._writer.data(DATA, piece) if self._writer else bytes([DATA_CHANNEL]) + piece
             await self._send(message)
 
     async def write_end(self) -> None:
-        """Say that no more data comes, where `says_end`. Raises ServerError when the connection has ended."""
+        """Signal the end of our data if the protocol can (`says_end`).
+
+        Raises ServerError if the connection has ended.
+        """
         if self._writer is not None:
             await self._send(self._writer.data(DATA, b"", fin=True))
 
@@ -81,7 +84,7 @@ class PodPort:
             raise ServerError(f"{self._where}: {text}", status=0)
 
     async def open_streams(self, port: int) -> None:
-        """Open the streams of errors and data. Raises ServerError."""
+        """Open the SPDY streams for errors and data. Raises ServerError."""
         if self._writer is None:
             return
         headers = {"port": str(port), "requestid": "0"}
@@ -91,7 +94,10 @@ class PodPort:
         await self._send(self._writer.opened(DATA, headers | {"streamtype": "data"}))
 
     async def _streams(self) -> AsyncGenerator[bytes]:
-        """Frames of SPDY. The pod's side has ended with both streams: an error may come after the data."""
+        """Yield the data of SPDY frames, until the pod has ended both streams.
+
+        An error may come after the data.
+        """
         reader, open_streams = spdy.Reader(), {ERRORS, DATA}
         try:
             async for message in self._messages():
@@ -114,7 +120,10 @@ class PodPort:
             raise ServerError(f"{self._where}: the API server does not speak SPDY: {error}", status=0) from error
 
     async def _channels(self) -> AsyncGenerator[bytes]:
-        """Messages whose first byte is the channel; the first of each channel is its port."""
+        """Yield the data of messages.
+
+        Their first byte is the channel; the first message of a channel has the port.
+        """
         begun: set[int] = set()
         async for message in self._messages():
             channel, data = message[0], message[1:]

@@ -1,4 +1,4 @@
-"""Whether other users may do something, as the API server says it.
+"""Ask the API server for the rights of other users.
 
 https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
 """
@@ -27,7 +27,10 @@ async def reviewed_user(api: Api, token: str) -> tuple[str, tuple[str, ...]] | N
 
 
 async def user_may(api: Api, user: str, groups: Sequence[str], wanted: Mapping[str, Mapping[str, str]]) -> bool:
-    """Whether a user has a right: `resourceAttributes` or `nonResourceAttributes`. Raises ApiError."""
+    """Whether a user has a right. `wanted` has `resourceAttributes` or `nonResourceAttributes`.
+
+    Raises ApiError.
+    """
     review = {
         "apiVersion": SUBJECTACCESSREVIEWS.api_version,
         "kind": SUBJECTACCESSREVIEWS.kind,
@@ -39,5 +42,5 @@ async def user_may(api: Api, user: str, groups: Sequence[str], wanted: Mapping[s
 
 
 async def account_may(api: Api, account: str, right: Mapping[str, str]) -> bool:
-    """Whether a ServiceAccount, by its user name, has a right on a resource. Raises ApiError."""
+    """Whether a ServiceAccount has a right on a resource; `account` is its user name. Raises ApiError."""
     return await user_may(api, account, service_account_groups(account), {"resourceAttributes": right})

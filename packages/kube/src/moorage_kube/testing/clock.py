@@ -9,7 +9,7 @@ NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 class FakeClock:
-    """Implements `moorage_kube.clock.Clock`. `sleep` returns once `advance` has passed its end."""
+    """A `moorage_kube.clock.Clock` for tests. `sleep` returns after `advance` has passed its end."""
 
     def __init__(self, start: datetime = NOON) -> None:
         self._now = start
@@ -31,11 +31,14 @@ class FakeClock:
         await woken
 
     def suspend(self, span: timedelta) -> None:
-        """Sleep as a machine whose kernel stops the monotonic clock meanwhile; timers have as long to go."""
+        """Act like a machine that sleeps.
+
+        The monotonic clock stops, so the remaining time of timers does not change.
+        """
         self._now += span
 
     def advance(self, span: timedelta | float) -> None:
-        """Move forward by a span (or seconds) and wake those whose time has come."""
+        """Move the clock forward by a timedelta or seconds, and wake the sleepers whose time has come."""
         seconds = span.total_seconds() if isinstance(span, timedelta) else span
         self._now += timedelta(seconds=seconds)
         self._monotonic += seconds

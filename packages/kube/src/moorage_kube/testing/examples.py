@@ -1,4 +1,4 @@
-"""How many examples the property tests draw.
+"""The number of examples that property tests draw.
 
 `make quick` and `make test` draw the usual number; `make test-all` and `make explore` set MOORAGE_TEST_FULL=1 and
 draw the full number.
@@ -15,5 +15,5 @@ FULL_VARIABLE = "MOORAGE_TEST_FULL"
 
 
 def examples(usual: T, *, full: T) -> T:
-    """Return `full` where MOORAGE_TEST_FULL is set, and `usual` elsewhere."""
+    """Return `full` if MOORAGE_TEST_FULL is set, else `usual`."""
     return full if os.environ.get(FULL_VARIABLE) else usual

@@ -1,4 +1,7 @@
-"""The plugin of pytest of all our suites: the same examples in every run, order of files, reasons of skips."""
+"""The pytest plugin of all our suites.
+
+The same examples in every run, the order of files, and the reasons of skips.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection() -> None:
-    """The garbage collector would look at all tests and modules again and again: it rests while they are made."""
+    """Disable the garbage collector during collection; it would check all tests and modules many times."""
     gc.disable()
 
 
@@ -101,7 +104,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many tests were skipped, by reason."""
+    """Print the number of skipped tests by reason."""
     reasons = Counter(
         report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", ())
     )

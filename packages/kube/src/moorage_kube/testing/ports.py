@@ -1,4 +1,4 @@
-"""Ports for programs that cannot be handed a socket: free now, and likely to stay so until they listen."""
+"""Ports for programs that cannot receive a socket: they are free now and probably until the program listens."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ from typing import Any
 
 
 def tables() -> Counter[str]:
-    """Entries of the dicts, sets, lists and deques of all live objects of ours, by class and attribute.
+    """Return the number of entries in the dicts, sets, lists and deques of all live objects of our classes.
 
-    Entries of tables in tables count too; objects of Kubernetes are one entry each.
+    The keys are the class and the attribute. Entries of nested tables count too; a Kubernetes object is one entry.
     """
     gc.unfreeze()  # of `plugin`
     gc.collect()

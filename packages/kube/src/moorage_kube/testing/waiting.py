@@ -1,4 +1,4 @@
-"""Wait for a state, with a deadline; never for a time."""
+"""Wait for a state with a deadline, never for a fixed time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def wait_until(what: str, probe: Callable[[], T | None], *, patience: float = PA
 
 
 async def until(what: str, read: Callable[[], Awaitable[Any]], *, patience: float = PATIENCE_SECONDS) -> Any:
-    """As `wait_until`, of a coroutine function."""
+    """Like `wait_until`, for a coroutine function."""
     start = time.monotonic()
     while True:
         began = time.monotonic()
@@ -70,7 +70,10 @@ async def soon(
 
 
 def read_until(read: Callable[[], T], is_wanted: Callable[[T], Any], *, patience: float = PATIENCE_SECONDS) -> T:
-    """Read again and again until it is as wanted. Raises AssertionError with the last reading."""
+    """Read repeatedly until `is_wanted` is true.
+
+    Raises AssertionError with the last value after `patience` seconds.
+    """
     return _poll("", read, is_wanted, patience)
 
 
