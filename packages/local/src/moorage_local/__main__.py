@@ -158,7 +158,7 @@ async def _set_aside(events: EventRecorder, _resource: Resource, obj: Obj, messa
 def _make_agents(
     server: ApiServer, nodes: list[dict[str, Any]], data: Path, address: str, launcher: Launcher
 ) -> dict[str, NodeAgent]:
-    """An agent for each node, by its name."""
+    """Return an agent for each node, by the name of the node."""
     from moorage_local.controllers.events import EventRecorder
     from moorage_local.nodeagent.addresses import Addresses
     from moorage_local.nodeagent.agent import NodeAgent, NodeSpec
@@ -182,7 +182,10 @@ def _make_agents(
 
 
 def _images(file: Path) -> tuple[ImageRule, ...]:
-    """The images that nodes run as processes of this machine; none without the file. Raises DataFolderError."""
+    """Read the rules for images that nodes run as processes of this machine; none if the file is missing.
+
+    Raises DataFolderError.
+    """
     try:
         return parse_rules(file.read_bytes())
     except FileNotFoundError:
@@ -192,7 +195,7 @@ def _images(file: Path) -> tuple[ImageRule, ...]:
 
 
 def _connect_agents(server: ApiServer, agents: Mapping[str, NodeAgent]) -> None:
-    """Have the API server ask the agent of a pod's node for logs, commands and connections."""
+    """Connect the API server to the node agents, which serve logs, commands and connections of their pods."""
 
     def agent_of(pod: dict[str, Any]) -> NodeAgent:
         node = pod["spec"].get("nodeName") or ""
@@ -343,7 +346,7 @@ async def _create(api: Any, resource: Resource, obj: dict[str, Any]) -> None:
 
 
 async def _publish_api(api: Any, port: int) -> None:
-    """The Service `kubernetes` leads to this server, as every API server sees to."""
+    """Point the Service `kubernetes` to this server, as all API servers do."""
     labels = {"kubernetes.io/service-name": "kubernetes"}
     endpoint_slice = {
         "apiVersion": "discovery.k8s.io/v1",

@@ -1,4 +1,4 @@
-"""The API for the local cluster's own parts: the same pipeline, without HTTP."""
+"""The API client of the local cluster's components: it uses the same pipeline, without HTTP."""
 
 from __future__ import annotations
 

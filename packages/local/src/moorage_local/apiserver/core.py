@@ -28,7 +28,7 @@ StatsSource = Callable[[str], Awaitable[Obj]]
 
 
 class Running(Protocol):
-    """A command in a container (the node agent's `Command`)."""
+    """A running command in a container (the node agent's `Command`)."""
 
     def output(self) -> AsyncGenerator[tuple[int, bytes], None]: ...
     async def write(self, data: bytes) -> None: ...
@@ -76,7 +76,7 @@ class Core:
         self.port_source: PortSource | None = None
 
     def kind_of(self, resource: Resource) -> Kind:
-        """Raises NotFound for a resource that is not served."""
+        """Return the kind of a resource. Raises NotFound if the server does not serve it."""
         kind = self.kinds.of(resource)
         if kind is None:
             raise NotFound("the server could not find the requested resource", details={"kind": resource.plural})

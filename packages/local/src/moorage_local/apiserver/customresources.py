@@ -36,7 +36,7 @@ _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"
 
 
 def kinds_of(obj: Obj) -> list[Kind]:
-    """The served versions of a definition as kinds."""
+    """Return a kind for each served version of a definition."""
     spec = obj["spec"]
     terminating = bool(obj["metadata"].get("deletionTimestamp"))
     storage = next(
@@ -192,7 +192,7 @@ def _cell(obj: Obj, path: str, kind: str, now: datetime) -> Any:
 
 
 class CustomResources:
-    """Serves the kinds of the stored definitions and empties those that are deleted."""
+    """Serves the kinds of the stored definitions, and deletes the objects of deleted definitions."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline

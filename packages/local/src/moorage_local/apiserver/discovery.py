@@ -18,7 +18,7 @@ SUFFIX = "+moorage"
 
 
 def version_info() -> Obj:
-    """`/version`: the version of Kubernetes whose API this is, marked as ours."""
+    """Return the answer of `/version`: the Kubernetes version of this API, with a suffix for this server."""
     text = builtin()["kubernetes"]
     major, minor = text.removeprefix("v").split(".")[:2]
     return {
@@ -97,7 +97,7 @@ def _storage_version_hash(kind: Kind) -> str:
 
 
 def aggregated(kinds: Kinds, *, core: bool) -> Obj:
-    """`apidiscovery.k8s.io/v2`: everything in one answer."""
+    """Return the `apidiscovery.k8s.io/v2` document: all kinds in one answer."""
     items = []
     for name in [""] if core else _group_names(kinds):
         versions = []

@@ -1,6 +1,6 @@
-"""`/openapi/v2` and `/openapi/v3`: the types again, for clients that ask (`kubectl apply`, `kubectl explain`).
+"""`/openapi/v2` and `/openapi/v3`: the types in OpenAPI form, for `kubectl apply` and `kubectl explain`.
 
-Documents carry no descriptions for the built-in types; `builtin.json` has none.
+Documents have no descriptions for the built-in types, because `builtin.json` has none.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NAMED: dict[str, tuple[str, Obj, Obj]] = {  # code → name, schema in v3, sche
 
 
 def v2() -> Obj:
-    """Swagger 2.0 with the definitions of all built-in types, and no paths."""
+    """Return a Swagger 2.0 document with the definitions of all built-in types, without paths."""
     definitions = {name: _struct(name, "#/definitions/", 2) for name in schema.type_names()}
     definitions |= {name: two for name, _, two in _NAMED.values()}
     return {"swagger": "2.0", "info": _info(), "paths": {}, "definitions": definitions}
@@ -69,7 +69,7 @@ def v3_index(kinds: Kinds) -> Obj:
 
 
 def v3(kinds: Kinds, path: str) -> Obj | None:
-    """The document of one group and version; None when it is not served."""
+    """Return the document of one group and version; None if it is not served."""
     parts = path.split("/")
     if len(parts) == 2 and parts[0] == "api":
         group, version = "", parts[1]
@@ -136,7 +136,7 @@ def _list_schema(kind: Kind, name: str) -> Obj:
 
 
 def _collect(code: Any, schemas: dict[str, Obj]) -> None:
-    """Add a type and all that it refers to."""
+    """Add a type and all types that it refers to."""
     todo = [code]
     while todo:
         type_code = todo.pop()

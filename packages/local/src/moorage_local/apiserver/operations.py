@@ -27,9 +27,9 @@ from moorage_local.storage import Storage
 
 
 class Operations(Core):
-    """Sends each request to the pipeline, or to the subresource or review that it is for.
+    """Sends each request to the pipeline, or to the handler of a subresource or review.
 
-    `ready` is True while the server takes requests.
+    `ready` is True while the server accepts requests.
     """
 
     def __init__(self, storage: Storage, tokens: Tokens, clock: Clock) -> None:
@@ -41,7 +41,7 @@ class Operations(Core):
         return tokens.authenticate(self, token)
 
     async def create(self, call: Call, kind: Kind, obj: Any, namespace: str | None) -> Obj:
-        """Create an object, or answer a review; a Binding posted to `bindings` binds."""
+        """Create an object or answer a review; a Binding that is posted to `bindings` binds a pod."""
         if kind.resource.group == "" and kind.resource.plural == "bindings":
             self.pipeline.authorise(call, "create", kind, namespace, "")
             if not isinstance(obj, dict):
@@ -56,7 +56,7 @@ class Operations(Core):
     async def get_subresource(
         self, call: Call, kind: Kind, name: str, namespace: str | None, subresource: str
     ) -> Obj:
-        """Raises MethodNotAllowed for one that cannot be read."""
+        """Return a subresource of an object. Raises MethodNotAllowed if the subresource cannot be read."""
         if "get" not in kind.subresources[subresource].verbs:
             raise not_allowed()
         self.pipeline.authorise(call, "get", kind, namespace, name, subresource)
@@ -66,7 +66,7 @@ class Operations(Core):
     async def update(
         self, call: Call, kind: Kind, obj: Any, name: str, namespace: str | None, subresource: str | None
     ) -> Obj:
-        """PUT of an object or a subresource of it."""
+        """Replace (PUT) an object or a subresource of it."""
         if subresource is None or subresource == "status":
             self._offers(kind, subresource, "update")
             return await self.pipeline.update(call, kind, obj, name, namespace, subresource=subresource)
@@ -91,7 +91,7 @@ class Operations(Core):
         patch_kind: PatchKind,
         subresource: str | None,
     ) -> Obj:
-        """PATCH of an object or a subresource of it."""
+        """Change (PATCH) an object or a subresource of it."""
         self._offers(kind, subresource, "patch")
         if subresource is None or subresource == "status":
             return await self.pipeline.patch(
@@ -108,7 +108,7 @@ class Operations(Core):
     async def create_subresource(
         self, call: Call, kind: Kind, name: str, namespace: str | None, subresource: str, body: Any
     ) -> Obj:
-        """POST to a subresource: binding, eviction, token."""
+        """Post to a subresource: binding, eviction, token."""
         self._offers(kind, subresource, "create")
         self.pipeline.authorise(call, "create", kind, namespace, name, subresource)
         if isinstance(body, dict):
@@ -126,7 +126,7 @@ class Operations(Core):
     async def logs(
         self, call: Call, name: str, namespace: str | None, **options: Any
     ) -> AsyncIterator[bytes] | None:
-        """The log of a pod's container, as `subresources.logs.logs`."""
+        """Return the log of a pod's container, like `subresources.logs.logs`."""
         return await logs.logs(self, call, name, namespace, **options)
 
     def _offers(self, kind: Kind, subresource: str | None, verb: str) -> None:

@@ -40,7 +40,7 @@ ADDRESSES = ("127.0.0.1", "::1", "10.96.0.1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pki:
-    """Where the certificate and key of the server are, the authority clients must trust, and the token key."""
+    """Paths of the server's certificate and key, the authority that clients must trust, and the token key."""
 
     certificate: Path
     key: Path
@@ -123,7 +123,9 @@ def _fit(certificate: Path, key: Path) -> bool:
 
 
 def _expiry(folder: Path) -> dict[str, datetime]:
-    """When the certificates expire: as noted, or read from them when the note is missing or damaged."""
+    """Return the expiry dates of the certificates, from the note, or from the files if the note is missing or
+    damaged.
+    """
     with contextlib.suppress(ValueError, AttributeError, TypeError, KeyError):
         noted = _noted(folder)
         return {name: parse_rfc3339(noted[name]) for name in ("ca.crt", "server.crt")}
@@ -160,7 +162,7 @@ def _note(folder: Path, expiry: dict[str, datetime]) -> None:
 
 
 def _make(folder: Path, now: datetime, *, new_ca: bool) -> dict[str, datetime]:
-    """Make the server's certificate, and a new authority or not; return when they expire."""
+    """Create the server's certificate, with a new authority if `new_ca`; return the expiry dates."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -187,7 +189,7 @@ def _make(folder: Path, now: datetime, *, new_ca: bool) -> dict[str, datetime]:
 
 
 def _write(path: Path, data: bytes, *, secret: bool) -> None:
-    """Whole or not at all; a secret is never readable by others, not even for a moment."""
+    """Write a file completely or not at all. Other users can never read a secret, not even for a moment."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()

@@ -1,4 +1,4 @@
-"""The whole API server: storage, kinds, pipeline, HTTP."""
+"""The complete API server: storage, kinds, pipeline, HTTP."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ KUBERNETES_SERVICE: Obj = {
 
 
 class ApiServer(Operations):
-    """Everything a kube-apiserver is to its clients, on any `Storage`.
+    """An API server with any `Storage`; for clients it acts like a kube-apiserver.
 
-    `app` is the ASGI application, `client` gives the same API in process. One event loop, the one that
-    called `start`.
+    `app` is the ASGI application; `client` returns the same API in process. Use it only in the event loop
+    that called `start`.
     """
 
     def __init__(
@@ -64,8 +64,10 @@ class ApiServer(Operations):
         signing_key: bytes | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """`tokens`: bearer token → {"user": name, "groups": [...]}. Without `signing_key` service account tokens
-        do not outlive the process."""
+        """Create a server. `tokens`: bearer token → {"user": name, "groups": [...]}.
+
+        Without `signing_key`, service account tokens become invalid when the process ends.
+        """
         super().__init__(storage, Tokens(tokens or {}, signing_key or secrets.token_bytes(32)), clock)
         self.custom = CustomResources(self.pipeline)
         self.webhooks = Webhooks(self.pipeline)
@@ -120,14 +122,14 @@ class ApiServer(Operations):
         await asyncio.gather(*(ensure(resource, obj) for resource, obj in objects))
 
     async def stop(self) -> None:
-        """End all watches, finish writes, close the store."""
+        """End all watches, finish open writes and close the store."""
         self.ready = False
         await self.custom.stop()
         await self.webhooks.stop()
         await self.storage.stop()
 
     def client(self, user: str | User = "system:kube-controller-manager") -> InProcessClient:
-        """The API in process, as a user; a mere name may do everything."""
+        """Return the in-process API for a user; a user given as a plain name may do everything."""
         return InProcessClient(self, user)
 
 

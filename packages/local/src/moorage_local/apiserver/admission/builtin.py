@@ -86,7 +86,7 @@ class BuiltinAdmission:
         return self._pipeline.every(kind)
 
     def check_namespace(self, kind: Kind, namespace: str | None, name: str) -> None:
-        """Nothing new in a namespace that is missing (NotFound) or going (Forbidden)."""
+        """Refuse a creation if its namespace is missing (NotFound) or is being deleted (Forbidden)."""
         where = kind.resource
         if not where.namespaced or not namespace or where.plural in _UNNAMESPACED_BY_NATURE:
             return
@@ -111,7 +111,7 @@ class BuiltinAdmission:
             )
 
     def _ingress_class(self, obj: Obj) -> None:
-        """An Ingress without a class gets the default one, the newest of several."""
+        """Set the default class of an Ingress without a class; if there are several, the newest default."""
         spec, notes = obj.setdefault("spec", {}), annotations_of(obj)
         if spec.get("ingressClassName") or "kubernetes.io/ingress.class" in notes:
             return
@@ -218,7 +218,7 @@ class BuiltinAdmission:
             spec["storageClassName"] = newest["metadata"]["name"]
 
     def _resize(self, asked: Admission, obj: Obj, old: Obj) -> None:
-        """A claim may grow only where its class allows it."""
+        """Refuse to grow a claim if its class does not allow it."""
 
         def size(claim: Obj) -> Any:
             return ((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage")
@@ -239,8 +239,11 @@ class BuiltinAdmission:
             )
 
     def _service(self, asked: Admission, obj: Obj) -> None:
-        """Give addresses and node ports. Two services created in one breath may ask for the same one: the store
-        is read and written without a pause in between only in memory, so the next free one is taken at random."""
+        """Assign addresses and node ports.
+
+        Two services that are created at the same time may need the same address: only reads and writes in
+        memory have no pause in between. So the next free address is chosen at random.
+        """
         spec = obj.setdefault("spec", {})
         name = obj["metadata"].get("name", "")
         if spec.get("type") == "ExternalName":

@@ -1,8 +1,9 @@
 """Match conditions of webhooks: the part of CEL that compares text of a request.
 
 Supported: `request.` fields that hold text, strings in quotes, `true`, `false`, `==`, `!=`, `!`, `&&`, `||`,
-parentheses, and `.startsWith("…")`, `.endsWith("…")`, `.contains("…")`. All other expressions are refused when the
-configuration is created, so that conditions are never evaluated in another way than kube-apiserver does.
+parentheses, and `.startsWith("…")`, `.endsWith("…")`, `.contains("…")`. All other expressions are refused
+when the configuration is created, so that conditions are never evaluated in another way than kube-apiserver
+does.
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-matchconditions
 """
 
@@ -42,12 +43,15 @@ _CALLS: Final[Mapping[str, Callable[[str, str], bool]]] = {
 
 
 class Unsupported(ValueError):
-    """The expression is no CEL, or more of it than is understood here."""
+    """The expression is not CEL, or uses a part of CEL that is not supported here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A part of an expression: how it reads a request, and whether it gives text instead of true or false."""
+    """A part of an expression.
+
+    `read` evaluates it for a request; `is_text`: the result is text, not true or false.
+    """
 
     read: Callable[[Request], Value]
     is_text: bool = False
@@ -55,7 +59,10 @@ class Term:
 
 @functools.lru_cache(maxsize=256)
 def parse_condition(expression: str) -> Callable[[Request], bool]:
-    """The condition as a function of the request's FIELDS; one that is not set is empty. Raises Unsupported."""
+    """Return the condition as a function of the request's FIELDS. A field that is not set is empty.
+
+    Raises Unsupported.
+    """
     if len(expression) > LENGTH_MAX:
         raise Unsupported(f"{len(expression)} characters; at most {LENGTH_MAX}")
     parser = _Parser(_tokens(expression))
@@ -80,7 +87,7 @@ def _tokens(expression: str) -> list[tuple[str, str]]:
 
 
 class _Parser:
-    """Recursive descent, in CEL's order: `||`, `&&`, `==` and `!=`, `!`, calls."""
+    """A recursive descent parser, with CEL's precedence: `||`, `&&`, `==` and `!=`, `!`, calls."""
 
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens

@@ -1,4 +1,4 @@
-"""LimitRange admission: defaults for containers, and bounds on containers, pods and claims.
+"""LimitRange admission: defaults for containers, and limits for containers, pods and claims.
 
 https://kubernetes.io/docs/concepts/policy/limit-range/
 """
@@ -26,7 +26,7 @@ class LimitRanger:
         self._ranges: dict[str, set[str]] = {}  # by namespace
 
     def load(self) -> None:
-        """Find the limit ranges that are stored."""
+        """Read the stored limit ranges."""
         for limit_range in self._pipeline.every(self._kind()):
             self._ranges.setdefault(limit_range["metadata"]["namespace"], set()).add(
                 limit_range["metadata"]["name"]
@@ -53,7 +53,7 @@ class LimitRanger:
         return asked.obj
 
     async def validate(self, asked: Admission) -> None:
-        """Raises Forbidden in the words of the real server."""
+        """Check the object against the limit ranges. Raises Forbidden with the real server's message."""
         if asked.obj is None or not self._concerns(asked):
             return
         check = pod_problems if asked.kind.resource.plural == "pods" else claim_problems
@@ -85,7 +85,7 @@ class LimitRanger:
 
 
 def fill_in(pod: Obj, limit_range: Mapping[str, Any]) -> None:
-    """Give the pod's containers the defaults they lack, and note it on the pod."""
+    """Set the missing defaults of the pod's containers, and list them in an annotation of the pod."""
     limits: dict[str, str] = {}
     requests: dict[str, str] = {}
     for limit in (limit_range.get("spec") or {}).get("limits") or ():

@@ -35,7 +35,10 @@ TEMPLATES = {  # kinds with a pod template → its path
 
 
 class PodSecurity:
-    """Implements `pipeline.Admitter`. Placed last, so that it judges pods as they will be stored."""
+    """Implements `pipeline.Admitter`.
+
+    It is the last admitter, so that it checks pods in the form that is stored.
+    """
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -44,7 +47,9 @@ class PodSecurity:
         return asked.obj
 
     async def validate(self, asked: Admission) -> None:
-        """Raises Forbidden for a pod that its namespace does not allow, Invalid for labels of no level."""
+        """Raises Forbidden for a pod that its namespace does not allow, Invalid for a label with an unknown
+        level.
+        """
         obj, where = asked.obj, asked.kind.resource
         if obj is None or asked.operation not in ("CREATE", "UPDATE"):
             return
@@ -101,7 +106,10 @@ def _is_judged(asked: Admission) -> bool:
 
 
 def _check_labels(asked: Admission, namespace: Obj) -> None:
-    """Only new labels are judged: a namespace with an older mistake can still be changed, and is `restricted`."""
+    """Check new labels only.
+
+    A namespace that has an older invalid label can still be changed; it counts as `restricted`.
+    """
     labels, before = labels_of(namespace), labels_of(asked.old) if asked.old is not None else {}
     errors = FieldErrors()
     for mode in MODES:

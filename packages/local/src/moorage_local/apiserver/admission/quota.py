@@ -44,7 +44,7 @@ class QuotaAdmission:
         self._in_flight: dict[str, int] = {}
 
     def load(self) -> None:
-        """Find the quotas that are stored."""
+        """Read the stored quotas."""
         for quota in self._pipeline.every(self._kind()):
             self._quotas.setdefault(quota["metadata"]["namespace"], set()).add(quota["metadata"]["name"])
 
@@ -61,14 +61,14 @@ class QuotaAdmission:
                 self._quotas.pop(namespace, None)
 
     def in_flight(self, namespace: str) -> int:
-        """How many writes to the namespace were charged, or are being decided, and are not done yet."""
+        """Return the number of unfinished writes to the namespace that are charged or wait for a decision."""
         return self._in_flight.get(namespace, 0)
 
     async def mutate(self, asked: Admission) -> Obj | None:  # noqa: ARG002  only `validate` decides
         return None
 
     async def validate(self, asked: Admission) -> None:
-        """Charge the object. Raises Forbidden in the words of the real server."""
+        """Charge the object to the quotas. Raises Forbidden with the real server's message."""
         namespace = asked.namespace
         if not namespace or namespace not in self._quotas or asked.subresource or asked.obj is None:
             return
@@ -109,7 +109,7 @@ class QuotaAdmission:
         return kind
 
     async def _decide(self, namespace: str, waiting: list[_Waiter]) -> None:
-        """Give every waiter its verdict; those let in are charged when this returns."""
+        """Set the verdict of every waiter; the allowed objects are charged when this returns."""
         open_ones = [waiter for waiter in waiting if not waiter.verdict.done()]
         charged: dict[str, set[int]] = {}  # by quota: the waiters that it counts already
         for _ in range(ROUNDS):

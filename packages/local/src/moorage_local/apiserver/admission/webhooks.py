@@ -1,7 +1,7 @@
-"""Admission webhooks: `admission.k8s.io/v1` reviews sent to the URLs of the stored configurations.
+"""Admission webhooks: send `admission.k8s.io/v1` reviews to the URLs of the stored configurations.
 
-Only `clientConfig.url` is served; there is no service network. Of `matchConditions` (CEL) comparisons of text are
-evaluated; a configuration with others is refused.
+Only `clientConfig.url` is supported; there is no service network. Of `matchConditions` (CEL) only comparisons of
+text are supported; a configuration with other conditions is refused.
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/
 """
 
@@ -41,7 +41,7 @@ MAX_ANSWER_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
-    """One webhook of one configuration."""
+    """One webhook of a configuration."""
 
     configuration: str
     name: str
@@ -57,7 +57,7 @@ class Webhook:
 
 
 class CallFailed(Exception):
-    """No usable answer came."""
+    """The webhook gave no usable answer."""
 
 
 class Webhooks:
@@ -201,7 +201,10 @@ class Webhooks:
         return False
 
     def _namespace_labels(self, asked: Admission, obj: Obj | None) -> Mapping[str, str] | None:
-        """Labels the namespace selector looks at; None for cluster-scoped objects, which always match."""
+        """Return the labels that the namespace selector reads.
+
+        None for cluster-scoped objects, which always match.
+        """
         if asked.kind.resource == NAMESPACES:
             shown = obj if obj is not None else asked.old
             return ((shown or {}).get("metadata") or {}).get("labels") or {}
@@ -215,7 +218,10 @@ class Webhooks:
     # --- the call
 
     async def _ask(self, hook: Webhook, asked: Admission, obj: Obj | None) -> Obj | None:
-        """The response when it allows; None when the call failed and may be ignored. Raises when it refuses."""
+        """Return the response if it allows the request; None if the call failed and the failure may be ignored.
+
+        Raises an error if the webhook refuses the request.
+        """
         if asked.call.dry_run and hook.spec.get("sideEffects") not in ("None", "NoneOnDryRun"):
             raise BadRequest(f'admission webhook "{hook.name}" does not support dry run')
         review = _review(asked, obj)
@@ -307,7 +313,7 @@ class Webhooks:
 
 
 def _check_shape(response: Obj) -> None:
-    """Raises TypeError for a field of another type than an AdmissionResponse has."""
+    """Raise TypeError if a field of the response does not have the type of an AdmissionResponse."""
     status = response.get("status") or {}
     for name, value, wanted in (
         ("warnings", response.get("warnings"), list),
@@ -323,7 +329,7 @@ def _check_shape(response: Obj) -> None:
 
 
 def _condition_fields(asked: Admission) -> Request:
-    """The fields of a review's request that match conditions may read: those of `conditions.FIELDS`."""
+    """Return the fields of a review request that match conditions may read (`conditions.FIELDS`)."""
     where = asked.kind.resource
     return {
         "name": asked.name or "",

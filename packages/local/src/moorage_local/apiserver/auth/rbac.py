@@ -30,7 +30,10 @@ EVERYTHING = "*"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One PolicyRule: verbs on resources of API groups (of these names, if any are given), or on paths."""
+    """One PolicyRule: verbs on resources of API groups, or on paths.
+
+    `names`: only the resources with these names.
+    """
 
     verbs: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
@@ -63,7 +66,7 @@ class Rule:
         return bool(asked.subresource) and f"*/{asked.subresource}" in self.resources
 
     def covers(self, rule: Rule) -> bool:
-        """Whether this rule allows all that `rule`, which names one verb and one thing, does."""
+        """Whether this rule allows everything that `rule` allows; `rule` has one verb and one resource or path."""
         if EVERYTHING not in self.verbs and not set(rule.verbs) <= set(self.verbs):
             return False
         if rule.paths:
@@ -81,7 +84,7 @@ class Rule:
         return True
 
     def atoms(self) -> Iterator[Rule]:
-        """Rules of one verb on one thing that together are this one."""
+        """Yield rules with one verb and one resource or path; together they equal this rule."""
         for verb in self.verbs:
             for path in self.paths:
                 yield Rule(verbs=(verb,), paths=(path,))
@@ -105,7 +108,7 @@ class Rule:
         return out | ({"resourceNames": list(self.names)} if self.names else {})
 
     def __str__(self) -> str:
-        """As the real server writes a rule into its refusals."""
+        """Format the rule like the refusals of the real server."""
         parts = (
             ("APIGroups", self.groups),
             ("Resources", self.resources),
@@ -131,7 +134,7 @@ def missing_rights(held: Sequence[Rule], wanted: Iterable[Rule]) -> list[Rule]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """A RoleBinding (with a namespace) or ClusterRoleBinding as the decisions need it."""
+    """The fields of a RoleBinding (with a namespace) or ClusterRoleBinding that decisions need."""
 
     name: str
     namespace: str
@@ -171,7 +174,7 @@ class _Index:
 
 
 class RbacAuthorizer:
-    """Decides by the stored roles and bindings. Members of system:masters may do everything."""
+    """Authorizes requests by the stored roles and bindings. Members of system:masters may do everything."""
 
     def __init__(self) -> None:
         self._index = _Index()
@@ -186,7 +189,7 @@ class RbacAuthorizer:
                 self.stored(kind, None, obj)
 
     def stored(self, kind: Kind, before: Obj | None, after: Obj | None) -> None:
-        """Take note of a write."""
+        """Update the index after a write."""
         if kind.resource in (ROLES, CLUSTERROLES):
             if before is not None and after is None:
                 self._index.roles.pop(_key(before), None)
@@ -237,7 +240,10 @@ class RbacAuthorizer:
         ]
 
     def rules_of_role(self, kind: str, name: str, namespace: str) -> tuple[Rule, ...] | None:
-        """The rules of a role as a binding of that namespace names it; None when there is none."""
+        """Return the rules of a role that a binding in the namespace refers to.
+
+        None if the role does not exist.
+        """
         return self._index.roles.get(("" if kind == "ClusterRole" else namespace, name))
 
     def _bindings_of(self, user: User, namespace: str) -> Iterator[tuple[Binding, tuple[str, str]]]:

@@ -104,7 +104,7 @@ _CLUSTER_ADMIN = (
 
 
 def default_objects() -> list[tuple[Resource, Obj]]:
-    """ClusterRoles and their bindings. `admin`, `edit` and `view` are filled by aggregation."""
+    """Return the default ClusterRoles and their bindings. Aggregation fills `admin`, `edit` and `view`."""
     roles = [
         _role("cluster-admin", _CLUSTER_ADMIN),
         _role("system:basic-user", _BASIC),

@@ -31,7 +31,7 @@ class User:
     extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_obj(self) -> dict[str, Any]:
-        """As `userInfo` of reviews."""
+        """Return the user as `userInfo` of a review."""
         out: dict[str, Any] = {"username": self.name, "groups": list(self.groups)}
         if self.uid:
             out["uid"] = self.uid
@@ -44,7 +44,7 @@ ANONYMOUS = User(name="system:anonymous", groups=(UNAUTHENTICATED,))
 
 
 def service_user(name: str) -> User:
-    """One of the local cluster's own parts: may do everything."""
+    """Return the user of a component of the local cluster; this user may do everything."""
     return User(name=name, groups=(MASTERS, AUTHENTICATED))
 
 
@@ -73,7 +73,7 @@ class Authorizer(Protocol):
 
 
 def refuse(user: User, asked: Attributes, reason: str = "") -> Forbidden:
-    """The 403, in the real server's words."""
+    """Return the 403 error with the real server's message."""
     if asked.path:
         message = f'forbidden: User "{user.name}" cannot {asked.verb} path "{asked.path}"'
         return Forbidden(message, details={})
@@ -92,9 +92,9 @@ def refuse(user: User, asked: Attributes, reason: str = "") -> Forbidden:
 
 
 class Tokens:
-    """Bearer tokens: a fixed table, and JSON web tokens for service accounts that are signed here (HS256).
+    """Bearer tokens: a fixed table, and JSON web tokens (HS256) that this server signs for service accounts.
 
-    The lookup takes the same time whether or not a prefix of the token is known: the table is by hash.
+    The table is by hash, so the time of a lookup does not depend on a known prefix of the token.
     """
 
     def __init__(self, table: Mapping[str, Mapping[str, Any]], signing_key: bytes) -> None:
@@ -118,7 +118,7 @@ class Tokens:
         return f"{head}.{body}.{_b64(self._mac(f'{head}.{body}'))}"
 
     def claims(self, token: str) -> dict[str, Any] | None:
-        """The claims of a token signed here; None for any other text. Expiry is not looked at."""
+        """Return the claims of a token that this server signed; None for any other text. Expiry is not checked."""
         parts = token.split(".")
         if len(parts) != 3:
             return None

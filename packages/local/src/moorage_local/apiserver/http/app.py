@@ -1,4 +1,4 @@
-"""The pipeline over HTTP: an ASGI application that speaks as a kube-apiserver does.
+"""The pipeline over HTTP: an ASGI application that answers like a kube-apiserver.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/
 """
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class HttpApp:
-    """ASGI 3. One instance serves all connections."""
+    """An ASGI 3 application. One instance serves all connections."""
 
     def __init__(self, server: Operations) -> None:
         self._server = server
@@ -72,7 +72,7 @@ class HttpApp:
             await _stream(answer, request, send)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Streams into pods; a refusal is answered as any other request's."""
+        """Serve a WebSocket to a pod; a refusal is answered like that of any other request."""
         request = Request({**scope, "method": "GET"}, receive)
         await receive()  # websocket.connect
         try:
@@ -134,7 +134,7 @@ class HttpApp:
 
 
 async def _stream(answer: Stream, request: Request, send: Send) -> None:
-    """Send chunks until the source ends, the client hangs up or the time is over."""
+    """Send chunks until the source ends, the client disconnects or the time limit is reached."""
 
     async def pump() -> None:
         async for chunk in answer.chunks:

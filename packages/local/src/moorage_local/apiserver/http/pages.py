@@ -1,4 +1,4 @@
-"""Paths that name no resource: health, version, discovery and OpenAPI."""
+"""Paths that are not resources: health, version, discovery and OpenAPI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COPIES_PATH = "/localcluster/copies"
 
 
 def answer_page(server: Operations, request: Request, user: User, path: str) -> Answer:
-    """The answer to a path outside the resources: health, version, discovery, OpenAPI."""
+    """Answer a path that is not a resource: health, version, discovery, OpenAPI."""
     _authorize(server, request, user, path)
     if request.method not in ("GET", "HEAD"):
         raise not_allowed()
@@ -65,7 +65,7 @@ def _authorize(server: Operations, request: Request, user: User, path: str) -> N
 
 
 def _document(kinds: Kinds, path: str) -> Obj | None:
-    """A document of discovery or OpenAPI; None where there is none."""
+    """Return a document of discovery or OpenAPI; None if the path has none."""
     parts = path.split("/")[1:]
     if parts[0] == "api" and len(parts) == 2:
         return discovery.resource_list(kinds, "", parts[1])

@@ -30,7 +30,10 @@ async def answer_resource(
     warnings: list[str],
     held: AsyncExitStack,
 ) -> Answer | Stream:
-    """`rest`: the parts of the path after group and version, at least one. `held` ends with the answer."""
+    """Answer a request to a resource. `rest`: the parts of the path after group and version, at least one.
+
+    `held` is closed when the answer ends.
+    """
     watching = request.flag("watch")
     # /watch/… is the old form of ?watch=true
     if rest[0] == "watch" and len(rest) > 1:
@@ -66,7 +69,7 @@ async def answer_resource(
 
 
 def _listed_bytes(server: Operations, request: Request, target: Target) -> int:
-    """Of the objects that a list looks at."""
+    """Return the size in bytes of the objects that a list request reads; 0 for other requests."""
     if request.method != "GET" or target.name is not None:
         return 0
     limit = request.number("limit")
@@ -75,7 +78,7 @@ def _listed_bytes(server: Operations, request: Request, target: Target) -> int:
 
 
 def _is_unknown_version(server: Operations, group: str, version: str) -> bool:
-    """Whether no built-in kind is of this group and version."""
+    """Whether all kinds with this group and version are custom, or there are none."""
     return all(
         kind.custom
         for kind in server.kinds.all()
@@ -84,7 +87,9 @@ def _is_unknown_version(server: Operations, group: str, version: str) -> bool:
 
 
 def _check_subresource(server: Operations, request: Request, user: User, target: Target) -> None:
-    """Raises NotFound for a subresource that the kind has not, BadRequest for one that needs a WebSocket."""
+    """Raise NotFound if the kind does not have the subresource, BadRequest if the subresource needs a
+    WebSocket.
+    """
     kind, name, subresource = target.kind, target.name, target.subresource
     streamed = subresource in ("exec", "attach", "portforward") and kind.resource == PODS
     if streamed and subresource and name and target.namespace:
@@ -99,7 +104,7 @@ def _check_subresource(server: Operations, request: Request, user: User, target:
 
 
 def _call(request: Request, user: User, kind: Kind, warnings: list[str]) -> Call:
-    """Raises BadRequest for an option with a value that does not exist."""
+    """Read the options of a request. Raises BadRequest for an invalid value of an option."""
     call = Call(
         user=user,
         dry_run=_dry_run(request),

@@ -11,7 +11,7 @@ VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DEL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A collection (`name` None), an object, or a subresource of it. `watching`: its changes are wanted."""
+    """A collection (`name` None), an object, or a subresource of an object. `watching`: the request is a watch."""
 
     kind: Kind
     namespace: str | None

@@ -1,4 +1,4 @@
-"""POST, PUT, PATCH and DELETE on resources."""
+"""Answer POST, PUT, PATCH and DELETE on resources."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PATCH_KINDS: dict[str, PatchKind] = {text: kind for kind, text in CONTENT_TYPES
 
 
 async def write(server: Operations, request: Request, call: Call, target: Target) -> Answer:
-    """Answer any method that changes something."""
+    """Answer a request whose method changes something."""
     verb = VERBS.get(request.method)
     if verb is None:
         raise not_allowed()

@@ -1,4 +1,4 @@
-"""The built-in kinds: `builtin.json` together with the rules of each."""
+"""The built-in kinds: the types in `builtin.json`, with the rules of each kind."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _shown_path(path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BuiltinCodec:
-    """Reads by the Go type of that name."""
+    """Decodes objects by the Go type with this name."""
 
     type_name: str
     resource: Resource

@@ -1,4 +1,4 @@
-"""Table cells that several kinds show, in the words of the real server's printers.
+"""Table cells of several kinds, in the format of the real server's printers.
 
 https://github.com/kubernetes/kubernetes/blob/master/pkg/printers/internalversion/printers.go
 """
@@ -26,7 +26,7 @@ def status_of(obj: Obj) -> Mapping[str, Any]:
 
 
 def age(moment: str | None, now: datetime) -> str:
-    """Time since, as `kubectl` shows it; `<unknown>` without a moment."""
+    """Format the time since a moment like `kubectl`; `<unknown>` if the moment is None."""
     if not moment:
         return UNKNOWN
     try:

@@ -13,7 +13,7 @@ IMMUTABLE = "field is immutable"
 
 
 def own_spec(obj: Obj) -> Obj:
-    """The object's own spec, to be changed in place; made where there is none."""
+    """Return the spec of the object, to be changed in place; adds an empty spec if it is missing."""
     spec: Obj = obj.setdefault("spec", {})
     return spec
 
@@ -24,7 +24,7 @@ def immutable(new: Any, old: Any, path: str, errors: FieldErrors) -> None:
 
 
 def fixed(*keys: str) -> Callable[[Obj, Obj, FieldErrors], None]:
-    """A check of updates that refuses a change of these top-level fields."""
+    """Return a check that refuses updates of these top-level fields."""
 
     def check(new: Obj, old: Obj, errors: FieldErrors) -> None:
         for key in keys:
@@ -54,7 +54,7 @@ def born_with(**status: Any) -> Callable[[Obj], None]:
 
 
 def validate_selector(selector: Mapping[str, Any], path: str, errors: FieldErrors) -> bool:
-    """Check a `metav1.LabelSelector`. Returns True when it has errors."""
+    """Check a `metav1.LabelSelector`. Returns True if it has errors."""
     before = len(errors.causes)
     for key, value in (selector.get("matchLabels") or {}).items():
         for problem in qualified_name_problems(key):

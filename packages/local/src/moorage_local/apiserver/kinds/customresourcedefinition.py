@@ -1,7 +1,7 @@
-"""CustomResourceDefinitions as objects: accepted and established from birth.
+"""CustomResourceDefinitions as objects: they are accepted and established as soon as they are created.
 
-Defaults and checks follow the real server's `defaults.go`, `validation.go` and `strategy.go`, the cells its
-`printers.go`.
+Defaults and checks are those of the real server's `defaults.go`, `validation.go` and `strategy.go`. The table
+cells are those of its `printers.go`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _default(obj: Obj) -> None:
 
 
 def _prepare(obj: Obj) -> None:
-    """Accepted and established from the start."""
+    """Set the conditions of a new definition: accepted and established."""
     meta, spec = obj["metadata"], obj["spec"]
     now = meta["creationTimestamp"]
     obj["status"] = {
@@ -56,7 +56,7 @@ def _prepare(obj: Obj) -> None:
 
 
 def _is_pending(obj: Obj) -> bool:
-    """A definition is never removed at the first request: its objects go first."""
+    """A definition is never removed by the first request: its objects are deleted first."""
     return "deletionTimestamp" not in obj["metadata"]
 
 
@@ -150,7 +150,10 @@ def _validate_names(names: Mapping[str, Any], errors: FieldErrors) -> None:
 
 
 def _validate_version(version: Mapping[str, Any], path: str, errors: FieldErrors, *, is_only: bool) -> None:
-    """Schema and scale of a version; the real server names the path of an only version in another way."""
+    """Check the schema and scale of a version.
+
+    The real server uses another path for the only version of a definition.
+    """
     schema = (version.get("schema") or {}).get("openAPIV3Schema")
     if schema is None:
         errors.required(f"{path}.schema.openAPIV3Schema", "schemas are required")

@@ -1,4 +1,4 @@
-"""Events. Those of `v1` are stored; one of `events.k8s.io/v1` is the same object with other names."""
+"""Events of `v1` and `events.k8s.io/v1`. Both are the same objects with different field names, stored as `v1`."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _FIELD_SELECTORS = frozenset(
 
 
 def _to_core(obj: Obj) -> Obj:
-    """From `events.k8s.io/v1` to `v1`."""
+    """Convert an event from `events.k8s.io/v1` to `v1`."""
     return (
         {"source": {}} | {_NEW_TO_CORE.get(key, key): value for key, value in obj.items()} | {"apiVersion": "v1"}
     )
 
 
 def _to_new(obj: Obj) -> Obj:
-    """From `v1` to `events.k8s.io/v1`."""
+    """Convert an event from `v1` to `events.k8s.io/v1`."""
     kept = {key: value for key, value in obj.items() if value != "" and (value != {} or key == "source")}
     return {_CORE_TO_NEW.get(key, key): value for key, value in kept.items()} | {"apiVersion": "events.k8s.io/v1"}
 
@@ -55,7 +55,7 @@ def _default(obj: Obj) -> None:
 
 
 def _default_reporter(obj: Obj) -> None:
-    """Fields of `v1` that every client of events reads."""
+    """Set the fields of `v1` that all clients of events read."""
     obj.setdefault("source", {})
     obj.setdefault("reportingComponent", "")
     obj.setdefault("reportingInstance", "")

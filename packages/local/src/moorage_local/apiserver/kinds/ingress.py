@@ -1,4 +1,4 @@
-"""Ingresses and IngressClasses, refused in the real server's words.
+"""Ingresses and IngressClasses, with the error messages of the real server.
 
 https://github.com/kubernetes/kubernetes/blob/master/pkg/apis/networking/validation/validation.go
 """
@@ -35,7 +35,7 @@ def _default(obj: Obj) -> None:
 
 
 def _validate(obj: Obj, errors: FieldErrors) -> None:
-    """On create and update."""
+    """Check an Ingress when it is created and when it is updated."""
     spec = obj.get("spec") or {}
     rules, default = spec.get("rules") or [], spec.get("defaultBackend")
     if not rules and default is None:

@@ -17,7 +17,7 @@ from moorage_local.apiserver.types.fields import FieldErrors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A column of a Table. `priority` 0 is shown always, more only with `-o wide`."""
+    """A column of a Table. A column with `priority` 0 is always shown, others only with `-o wide`."""
 
     name: str
     type: str
@@ -37,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subresource:
-    """`status`, `scale`, `binding`, … as discovery shows it."""
+    """A subresource such as `status`, `scale` or `binding`, in the form of discovery."""
 
     name: str
     kind: str
@@ -57,15 +57,15 @@ class Decoded:
 
 
 class Codec(Protocol):
-    """Reads objects of one kind: drops unknown fields, checks types, fills schema defaults."""
+    """Decodes objects of one kind: removes unknown fields, checks types, sets schema defaults."""
 
     def decode(self, obj: Obj) -> Decoded:
-        """Raises BadRequest for a value of a type that cannot be read at all."""
+        """Decode an object. Raises BadRequest for a value whose type cannot be read at all."""
         ...
 
     @property
     def patch_type(self) -> str | None:
-        """Name of the built-in type for strategic merge; None: strategic merge is not supported."""
+        """Name of the built-in type for strategic merge; None if strategic merge is not supported."""
         ...
 
 
@@ -103,9 +103,7 @@ def not_graceful(_: Obj, __: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Behaviour of a kind beyond the generic one. All hooks are pure but for changing the
-    object they are given.
-    """
+    """The special behaviour of a kind. Hooks may change the object that they receive; otherwise they are pure."""
 
     default: Callable[[Obj], None] = _nothing  # on every write, before admission
     prepare_create: Callable[[Obj], None] = _nothing  # server-set fields: status at birth
@@ -147,7 +145,7 @@ DEFAULT_RULES = Rules()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """One resource in one version, and all that the pipeline must know of it."""
+    """One resource in one version, with all data that the pipeline needs."""
 
     resource: Resource
     singular: str
@@ -177,7 +175,7 @@ class Kind:
 
 
 class Kinds:
-    """All kinds served now. Custom ones come and go."""
+    """All kinds that are served now. Custom kinds are added and removed while the server runs."""
 
     def __init__(self) -> None:
         self._by_path: dict[tuple[str, str, str], Kind] = {}
@@ -217,7 +215,7 @@ class Kinds:
         return list(self._by_path.values())
 
     def groups(self) -> dict[str, list[str]]:
-        """Group → versions, the preferred one first."""
+        """Return the versions by group, the preferred version first."""
         return self._preferred
 
     def _count(self) -> None:
@@ -231,7 +229,7 @@ class Kinds:
 
 
 def version_priority(version: str) -> tuple[int, int, int, str]:
-    """Order of API versions: v2 > v1 > v2beta1 > v1beta2 > v1alpha1 > anything else.
+    """Return the sort key of an API version: v2 > v1 > v2beta1 > v1beta2 > v1alpha1 > anything else.
 
     https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definition-versioning/
     """

@@ -1,7 +1,7 @@
 """Pods.
 
-Defaults and checks follow the real server's `defaults.go`, `validation.go` and `strategy.go`, the cells its
-`printers.go`.
+Defaults and checks are those of the real server's `defaults.go`, `validation.go` and `strategy.go`. The table
+cells are those of its `printers.go`.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class _Inits:
 
 
 def _read_inits(spec: Mapping[str, Any], status: Mapping[str, Any]) -> _Inits:
-    """Read init containers in order, up to the first that has still to run."""
+    """Read init containers in order, up to the first that has not finished yet."""
     containers = spec.get("initContainers") or ()
     sidecars = sidecar_names(spec)
     out = _Inits(len(sidecars))
@@ -204,7 +204,10 @@ class _Mains:
 
 
 def _read_mains(obj: Obj, status: Mapping[str, Any], reason: str) -> _Mains:
-    """`reason`: that of the pod, which stays where no container gives another."""
+    """Read the states of the main containers.
+
+    `reason`: the reason of the pod, unless a container has another one.
+    """
     out = _Mains(reason)
     is_running, error = False, ""
     for report in reversed(status.get("containerStatuses") or ()):

@@ -1,4 +1,4 @@
-"""The rules of all built-in kinds, by (group, plural)."""
+"""The rules of all built-in kinds, by their group and plural name."""
 
 from __future__ import annotations
 

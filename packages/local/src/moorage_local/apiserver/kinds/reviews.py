@@ -1,4 +1,4 @@
-"""Reviews of tokens and access: they are answered, never stored."""
+"""Reviews of tokens and access: the server answers them and never stores them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Mutating and validating webhook configurations.
 
-Defaults and checks follow the real server's `defaults.go`, `validation.go` and `strategy.go`, the cells its
-`printers.go`.
+Defaults and checks are those of the real server's `defaults.go`, `validation.go` and `strategy.go`. The table
+cells are those of its `printers.go`.
 """
 
 from __future__ import annotations

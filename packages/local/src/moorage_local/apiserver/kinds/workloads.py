@@ -15,7 +15,7 @@ def default_selected(obj: Obj) -> None:
 
 
 def validate_selected(obj: Obj, errors: FieldErrors) -> None:
-    """A selector, not empty, that matches the labels of the template."""
+    """Check that the selector is not empty and matches the labels of the template."""
     spec = own_spec(obj)
     selector, template = spec.get("selector"), spec.get("template") or {}
     not_negative(spec, ("replicas", "minReadySeconds", "revisionHistoryLimit"), "spec", errors)

@@ -1,4 +1,4 @@
-"""Bodies of requests: their apiVersion, kind, name and namespace."""
+"""Check the apiVersion, kind, name and namespace in the body of a request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SCHEME = "pkg/api/legacyscheme/scheme.go:30"  # the name of the real server's t
 
 
 def meta_of(body: Obj) -> Obj:
-    """The metadata of a body, empty where it has none. Raises BadRequest for metadata of another shape."""
+    """Return the metadata of a body, empty if it has none. Raises BadRequest if the metadata is not an object."""
     meta = body.get("metadata")
     if meta is None:
         return {}
@@ -28,7 +28,7 @@ def meta_of(body: Obj) -> Obj:
 
 
 def check_namespace(resource: Resource, meta: Obj, namespace: str | None) -> None:
-    """Raise BadRequest for a body of another namespace than the URL's, which alone was authorised."""
+    """Raise BadRequest if the namespace in the body is not that of the URL: only the URL's was authorized."""
     given = meta.get("namespace")
     if resource.namespaced and given and given != (namespace or ""):
         raise BadRequest("the namespace of the provided object does not match the namespace sent on the request")
@@ -61,7 +61,7 @@ def shaped(kinds: Kinds, kind: Kind, obj: Any, namespace: str | None) -> Obj:
 
 
 def _unhandled(kinds: Kinds, name: Any, version: str, where: Resource) -> BadRequest:
-    """The refusal of a body of another kind or version."""
+    """Return the error for a body with another kind or version."""
     group, _, short = version.rpartition("/")
     known = any(
         (other.resource.group, other.resource.version, other.resource.kind) == (group, short, name)

@@ -60,7 +60,7 @@ class ListOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A page. The objects are shared: they must not be changed."""
+    """A page of a list. The objects are shared: never change them."""
 
     items: list[Obj]
     resource_version: str
@@ -70,7 +70,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """A page as it is stored."""
+    """A page of a list, as stored records."""
 
     records: list[Record]
     resource_version: str
@@ -95,10 +95,13 @@ class Admission:
 
 
 class Admitter(Protocol):
-    """Looks at writes: may change the object (`mutate`), may refuse them with an ApiError."""
+    """A check of writes: it may change the object (`mutate`) or refuse the write with an ApiError."""
 
     async def mutate(self, asked: Admission) -> Obj | None:
-        """The object as it should be; the one given may be changed and returned."""
+        """Return the changed object, or None for no change.
+
+        It may change and return the object that it received.
+        """
         ...
 
     async def validate(self, asked: Admission) -> None: ...

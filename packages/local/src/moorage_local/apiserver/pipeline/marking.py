@@ -15,7 +15,7 @@ FOREGROUND = "foregroundDeletion"
 
 
 def marked(kind: Kind, old: Obj, options: DeleteOptions, call: Call, now: datetime) -> tuple[Obj, bool]:
-    """The object after the request to delete it, and whether it can go at once.
+    """Return the object with the deletion marked, and whether it can be removed at once.
 
     https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/registry/rest/delete.go
     """
@@ -91,12 +91,12 @@ def _with_finalizers(kind: Kind, obj: Obj, options: DeleteOptions, call: Call) -
 
 
 def is_held(rules: Rules, obj: Obj) -> bool:
-    """Whether finalizers or something else keep an object that is being deleted."""
+    """Whether finalizers or a rule of the kind block the removal of an object that is being deleted."""
     return bool(obj["metadata"].get("finalizers")) or rules.pending(obj)
 
 
 def is_finished(kind: Kind, new: Obj, old: Obj) -> bool:
-    """Whether an update removed the last thing that held back a deletion."""
+    """Whether an update removed the last thing that blocked a deletion."""
     if "deletionTimestamp" not in old["metadata"] or is_held(kind.rules, new):
         return False
     return not old["metadata"].get("deletionGracePeriodSeconds")

@@ -19,7 +19,7 @@ from moorage_local.apiserver.kinds.kind import Kind
 
 
 class Matcher:
-    """Label and field selectors of one request."""
+    """The label and field selectors of one request."""
 
     def __init__(self, kind: Kind, label_selector: str | None, field_selector: str | None) -> None:
         self._labels: LabelSelector | None = None
@@ -49,13 +49,16 @@ class Matcher:
 
 
 def named_by(field_selector: str | None) -> str:
-    """The name of the only object that a field selector picks: rules for that name then hold. Else empty."""
+    """Return the name if a field selector selects a single object by name, else "".
+
+    RBAC rules for that name then apply.
+    """
     terms = [term for term in (field_selector or "").split(",") if term.startswith("metadata.name=")]
     return terms[0].partition("=")[2].lstrip("=") if len(terms) == 1 else ""
 
 
 def parse_version(text: str) -> int:
-    """A resourceVersion as the revision it stands for. Raises BadRequest."""
+    """Parse a resourceVersion into a revision of the store. Raises BadRequest."""
     try:
         return parse_integer(text, maximum=UINT64_MAX, signed=False)
     except NumberError:

@@ -14,7 +14,7 @@ from moorage_local.apiserver.wire import patch
 
 
 def patched(kind: Kind, current: Obj, body: Any, patch_kind: PatchKind) -> Obj:
-    """The object after a patch. Raises BadRequest and Invalid for a patch that cannot be applied."""
+    """Return the object with a patch applied. Raises BadRequest and Invalid if the patch cannot be applied."""
     match patch_kind:
         case "merge":
             if not isinstance(body, dict):
@@ -48,7 +48,7 @@ def patched(kind: Kind, current: Obj, body: Any, patch_kind: PatchKind) -> Obj:
 
 
 def with_manager(obj: Obj, call: Call, kind: Kind, subresource: str | None, now: str) -> Obj:
-    """The object with the field manager of an apply in `metadata.managedFields`."""
+    """Return the object with the field manager of an apply added to `metadata.managedFields`."""
     entry: Obj = {
         "manager": call.field_manager,
         "operation": "Apply",
@@ -67,7 +67,7 @@ def with_manager(obj: Obj, call: Call, kind: Kind, subresource: str | None, now:
 
 
 def keep_other_side(kind: Kind, new: Obj, old: Obj, subresource: str | None) -> None:
-    """Through the main resource the status stays as it was, through /status all but the status."""
+    """Restore the part that a request may not change: the status, or with /status everything except the status."""
     if subresource == "status":
         kept = {key: value for key, value in old.items() if key not in ("status", "metadata")}
         status = new.get("status")

@@ -1,4 +1,4 @@
-"""The whole pipeline: reading, writing and deleting, the same for HTTP and in process."""
+"""The whole pipeline for reads, writes and deletions; HTTP and in-process clients use it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from moorage_local.storage import CompareFailed, Storage
 
 
 class Pipeline(Writer):
-    """All verbs on all kinds. Raises `moorage_kube.errors.ApiError` subclasses only."""
+    """All verbs on all kinds. Raises only subclasses of `moorage_kube.errors.ApiError`."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Pipeline(Writer):
     async def delete_collection(
         self, call: Call, kind: Kind, namespace: str | None, options: DeleteOptions, selection: ListOptions
     ) -> Sequence[Obj]:
-        """Delete all that match. Returns them as they were."""
+        """Delete all objects that match. Returns them as they were before the deletion."""
         self.check_verb(kind, "deletecollection")
         self.authorise(call, "deletecollection", kind, namespace, "")
         reader = Call(user=call.user)

@@ -1,4 +1,4 @@
-"""Reading: one object, a list by pages, and changes as they happen.
+"""Read one object, a list in pages, or a watch of changes.
 
 https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
 """
@@ -32,7 +32,7 @@ PAUSE_BYTES = 2**20  # of objects that are decoded for a selector, some millisec
 
 
 class Reader(Records):
-    """`get`, `list` and `watch`, each only for users who may."""
+    """The verbs `get`, `list` and `watch`, for authorized users only."""
 
     def __init__(self, storage: Storage, kinds: Kinds, *, authorizer: Authorizer, clock: Clock) -> None:
         super().__init__(storage, kinds, clock)
@@ -64,7 +64,7 @@ class Reader(Records):
             raise not_allowed()
 
     async def get(self, call: Call, kind: Kind, name: str, namespace: str | None) -> Obj:
-        """The object, the caller's own."""
+        """Return the object as a copy that the caller may change."""
         self.authorise(call, "get", kind, namespace, name)
         self.check_verb(kind, "get")
         return self.view(kind, self.read(kind, name, namespace), own=True)
@@ -79,7 +79,7 @@ class Reader(Records):
         )
 
     async def select(self, call: Call, kind: Kind, namespace: str | None, options: ListOptions) -> Selected:
-        """The records that a list holds. Where many are looked into, others have their turn meanwhile."""
+        """Return the records of a list request. If it must read many, other tasks run in between."""
         # check the request
         self.authorise(call, "list", kind, namespace, named_by(options.field_selector))
         self.check_verb(kind, "list")
@@ -229,5 +229,5 @@ class Reader(Records):
         )
 
     def bookmark(self, kind: Kind) -> Event:
-        """One that says: all up to now has been sent."""
+        """Return a BOOKMARK event: all changes up to now have been sent."""
         return self._bookmark(kind, self.storage.revision, None)

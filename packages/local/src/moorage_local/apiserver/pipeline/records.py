@@ -19,7 +19,7 @@ OBJECT_MAX_BYTES = 1536 * 1024  # of one object as it is stored: etcd's limit on
 
 
 class Records:
-    """Stored objects, read and written without any question of rights.
+    """Reads and writes stored objects without authorization.
 
     `on_stored` is called after each write that is durable.
     """
@@ -31,7 +31,7 @@ class Records:
         self.on_stored: list[Stored] = []
 
     def read(self, kind: Kind, name: str, namespace: str | None) -> Record:
-        """The stored record. Raises NotFound."""
+        """Return the stored record. Raises NotFound."""
         if kind.resource.namespaced and not namespace:
             raise BadRequest("an empty namespace may not be set when a resource name is provided")
         record = self.storage.get(kind.key(name, namespace))
@@ -40,16 +40,19 @@ class Records:
         return record
 
     def peek(self, kind: Kind, name: str, namespace: str | None = None) -> Obj | None:
-        """The stored object, shared, or None: for admission and the like."""
+        """Return the stored object or None, for checks such as admission.
+
+        The object is shared: do not change it.
+        """
         record = self.storage.get(kind.key(name, namespace))
         return None if record is None else self.view(kind, record)
 
     def every(self, kind: Kind, namespace: str | None = None) -> list[Obj]:
-        """All stored objects, shared."""
+        """Return all stored objects. They are shared: do not change them."""
         return [self.view(kind, record) for record in self.storage.list(kind.list_prefix(namespace)).records]
 
     def view(self, kind: Kind, record: Record, *, own: bool = False) -> Obj:
-        """A record as an object of the kind's version; shared unless `own`."""
+        """Return a record as an object of the kind's version. Do not change the object unless `own` is set."""
         if kind.rules.converts:
             return kind.rules.from_storage(record.copy())
         obj = record.copy() if own else record.obj
@@ -98,7 +101,7 @@ class Records:
 
 
 def _whole_numbers(value: Any) -> Any:
-    """1.0 is written as 1, as Go writes it (and would not beyond 1e21)."""
+    """Convert 1.0 to 1, as Go writes it (Go does so only up to 1e21)."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) < 1e21 else value
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The refusals that every kind shares, in the real server's words."""
+"""The errors that all kinds share, with the real server's messages."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ GENERATE_ATTEMPTS = 8  # names tried for generateName, as the real server
 class Writer(Reader):
     """`create`, `update` and `patch`: decode, default, admit, validate, store.
 
-    A write reads the stored object, computes the new one and puts it with the revision it read. When another
-    write came between and the client named no resourceVersion, it starts again.
+    A write reads the stored object, computes the new one, and stores it if the revision is still the one that was
+    read. If another write came in between and the client set no resourceVersion, the write starts again.
     """
 
     def __init__(
@@ -156,7 +156,10 @@ class Writer(Reader):
     async def update(
         self, call: Call, kind: Kind, obj: Obj, name: str, namespace: str | None, *, subresource: str | None = None
     ) -> Obj:
-        """Replace the object, or one side of it through a subresource. Raises Conflict, Invalid, NotFound."""
+        """Replace the object, or only its spec or status through a subresource.
+
+        Raises Conflict, Invalid, NotFound.
+        """
         self.check_verb(kind, "update")
         obj = shaped(self.kinds, kind, obj, namespace)
         given = obj["metadata"].get("name")
@@ -341,7 +344,10 @@ class Writer(Reader):
         raise modified(kind.resource, name)
 
     async def _replace(self, kind: Kind, key: str, name: str, new: Obj, old: Obj, revision: int) -> Obj:
-        """Put `new` in the place of `old`, or drop it when nothing holds it any more. Raises CompareFailed."""
+        """Replace `old` by `new`, or remove the object if nothing blocks its deletion any more.
+
+        Raises CompareFailed.
+        """
         if is_finished(kind, new, old):
             await self.drop(kind, key, name, revision)
             self.tell(kind, old, None)
@@ -410,7 +416,7 @@ class Writer(Reader):
         return new, errors
 
     def decode(self, call: Call, kind: Kind, obj: Any, namespace: str | None) -> Obj:
-        """A body that is never stored (a review), authorised and read. Raises BadRequest, Forbidden."""
+        """Authorize and read a body that is never stored (a review). Raises BadRequest, Forbidden."""
         self.authorise(call, "create", kind, namespace, "")
         return self._decode(call, kind, shaped(self.kinds, kind, obj, namespace))[0]
 
@@ -431,7 +437,9 @@ class Writer(Reader):
         return decoded.obj, decoded.errors
 
     async def _mutate(self, request: Admission, obj: Obj, errors: FieldErrors) -> tuple[Obj, FieldErrors]:
-        """Let every admitter change the object. Those before one that replaced it (a webhook) run a second time.
+        """Let every admitter change the object.
+
+        Those before one that replaced it (a webhook) run a second time.
 
         https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#reinvocation-policy
         """
@@ -452,7 +460,7 @@ class Writer(Reader):
         return obj, errors
 
     async def admit(self, request: Admission) -> None:
-        """Ask every admitter. Raises the refusal of the first that refuses."""
+        """Call all admitters. Raises the error of the first one that refuses the request."""
         for admitter in self.admitters:
             await admitter.validate(request)
 

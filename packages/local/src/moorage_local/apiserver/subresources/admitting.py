@@ -1,6 +1,7 @@
-"""Subresources of pods that admission is asked about: sessions (CONNECT) and evictions (CREATE).
+"""Admission of pod subresources: sessions (CONNECT) and evictions (CREATE).
 
-Only validating webhooks are asked. The real server lets mutating ones change the options of a session, too.
+Only validating webhooks are called. In the real server, mutating webhooks may change the options of a
+session, too.
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#matching-requests-rules
 """
 
@@ -26,7 +27,7 @@ async def admit(
     name: str,
     subresource: str,
 ) -> None:
-    """Ask about `obj`, which names its own kind. Raises the refusal of the first that refuses."""
+    """Call the admitters for `obj`, which has its own kind. Raises the error of the first one that refuses."""
     await core.pipeline.admit(
         Admission(
             operation=operation,

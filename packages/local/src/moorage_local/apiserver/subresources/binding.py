@@ -1,4 +1,4 @@
-"""`pods/binding`: put a pod on a node."""
+"""The subresource `pods/binding`: bind a pod to a node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BINDING = BuiltinCodec("io.k8s.api.core.v1.Binding", Resource("", "v1", "binding
 
 
 async def bind(core: Core, call: Call, kind: Kind, name: str, namespace: str | None, body: Any) -> Obj:
-    """`pods/binding`: put a pod on a node. Raises Conflict when it is bound, gated or going."""
+    """Bind a pod to a node. Raises Conflict if the pod is already bound, gated or being deleted."""
     binding = read_named(body, name, BINDING)
     check_namespace(kind.resource, meta_of(binding), namespace)
     node = (binding.get("target") or {}).get("name")
@@ -58,7 +58,7 @@ async def bind(core: Core, call: Call, kind: Kind, name: str, namespace: str | N
 
 
 def with_condition_true(conditions: Any, kind: str, now: str, *, reason: str = "", message: str = "") -> list[Obj]:
-    """Set to True; without empty reason and message, as the Go types leave them out."""
+    """Return the conditions with one set to True; an empty reason or message is left out, as in Go."""
     made = with_condition(list(conditions or ()), kind, "True", now=now, reason=reason, message=message)
     return [
         {key: value for key, value in condition.items() if value != "" or key == "status"} for condition in made

@@ -1,4 +1,4 @@
-"""Bodies of subresources, read by the Go type that they have."""
+"""Decode the bodies of subresources by their Go types."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SUCCESS: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": 
 
 
 def read_as(body: Any, codec: BuiltinCodec) -> Obj:
-    """The body as the Go type would hold it. Raises BadRequest for a value of another type."""
+    """Return the body decoded by its Go type. Raises BadRequest for a value of a wrong type."""
     return codec.decode(body).obj
 
 

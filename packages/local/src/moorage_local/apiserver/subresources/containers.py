@@ -1,4 +1,4 @@
-"""The container that a request for a log or a stream means."""
+"""Choose the container for a request for a log or a stream."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 
 
 def container_of(pod: Obj, wanted: str) -> str:
-    """The name of the container: `wanted`, else the one that an annotation names, else the only one.
+    """Return the name of the container: `wanted`, else the one in an annotation, else the only container.
 
-    Raises BadRequest in the words of the real server.
+    Raises BadRequest with the real server's message.
     https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/strategy.go (validateContainer)
     """
     spec, name = pod["spec"], pod["metadata"]["name"]

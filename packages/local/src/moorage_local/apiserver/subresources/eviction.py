@@ -1,4 +1,4 @@
-"""`pods/eviction`: delete a pod if its disruption budgets allow it."""
+"""The subresource `pods/eviction`: delete a pod if its disruption budgets allow it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVICTION = BuiltinCodec("io.k8s.api.policy.v1.Eviction", Resource("policy", "v1"
 
 
 async def evict(core: Core, call: Call, kind: Kind, name: str, namespace: str | None, body: Any) -> Obj:
-    """`pods/eviction`: delete a pod if its disruption budget lets it. Raises TooManyRequests when it does not."""
+    """Delete a pod if its disruption budget allows it. Raises TooManyRequests if it does not."""
     eviction = read_named(body, name, EVICTION)
     options_body = eviction.get("deleteOptions") or {}
     options = delete_options_of(options_body, {})

@@ -1,4 +1,4 @@
-"""`namespaces/finalize`: the finalizers that hold a namespace."""
+"""The subresource `namespaces/finalize`: the finalizers that block the deletion of a namespace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pods/log`: the node agent's stream of a container's log."""
+"""The subresource `pods/log`: the log of a container, as a stream from the node agent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from moorage_local.apiserver.types.fields import FieldErrors
 async def logs(
     core: Core, call: Call, name: str, namespace: str | None, **options: Any
 ) -> AsyncIterator[bytes] | None:
-    """The stream of `pods/log`; the node agent is asked through `core.log_source`. None: the pod has no node."""
+    """Return the log stream of a container from the node agent (`core.log_source`).
+
+    None if the pod has no node.
+    """
     kind = core.kind_of(PODS)
     core.pipeline.authorise(call, "get", kind, namespace, name, "log")
     pod = core.pipeline.view(kind, core.pipeline.read(kind, name, namespace))
@@ -46,7 +49,7 @@ async def logs(
 
 
 def _checked(name: str, **options: Any) -> datetime | None:
-    """Check the options as the real server does; return the moment of `since_time`. Raises BadRequest, Invalid."""
+    """Check the options like the real server; return `since_time` as a datetime. Raises BadRequest, Invalid."""
     tail, most, seconds = options.get("tail_lines"), options.get("limit_bytes"), options.get("since_seconds")
     since = None
     if options.get("since_time"):
@@ -68,7 +71,7 @@ def _checked(name: str, **options: Any) -> datetime | None:
 
 
 def _seconds_since(moment: datetime, now: datetime) -> int:
-    """Whole seconds, rounded up, which the node agent's log is cut by; at least 1."""
+    """Return the whole seconds since a moment, rounded up, for the node agent; at least 1."""
     return max(1, int((now - moment).total_seconds()) + 1)
 
 

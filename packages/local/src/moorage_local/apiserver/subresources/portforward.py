@@ -31,7 +31,7 @@ HELD_MAX = 64  # pieces of one stream on their way to the pod before the whole c
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """One of the client's streams."""
+    """One stream of the client."""
 
     number: int
     headers: Mapping[str, str]
@@ -47,9 +47,9 @@ async def serve_ports(
     receive: Receive,
     send: Send,
 ) -> None:
-    """Forward until the client leaves. Raises ApiError before the WebSocket is accepted.
+    """Forward ports until the client disconnects. Raises ApiError before the WebSocket is accepted.
 
-    `source`: None where no node agents run.
+    `source` is None if no node agents run.
     """
     if source is None:
         raise ServerError("this API server runs without node agents", status=501)
@@ -75,7 +75,7 @@ def _port(text: str) -> int:
 
 
 class _Tunnel:
-    """SPDY streams in one WebSocket: for each TCP connection a pair, known by its request id."""
+    """SPDY streams in one WebSocket: two for each TCP connection, with the same request id."""
 
     def __init__(self, socket: Socket, pod: Obj, source: PortSource) -> None:
         self._socket = socket
@@ -189,7 +189,10 @@ async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
 
 
 async def _channels(socket: Socket, pod: Obj, source: PortSource, ports: Sequence[int]) -> None:
-    """Channel 2n carries the data of the nth port, 2n+1 its errors; each begins with the port itself."""
+    """Forward ports over channels: channel 2n has the data of the nth port, 2n+1 its errors.
+
+    The first message of each channel is the port number.
+    """
     # the protocol begins each channel with its port
     for at, port in enumerate(ports):
         for channel in (2 * at, 2 * at + 1):

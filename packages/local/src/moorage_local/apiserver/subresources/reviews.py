@@ -1,4 +1,4 @@
-"""Reviews of tokens and of access: they are answered, never stored."""
+"""Reviews of tokens and of access: the server answers them and never stores them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from moorage_local.apiserver.types.fields import FieldErrors
 
 
 def review(core: Core, call: Call, kind: Kind, obj: Obj, namespace: str | None) -> Obj:
-    """The review with its status. Raises BadRequest and Invalid for a review that asks nothing or too much."""
+    """Return the review with its status.
+
+    Raises BadRequest and Invalid for a review with no question or too many.
+    """
     obj = {**obj, "metadata": {**(obj.get("metadata") or {})}}
     spec = obj.get("spec") or {}
     match kind.resource.plural:
@@ -50,7 +53,7 @@ def _token_status(core: Core, spec: Mapping[str, Any]) -> Obj:
 
 
 def _reviewed_user(kind: Kind, spec: Mapping[str, Any]) -> User:
-    """The user of a SubjectAccessReview. Raises Invalid."""
+    """Return the user of a SubjectAccessReview. Raises Invalid."""
     groups = tuple(spec.get("groups") or ())
     errors = FieldErrors()
     if not spec.get("resourceAttributes") and not spec.get("nonResourceAttributes"):

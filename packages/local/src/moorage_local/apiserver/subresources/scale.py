@@ -1,4 +1,4 @@
-"""`scale`: the number of replicas of any kind that has one."""
+"""The subresource `scale`: the number of replicas of all kinds that have one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCALE = BuiltinCodec("io.k8s.api.autoscaling.v1.Scale", Resource("autoscaling", 
 
 
 def scale_of(kind: Kind, obj: Obj) -> Obj:
-    """The `autoscaling/v1` Scale of an object."""
+    """Return the `autoscaling/v1` Scale of an object."""
     paths = kind.scale_paths
     meta = obj["metadata"]
     replicas = _at(obj, paths.get("specReplicasPath", ".spec.replicas"))
@@ -44,7 +44,7 @@ def scale_of(kind: Kind, obj: Obj) -> Obj:
 
 
 async def set_scale(core: Core, call: Call, kind: Kind, name: str, namespace: str | None, scale: Any) -> Obj:
-    """Write `spec.replicas` through a Scale."""
+    """Set `spec.replicas` from a Scale."""
     scale = read_as(scale, SCALE)
     check_namespace(kind.resource, meta_of(scale), namespace)
     wanted = (scale.get("spec") or {}).get("replicas", 0)

@@ -1,7 +1,7 @@
-"""`pods/exec`, `pods/attach` and `pods/portforward`, as WebSockets.
+"""Serve `pods/exec`, `pods/attach` and `pods/portforward` over WebSockets.
 
-The subprotocols are those of Kubernetes: messages whose first byte names a channel. Clients that speak SPDY over
-plain HTTP are not served; kubectl has asked for WebSockets first since 1.31.
+The subprotocols are those of Kubernetes: the first byte of a message is a channel number. Clients that use SPDY
+over plain HTTP are not supported; kubectl tries WebSockets first since 1.31.
 https://github.com/kubernetes/enhancements/tree/master/keps/sig-api-machinery/4006-transition-spdy-to-websockets
 """
 
@@ -34,7 +34,7 @@ PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")  # best first; v5 can say
 
 
 def asked_for(path: str) -> tuple[str, str, str] | None:
-    """(namespace, pod, subresource) of a path that is served here."""
+    """Return (namespace, pod, subresource) of a path that this module serves; None for other paths."""
     parts = [unquote(part) for part in path.strip("/").split("/")]
     if len(parts) != 7 or parts[:3] != ["api", "v1", "namespaces"] or parts[4] != "pods":
         return None
@@ -60,7 +60,7 @@ def authorise(
 
 
 def check(pod: Obj, subresource: str, query: Mapping[str, Sequence[str]]) -> str:
-    """The container meant, once all is well with the request; nothing for ports. Raises BadRequest, NotFound."""
+    """Check the request and return its container, or "" for ports. Raises BadRequest, NotFound."""
     name = pod["metadata"]["name"]
     container = "" if subresource == "portforward" else container_of(pod, (query.get("container") or [""])[0])
     if not pod["spec"].get("nodeName"):
@@ -92,7 +92,7 @@ def final_status(code: int) -> Obj:
 
 
 async def serve(core: Core, user: User, scope: Scope, receive: Receive, send: Send) -> None:
-    """One WebSocket from its handshake to its end. Raises ApiError before it is accepted."""
+    """Serve one WebSocket from its handshake to its end. Raises ApiError before the WebSocket is accepted."""
     target = asked_for(scope["path"])
     if target is None:
         raise NotFound("the server could not find the requested resource", details={})
@@ -171,7 +171,7 @@ async def _run(socket: Socket, running: Running, protocol: str, wants: MutableMa
 
 
 def _side(value: Any) -> int:
-    """Columns or rows of a terminal; the kernel keeps 16 bits of them. Raises TypeError."""
+    """Return the columns or rows of a terminal, within the kernel's 16 bits. Raises TypeError."""
     if type(value) is not int:
         raise TypeError(f"a terminal's side is an integer, not {value!r}")
     return max(0, min(value, (1 << 16) - 1))

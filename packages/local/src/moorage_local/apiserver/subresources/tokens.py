@@ -1,4 +1,4 @@
-"""`serviceaccounts/token`: tokens of service accounts, made and recognised."""
+"""The subresource `serviceaccounts/token`: create and check tokens of service accounts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOKEN_REQUEST = BuiltinCodec(
 
 
 async def create_token(core: Core, call: Call, kind: Kind, name: str, namespace: str | None, body: Any) -> Obj:
-    """`serviceaccounts/token`: a TokenRequest answered with a bearer token that this server accepts."""
+    """Answer a TokenRequest with a bearer token that this server accepts."""
     # check the request
     body = read_as(body, TOKEN_REQUEST)
     account = core.pipeline.view(kind, core.pipeline.read(kind, name, namespace))
@@ -92,7 +92,7 @@ def _bound(core: Core, reference: Mapping[str, Any], namespace: str | None) -> O
 
 
 def authenticate(core: Core, token: str, audiences: tuple[str, ...] = ()) -> User | None:
-    """The user of a bearer token, None when it is not good (any more) here."""
+    """Return the user of a bearer token; None if the token is invalid or has expired."""
     user = core.tokens.fixed(token)
     if user is not None:
         return user

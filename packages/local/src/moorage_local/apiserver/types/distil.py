@@ -57,7 +57,7 @@ _TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
 def type_of(schema: dict[str, Any]) -> Any:
-    """One property of OpenAPI v2 as a type."""
+    """Convert a property of OpenAPI v2 to a type."""
     if "$ref" in schema:
         name = schema["$ref"].removeprefix("#/definitions/")
         kind: Any = _SPECIAL.get(name, "#" + name)
@@ -93,7 +93,7 @@ def type_of(schema: dict[str, Any]) -> Any:
 
 
 def types_of(definitions: dict[str, Any]) -> dict[str, Any]:
-    """All definitions of OpenAPI v2 as types; those without properties hold anything."""
+    """Convert all definitions of OpenAPI v2 to types; a definition without properties accepts any value."""
     types: dict[str, Any] = {}
     for name, definition in sorted(definitions.items()):
         if name in _SPECIAL:
@@ -113,7 +113,7 @@ def types_of(definitions: dict[str, Any]) -> dict[str, Any]:
 
 
 def reachable(types: dict[str, Any], roots: set[str]) -> dict[str, Any]:
-    """The types that `roots` need, themselves included."""
+    """Return the types that `roots` need, with `roots`."""
     wanted, todo = set(roots), list(roots)
     while todo:
         for kind in types.get(todo.pop(), {}).get("f", {}).values():
@@ -126,7 +126,7 @@ def reachable(types: dict[str, Any], roots: set[str]) -> dict[str, Any]:
 
 
 class Source:
-    """The server that is read."""
+    """The API server whose types are read."""
 
     def __init__(self, url: str, token: str, ca: str) -> None:
         self._url = url

@@ -1,4 +1,4 @@
-"""Errors of fields, gathered and worded as the real server words them.
+"""Collect errors of fields, with the real server's messages.
 
 https://pkg.go.dev/k8s.io/apimachinery/pkg/util/validation/field
 """
@@ -18,7 +18,7 @@ CAUSES_MAX = 100  # of one refusal: each repeats the value, and tens of thousand
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One thing wrong with one field. `reason` is a CauseType of metav1, `message` has no path in it."""
+    """One error of one field. `reason` is a CauseType of metav1; `message` does not repeat the path."""
 
     reason: str
     path: str
@@ -65,11 +65,11 @@ class FieldErrors:
         self._add("FieldValueTooLong", path, "Too long", f"may not be more than {most} bytes")
 
     def plain(self, path: str, detail: str) -> None:
-        """An invalid value too large to be shown."""
+        """Add an error of an invalid value that is too large to show."""
         self._add("FieldValueInvalid", path, "Invalid value", detail)
 
     def raise_if_any(self, resource: Resource, name: str) -> None:
-        """Raise Invalid with every cause."""
+        """Raise Invalid with all causes, if there are any."""
         if self.causes:
             raise invalid(resource, name, self.causes)
 
@@ -80,7 +80,7 @@ class FieldErrors:
 
 
 def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
-    """The 422 for an object; `name` may be empty (generateName)."""
+    """Return the 422 error of an object; `name` may be empty (generateName)."""
     problems = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(str(cause) for cause in causes) + "]"
     kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     details: Obj = {"causes": [cause.to_obj() for cause in causes]}
@@ -97,7 +97,7 @@ def invalid(resource: Resource, name: str, causes: list[Cause]) -> Invalid:
 
 
 def shown(value: Any) -> str:
-    """A value as the real server prints it: strings quoted, numbers bare, the rest as JSON."""
+    """Format a value like the real server: strings in quotes, numbers without, everything else as JSON."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:

@@ -14,7 +14,7 @@ Step = Callable[[Any], list[Any]]
 
 
 def find(path: str, obj: Any) -> list[Any]:
-    """Everything the path leads to; empty when it leads nowhere or cannot be read."""
+    """Return all values that match the path; empty if nothing matches or the path is invalid."""
     values = [obj]
     for step in _steps(path):
         values = [more for value in values for more in step(value)]

@@ -1,4 +1,4 @@
-"""The part of an object that is the same for every kind: checks and server-set fields of `metadata`."""
+"""Checks and server-set fields of `metadata`, which are the same for all kinds."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ VALUE_RULE = (
 
 
 def generate_name(base: str) -> str:
-    """A name for generateName: the base, cut to fit, and five random characters."""
+    """Return a name for generateName: the base, shortened if needed, and five random characters."""
     return base[: 63 - GENERATED_SUFFIX] + "".join(secrets.choice(_ALPHABET) for _ in range(GENERATED_SUFFIX))
 
 
@@ -134,7 +134,7 @@ def validate_labels(labels: Any, path: str, errors: FieldErrors) -> None:
 def validate_meta(
     obj: Obj, *, namespaced: bool, form: str, errors: FieldErrors, qualified_finalizers: bool = True
 ) -> None:
-    """Everything about `metadata` that holds for every kind. Custom kinds may have finalizers without a domain."""
+    """Check `metadata` by the rules for all kinds. Finalizers of custom kinds may have no domain."""
     meta = obj["metadata"]
     # name and namespace
     base = meta.get("generateName")
@@ -204,7 +204,7 @@ def validate_identity(new: Obj, old: Obj, errors: FieldErrors) -> None:
 
 
 def keep_system_fields(new: Obj, old: Obj) -> None:
-    """Take the fields of `metadata` that only the server sets from the stored object."""
+    """Copy the fields of `metadata` that only the server sets from the stored object."""
     meta, had = new["metadata"], old["metadata"]
     for key in (*IMMUTABLE_META, "namespace", "name", "managedFields", "generateName"):
         if key in had:

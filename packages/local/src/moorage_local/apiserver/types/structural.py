@@ -1,4 +1,6 @@
-"""Structural schemas of custom resources: pruning, defaults, checks with every error at its field path.
+"""Structural schemas of custom resources.
+
+Pruning, defaults, and checks that report all errors with field paths.
 
 CEL rules (`x-kubernetes-validations`) are not evaluated: they are stored and have no effect here.
 https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema
@@ -30,12 +32,12 @@ _MAC = re.compile(r"([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}")
 
 
 class StructuralCodec:
-    """Reads objects of one version of a custom kind. `schema` is its `openAPIV3Schema`."""
+    """Decodes objects of one version of a custom kind. `schema` is the `openAPIV3Schema` of the version."""
 
     patch_type: str | None = None
 
     def __init__(self, schema: Obj, *, preserve: bool, kind: str, version: str) -> None:
-        """`preserve`: keep unknown fields everywhere (`spec.preserveUnknownFields`)."""
+        """`preserve`: do not remove unknown fields (`spec.preserveUnknownFields`)."""
         self._schema = schema
         self._preserve = preserve
         self._kind = kind
@@ -61,7 +63,7 @@ class StructuralCodec:
         return Decoded(head | pruned, [*unknown, *reading.unknown], errors)
 
     def check(self, body: Any) -> list[Cause]:
-        """All that breaks the schema."""
+        """Return all violations of the schema."""
         causes = _causes(self._compiled().iter_errors(body))
         _check_lists(body, self._schema, "", causes)
         return causes
@@ -73,7 +75,7 @@ class StructuralCodec:
 
 
 def compile_schema(schema: Obj, *, root: bool = False) -> Any:
-    """A jsonschema-rs validator. Raises ValueError for a schema it cannot read."""
+    """Return a jsonschema-rs validator. Raises ValueError if it cannot read the schema."""
     import jsonschema_rs
 
     translated = translate(schema)
@@ -105,7 +107,7 @@ def _is_base64(text: str) -> bool:
 
 
 def translate(schema: Any) -> Obj:
-    """From Kubernetes' dialect (OpenAPI 3.0 and extensions) to JSON Schema draft 7."""
+    """Translate a schema from Kubernetes' dialect (OpenAPI 3.0 with extensions) to JSON Schema draft 7."""
     if not isinstance(schema, Mapping):
         return {}
     out: Obj = {}
@@ -158,7 +160,7 @@ def translate(schema: Any) -> Obj:
 
 
 def prune(value: Any, schema: Mapping[str, Any], path: str, unknown: list[str]) -> Any:
-    """Leave out the fields that the schema does not name; `unknown` gets their paths."""
+    """Remove the fields that are not in the schema, and add their paths to `unknown`."""
     if isinstance(value, list):
         items = schema.get("items")
         if not isinstance(items, Mapping):
@@ -187,7 +189,7 @@ def prune(value: Any, schema: Mapping[str, Any], path: str, unknown: list[str]) 
 
 
 def _drop_nulls(value: Any, schema: Mapping[str, Any]) -> Any:
-    """A null where null is not allowed counts as absent.
+    """Remove nulls where the schema does not allow null: they count as absent.
 
     https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#defaulting-and-nullable
     """
@@ -230,7 +232,7 @@ def fill_defaults(value: Any, schema: Mapping[str, Any]) -> Any:
 
 
 def _check_lists(value: Any, schema: Mapping[str, Any], path: str, causes: list[Cause]) -> None:
-    """Lists that are sets or maps hold nothing twice; map keys must be there."""
+    """Check that lists of the types set and map have no duplicates, and that map items have their keys."""
     if isinstance(value, dict):
         properties = schema.get("properties") or {}
         more = schema.get("additionalProperties")
@@ -268,7 +270,10 @@ _STRING_RULES = ("MaxLength", "MinLength", "Pattern")  # in their order; only th
 
 
 def _causes(violations: Iterable[Any]) -> list[Cause]:
-    """Errors of jsonschema-rs as causes: of a string's rules the first, of alternatives the first's errors too."""
+    """Convert errors of jsonschema-rs to causes.
+
+    A string has only its first error. If no alternative matches, the errors of the first are added.
+    """
     errors = list(violations)
     first_broken: dict[str, int] = {}
     for error in errors:
@@ -294,7 +299,7 @@ def _name(error: Any) -> str:
 
 
 def _cause(error: Any) -> Cause:
-    """One error of jsonschema-rs in the words of the real server."""
+    """Convert one error of jsonschema-rs to a cause with the real server's message."""
     parts = list(error.instance_path)
     path = field_path(parts)
     value = error.instance

@@ -1,4 +1,4 @@
-"""Answers: whole ones and streams, errors, warnings, and the forms that Accept can ask for."""
+"""Complete answers, streams, errors, warnings, and the formats that the Accept header can request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIECE_BYTES = 128 * 1024  # of a list that is answered as a stream
 
 
 class Answer:
-    """Status, body and headers of a whole answer."""
+    """Status, body and headers of a complete answer."""
 
     __slots__ = ("body", "content_type", "headers", "status")
 
@@ -70,7 +70,7 @@ def refusal(error: ApiError) -> Answer:
 
 
 def wants_table(request: Request) -> bool:
-    """Whether a Table comes before plain JSON in Accept."""
+    """Whether Accept prefers a Table to plain JSON."""
     for part in request.header("accept").split(","):
         text = part.replace(" ", "")
         if not text.startswith("application/json"):
@@ -100,7 +100,7 @@ def formatted(
     *,
     status: int = 200,
 ) -> Answer:
-    """An object (meta None) or a list in the form that Accept asks for."""
+    """Return an object (meta None) or a list in the format that Accept requests."""
     if meta is not None:
         items = cast(Sequence[Obj], what)
         form = ListForm(request, clock, kind, meta)
@@ -117,7 +117,7 @@ LIST_END = b"]}"
 
 
 class ListForm:
-    """A list in the form that Accept asks for, in pieces: `head`, items between commas, LIST_END."""
+    """A list in the format that Accept requests, in pieces: `head`, items with commas in between, LIST_END."""
 
     def __init__(self, request: Request, clock: Clock, kind: Kind, meta: Obj) -> None:
         self._shape: Callable[[Obj], Any] = partial_object
@@ -151,7 +151,10 @@ def _typed(obj: Obj) -> Obj:
 
 
 async def pieces(form: ListForm, objects: Iterable[Obj]) -> AsyncIterator[bytes]:
-    """A list, PIECE_BYTES at a time: no more of it is in memory, and others have their turn between two."""
+    """Yield a list in pieces of PIECE_BYTES.
+
+    Memory has only one piece at a time; other tasks run between two pieces.
+    """
     piece, comma = bytearray(form.head), b""
     for obj in objects:
         piece += comma + form.encode(obj)
@@ -168,7 +171,7 @@ def warning_headers(warnings: Iterable[str]) -> list[tuple[bytes, bytes]]:
 
 
 def _fitting(warnings: Iterable[str]) -> list[str]:
-    """As many warnings as the real API server sends: 4096 characters in all, 256 each when they are more.
+    """Return as many warnings as the real API server sends: 4096 characters in total. Longer ones are cut to 256.
 
     https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/endpoints/filters/warning.go
     """

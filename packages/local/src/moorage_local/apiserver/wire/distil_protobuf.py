@@ -1,11 +1,11 @@
-"""Make `protobuf.json` from the Go sources of the API types: which number a field has on the wire.
+"""Generate `protobuf.json` from the Go sources of the API types: the protobuf number of each field.
 
     python -m moorage_local.apiserver.wire.distil_protobuf k8s.io > protobuf.json
 
-`k8s.io` is a folder that holds `api`, `apimachinery` and `apiextensions-apiserver` (a vendor folder will do). The
-types themselves are in `builtin.json`; this adds `{type: {number: name}}`. A name that begins with `*` is a
-pointer: its zero is sent only if it was set. One that begins with `>` is a struct that JSON has inline: the rest
-is its type, and its fields belong to the type around it.
+`k8s.io` is a folder with `api`, `apimachinery` and `apiextensions-apiserver`, such as a vendor folder. The
+types themselves are in `builtin.json`; this file adds `{type: {number: name}}`. A name that begins with `*`
+is a pointer: its zero value is sent only if it was set. A name that begins with `>` is a struct that is
+inline in JSON: the rest of the name is its type, and its fields belong to the enclosing type.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _JSON = re.compile(r'json:"([^",]*)')
 
 
 def numbers_of(folder: Path) -> dict[str, dict[str, str]]:
-    """All structs with numbered fields under the folder, by their OpenAPI name."""
+    """Return all structs with numbered fields in the folder, by their OpenAPI name."""
     numbers: dict[str, dict[str, str]] = {}
     for source in sorted(folder.rglob("*.go")):
         if source.name.startswith("zz_") or source.name.endswith(("_test.go", ".pb.go")):
@@ -47,7 +47,7 @@ def numbers_of(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def wanted(numbers: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
-    """Those of the built-in types, and of the structs inlined in them."""
+    """Return only the built-in types and the structs that are inline in them."""
     todo, out = list(builtin()["types"]), {}
     while todo:
         name = todo.pop()

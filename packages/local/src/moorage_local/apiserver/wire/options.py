@@ -1,4 +1,4 @@
-"""`metav1.DeleteOptions`, from a body and from query parameters."""
+"""Read `metav1.DeleteOptions` from a body and from query parameters."""
 
 from __future__ import annotations
 

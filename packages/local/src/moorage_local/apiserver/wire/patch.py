@@ -90,7 +90,7 @@ def json_patch(target: Any, operations: Any) -> Any:
 
 
 class _Patching:
-    """A document that operations change in place, one after the other."""
+    """A document that patch operations change in place, one after the other."""
 
     __slots__ = ("_copied_bytes", "_shifts", "doc")
 
@@ -236,7 +236,7 @@ _DELETE = "$deleteFromPrimitiveList/"
 
 
 def strategic_merge(original: Obj, patch: Any, type_name: str | None) -> Obj:
-    """Merge by the rules of a built-in type. Raises BadRequest for a patch that is none."""
+    """Merge a patch by the rules of a built-in type. Raises BadRequest for an invalid patch."""
     if not isinstance(patch, dict):
         raise BadRequest("a strategic merge patch must be an object")
     merged: Obj = _merge_map(original, patch, type_name)
@@ -293,7 +293,10 @@ def _merge_map(original: Obj, patch: Obj, type_name: str | None) -> Obj:
 
 
 def _retained(original: Obj, keys: Any) -> Obj:
-    """A copy of the object with the keys that the patch retains; all of them without that directive."""
+    """Return a copy of the object with only the keys that the patch retains.
+
+    Without that directive, with all keys.
+    """
     if keys is None:
         return dict(original)
     if not isinstance(keys, list):
@@ -303,7 +306,7 @@ def _retained(original: Obj, keys: Any) -> Obj:
 
 
 def _delete_items(out: Obj, key: str, items: Any) -> None:
-    """Carry out a directive that deletes items from a list of plain values."""
+    """Apply a directive that deletes items from a list of plain values."""
     if not isinstance(items, list):
         raise BadRequest(f"{_short(key)} must be a list")
     name = key.removeprefix(_DELETE)
@@ -313,7 +316,9 @@ def _delete_items(out: Obj, key: str, items: Any) -> None:
 
 
 def _check_order(items: Any, order: Any, info: FieldInfo | None) -> None:
-    """Raises ServerError, as the real server, unless the patch's items come in the order that the patch sets."""
+    """Raise ServerError, like the real server, unless the items of the patch have the order that the patch
+    sets.
+    """
     if not isinstance(order, list):
         raise BadRequest("$setElementOrder must be a list")
     key = info.merge_key if info else None
@@ -332,7 +337,7 @@ def _check_order(items: Any, order: Any, info: FieldInfo | None) -> None:
 
 
 def go_text(value: Any) -> str:
-    """A value as Go's %v prints it."""
+    """Format a value like Go's %v."""
     match value:
         case None:
             return "<nil>"
@@ -394,7 +399,7 @@ def _mark(value: Any) -> Any:
 
 
 def _ordered(items: list[Any], server: list[Any], key: str | None, order: list[Any]) -> list[Any]:
-    """Put the items that `order` names into its order; the others keep their place among the server's."""
+    """Sort the items that are in `order` into that order; the others keep the server's order."""
 
     def mark(item: Any) -> Any:
         return _mark(item.get(key) if key and isinstance(item, dict) else item)
@@ -459,7 +464,7 @@ def apply_merge(current: Any, wanted: Any, type_name: str | None, schema: Obj | 
 def _apply_info(
     type_name: str | None, schema: Obj | None, key: str
 ) -> tuple[str | None, tuple[str, ...], bool, Obj | None]:
-    """(type, map keys, whether a set, schema) of a field or of its items."""
+    """Return (type, map keys, whether it is a set, schema) of a field or of its items."""
     if type_name is not None:
         info = field_info(type_name, key)
         if info is None:

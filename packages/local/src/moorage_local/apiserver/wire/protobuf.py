@@ -1,7 +1,7 @@
-"""Reading objects that clients send in protobuf. Answers are always JSON, which every client accepts too.
+"""Decode objects that clients send in protobuf. Answers are always JSON, which all clients also accept.
 
-`kubectl create namespace`, `kubectl create token` and Go programs send their typed objects this way. Only built-in
-types have a protobuf form.
+`kubectl create namespace`, `kubectl create token` and Go programs send their typed objects in protobuf. Only
+built-in types have a protobuf form.
 https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding
 """
 
@@ -46,7 +46,7 @@ def _type_of(api_version: str, kind: str) -> str | None:
 
 
 def decode(data: bytes) -> Obj:
-    """The object in an envelope of Kubernetes. Raises BadRequest."""
+    """Return the object in a Kubernetes envelope. Raises BadRequest."""
     if not data.startswith(MAGIC):
         raise BadRequest(
             "the object provided is unrecognized: provided data does not appear to be a protobuf message, expected"
@@ -103,7 +103,7 @@ def _message(data: bytes, numbers_of: str, types_of: str, depth: int) -> Obj:
 
 
 def _items(value: Any, wire: int, code: Any, depth: int) -> Iterator[Any]:
-    """One item of a list, or several packed numbers."""
+    """Yield one item of a list, or several packed numbers."""
     if code in ("i", "j", "b") and wire == 2:
         at = 0
         while at < len(value):
@@ -157,7 +157,7 @@ def _value(value: Any, wire: int, code: Any, depth: int) -> Any:
 
 
 def _raw(value: bytes) -> Any:
-    """JSON inside protobuf: RawExtension, FieldsV1, JSON."""
+    """Decode JSON inside protobuf: RawExtension, FieldsV1, JSON."""
     for number, _, part in _fields(value):
         if number == 1 and part:
             return msgspec.json.decode(part)
@@ -194,7 +194,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[Field]:
-    """The fields of a message as they lie on the wire. Raises ValueError."""
+    """Yield the fields of a message in the order of its bytes. Raises ValueError."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)

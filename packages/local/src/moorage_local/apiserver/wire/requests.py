@@ -1,4 +1,4 @@
-"""A request as it arrives: path, query, headers, and its body in JSON, YAML or protobuf."""
+"""An incoming request: path, query, headers, and its body in JSON, YAML or protobuf."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Request:
 
     @property
     def content_type(self) -> str:
-        """Of the body, without parameters."""
+        """The content type of the body, without parameters."""
         return self.header("content-type").split(";")[0].strip().lower()
 
     def flag(self, name: str) -> bool:
@@ -71,7 +71,7 @@ class Request:
             raise Disconnected from None
 
     async def obj(self) -> Any:
-        """The body decoded. Raises BadRequest, UnsupportedMediaType, TooLarge."""
+        """Return the decoded body. Raises BadRequest, UnsupportedMediaType, TooLarge."""
         kind = self.content_type
         data = await self.body()
         if kind in YAML_TYPES:
@@ -87,13 +87,13 @@ class Request:
         return read_json(data)
 
     async def gone(self) -> None:
-        """Return when the client has hung up."""
+        """Return after the client has disconnected."""
         while (await self._receive())["type"] != "http.disconnect":
             continue
 
 
 class Disconnected(Exception):
-    """The client hung up."""
+    """The client has disconnected."""
 
 
 def read_json(data: bytes) -> Any:

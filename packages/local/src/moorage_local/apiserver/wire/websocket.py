@@ -1,4 +1,4 @@
-"""One WebSocket of an ASGI server, as messages in and out."""
+"""One WebSocket of an ASGI server, as incoming and outgoing messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PIECE = 32 * 1024  # bytes read from a pod for one message
 
 
 class Socket:
-    """One accepted WebSocket: messages in and out, in order."""
+    """One accepted WebSocket: incoming and outgoing messages, in order."""
 
     def __init__(self, receive: Receive, send: Send) -> None:
         self._receive, self._send = receive, send

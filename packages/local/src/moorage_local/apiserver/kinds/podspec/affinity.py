@@ -1,4 +1,4 @@
-"""Pods and pod templates: checks of affinity."""
+"""Checks of the affinity of pods and pod templates."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def _only_added_tolerations(spec: Mapping[str, Any], had: Mapping[str, Any], err
 
 
 def _validate_gated(munged: Obj, had: Mapping[str, Any], errors: FieldErrors) -> None:
-    """A gated pod may be bound tighter: labels added to nodeSelector, node affinity made narrower."""
+    """Check changes of a gated pod: they may add labels to nodeSelector and make node affinity narrower."""
     selector, selector_was = munged.get("nodeSelector") or {}, had.get("nodeSelector") or {}
     if selector != selector_was:
         for key, value in selector_was.items():

@@ -20,7 +20,7 @@ _COMPUTE = ("cpu", "memory", "ephemeral-storage")
 
 
 def validate_pod_spec(spec: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
-    """Names, containers, volumes, resources, ports, tolerations, affinity: the essentials."""
+    """Check the main parts of a pod spec: names, containers, volumes, resources, ports, tolerations, affinity."""
     volumes = _validate_volumes(spec, f"{path}.volumes", errors)
     _validate_containers(spec, path, volumes, errors)
     if not spec.get("containers"):
@@ -231,7 +231,7 @@ def _validate_host_ports(spec: Mapping[str, Any], path: str, errors: FieldErrors
 
 
 def validate_resources(resources: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
-    """Requests and limits of a container."""
+    """Check the requests and limits of a container."""
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for name, text in limits.items():
         _validate_resource(name, text, f"{path}.limits[{name}]", errors)
@@ -273,7 +273,7 @@ def _validate_pod_resources(spec: Mapping[str, Any], path: str, errors: FieldErr
 
 
 def may_overcommit(resource: str) -> bool:
-    """Native resources but huge pages: their limit may be above the request."""
+    """Whether the limit of a resource may be above its request: native resources except huge pages."""
     return _is_native(resource) and not resource.startswith("hugepages-")
 
 

@@ -1,4 +1,4 @@
-"""Pods and pod templates: the values of fields that a client leaves out.
+"""Default values for fields of pods and pod templates.
 
 The order is that of the real server's `defaults.go`.
 """
@@ -105,7 +105,7 @@ def _tag(image: str) -> str:
 
 
 def default_pod(obj: Obj) -> None:
-    """A pod itself: beyond the template's defaults, requests follow limits."""
+    """Set the defaults of a pod: those of a template, and requests equal to limits."""
     spec = obj.setdefault("spec", {})
     default_pod_spec(spec)
     for container in containers_of(spec):
@@ -116,7 +116,7 @@ def default_pod(obj: Obj) -> None:
 
 
 def default_template(template: Obj) -> None:
-    """`metadata` and `spec` of a template inside another object."""
+    """Set the defaults of a template (its `metadata` and `spec`) inside another object."""
     meta = template.setdefault("metadata", {})
     if isinstance(meta, dict):
         meta.pop("uid", None)
@@ -124,8 +124,9 @@ def default_template(template: Obj) -> None:
 
 
 def default_tolerations(spec: Obj) -> None:
-    """The two that let a pod stay on a lost node for a while, unless it says something about
-    those taints itself.
+    """Add the two default tolerations, with which a pod stays on a lost node for a while.
+
+    A toleration is not added if the pod has its own for that taint.
     """
     had = spec.get("tolerations") or []
     for taint in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
