@@ -88,7 +88,7 @@ class CopiedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """One copy. `problem` says why it cannot be used."""
+    """One copy. `problem`: why the copy cannot be used."""
 
     path: Path
     taken: datetime
@@ -159,7 +159,10 @@ def check_copy(copy: Copy, names: Iterable[str]) -> None:
 
 
 def newest_whole(copies: Iterable[Copy], names: Iterable[str] | None) -> Copy | None:
-    """The first of these copies that holds these files as they were written. None: all that it should have."""
+    """Return the first of these copies with all these files undamaged; None if there is none.
+
+    `names` None: all files that the copy must have.
+    """
     for copy in copies:
         wanted = set(copy.files if names is None else names)
         with contextlib.suppress(StorageDamaged):
@@ -170,7 +173,7 @@ def newest_whole(copies: Iterable[Copy], names: Iterable[str] | None) -> Copy | 
 
 
 def to_drop(taken: Sequence[datetime], *, now: datetime) -> list[datetime]:
-    """Which copies to drop: all but the newest few, and the newest of each of the last days."""
+    """Return the copies to delete: all except the newest few, and the newest of each of the last days."""
     newest_first = sorted(taken, reverse=True)
     kept = set(newest_first[:KEEP_NEWEST])
     days: set[object] = set()
@@ -304,7 +307,7 @@ def _digest(path: Path) -> CopiedFile:
 
 
 async def keep_copies(data: Path, storage: Storage, *, clock: Clock) -> None:
-    """Take a copy soon after the start and then every quarter of an hour, until cancelled."""
+    """Create a copy soon after the start and then every quarter of an hour, until cancelled."""
     seconds = FIRST_SECONDS
     while True:
         await clock.sleep(seconds)
@@ -313,7 +316,10 @@ async def keep_copies(data: Path, storage: Storage, *, clock: Clock) -> None:
 
 
 async def make_copy(data: Path, storage: Storage, *, clock: Clock, spare_bytes: int = 0) -> str:
-    """Take a copy, where there is room for it and `spare_bytes`; its name. Raises StorageError, OSError."""
+    """Create a copy if the disk has space for it and `spare_bytes`; return its name.
+
+    Raises StorageError, OSError.
+    """
     page = storage.list("")  # records never change: this is one moment
     take = partial(take_copy, data, page.records, page.revision, now=clock.now(), spare_bytes=spare_bytes)
     copy = await asyncio.to_thread(take)
@@ -322,7 +328,7 @@ async def make_copy(data: Path, storage: Storage, *, clock: Clock, spare_bytes: 
 
 
 async def copy_now(data: Path, storage: Storage, *, clock: Clock) -> None:
-    """Take a copy; why there is none is logged."""
+    """Create a copy; log the reason if it fails."""
     try:
         await make_copy(data, storage, clock=clock, spare_bytes=SPARE_BYTES)
     except (StorageError, OSError) as error:

@@ -1,4 +1,4 @@
-"""One cache per collection, shared by every controller, the scheduler and the node agents of one process."""
+"""One cache per collection, shared by all controllers, the scheduler and the node agents of one process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class InformerSet:
         return dict(self._informers)
 
     async def drop(self, resource: Resource) -> None:
-        """Stop following a collection that is no more; every object of it is reported as deleted."""
+        """Stop watching a collection that no longer exists; all its objects are reported as deleted."""
         task = self._tasks.pop(resource, None)
         if task is not None:
             task.cancel()
@@ -53,12 +53,12 @@ class InformerSet:
             informer.clear()
 
     async def synced(self) -> None:
-        """Wait until every collection asked for so far was listed once."""
+        """Wait until all collections that were requested so far have been listed once."""
         for informer in list(self._informers.values()):
             await informer.synced.wait()
 
     async def run(self) -> None:
-        """Keep all copies current until cancelled. May be run once at a time."""
+        """Update all caches until cancelled. Only one call may run at a time."""
         self._failed = asyncio.get_running_loop().create_future()
         try:
             for resource, informer in list(self._informers.items()):

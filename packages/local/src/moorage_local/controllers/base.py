@@ -44,8 +44,8 @@ async def take_together(steps: Sequence[Callable[[], Awaitable[object]]], *, fir
 class Writer:
     """Writes children of one kind for the keys of one controller.
 
-    Every write is remembered in `fresh`, and every creation whose answer was lost; `is_ready(key)` is asked before
-    the next decision.
+    `fresh` records all writes, and the writer records creations without an answer. Before the next decision, the
+    controller calls `is_ready(key)`.
     """
 
     def __init__(self, api: Api, events: EventRecorder, clock: Clock) -> None:
@@ -56,9 +56,9 @@ class Writer:
         self._unsure: dict[Key, list[tuple[Informer, str, Obj]]] = {}  # with the uid of the owner
 
     async def is_ready(self, key: Key) -> bool:
-        """Whether the caches show all that was written for `key`, lost answers included.
+        """Whether the caches show all writes for `key`, also creations without an answer.
 
-        Asks the API for the children whose creation may or may not have been done.
+        For each creation without an answer, it asks the API whether the child exists.
         """
         unsure = self._unsure.get(key, [])
         while unsure:
@@ -73,16 +73,19 @@ class Writer:
         return self.fresh.is_fresh(key)
 
     def forget(self, key: Key) -> None:
-        """The object is no more."""
+        """Remove the records of a deleted object."""
         self.fresh.forget(key)
         self._unsure.pop(key, None)
 
     async def create_child(
         self, key: Key, informer: Informer, owner: Mapping[str, Any], child: Obj, *, exact: bool = False
     ) -> None:
-        """Create a child of `owner`. One that is there already under this name and is the owner's is the answer
-        to an earlier try; a stranger's name is avoided with another one, or, when the name must be `exact`,
-        AlreadyExists is raised. Reports both ways by an event."""
+        """Create a child of `owner`.
+
+        An existing child of the owner with this name is the result of an earlier attempt. If another object
+        has the name, the child gets another name, or with `exact`, AlreadyExists is raised. Success and
+        failure are reported as events.
+        """
         kind = child["kind"]
         try:
             made = await self._create(informer.resource, owner, child, exact=exact)
@@ -172,7 +175,7 @@ class Writer:
         return sorted_out
 
     async def write_status(self, key: Key, informer: Informer, obj: Obj, status: Obj) -> Obj:
-        """Replace the status of the object read; Conflict when it changed meanwhile."""
+        """Replace the status of an object that was read. Raises Conflict if the object has changed since."""
         new = await self.api.update(informer.resource, {**obj, "status": status}, subresource="status")
         self.fresh.wrote(key, informer, new)
         return new

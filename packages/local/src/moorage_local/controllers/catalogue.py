@@ -1,4 +1,7 @@
-"""The built-in collections whose objects own others, are owned, or go with their namespace."""
+"""The built-in collections that garbage collection needs.
+
+Their objects own others, have owners, or are deleted with their namespace.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ KNOWN: tuple[Resource, ...] = (
 
 
 def resource_of_crd(crd: Mapping[str, Any]) -> Resource | None:
-    """The collection a CustomResourceDefinition serves (its stored version), or None while it is not served."""
+    """Return the collection of a CustomResourceDefinition (its stored version); None if it is not served."""
     conditions = (crd.get("status") or {}).get("conditions") or ()
     if not any(
         condition.get("type") == "Established" and condition.get("status") == "True" for condition in conditions
@@ -95,7 +98,7 @@ def resource_of_crd(crd: Mapping[str, Any]) -> Resource | None:
 
 
 class Catalogue:
-    """Collections by group and kind, the built-in ones and those of the CRDs known now."""
+    """Collections by group and kind: the built-in ones and those of the current CRDs."""
 
     def __init__(self, builtin: Iterable[Resource] = KNOWN) -> None:
         self._by_kind = {(resource.group, resource.kind): resource for resource in builtin}
@@ -107,7 +110,7 @@ class Catalogue:
         self._by_kind.pop((resource.group, resource.kind), None)
 
     def of(self, api_version: str, kind: str) -> Resource | None:
-        """The collection of a kind, whichever version is named; None when it is not known."""
+        """Return the collection of a kind, for any version; None if the kind is unknown."""
         group = api_version.rpartition("/")[0]
         return self._by_kind.get((group, kind))
 

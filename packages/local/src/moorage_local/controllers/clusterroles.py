@@ -1,4 +1,4 @@
-"""Fills ClusterRoles that are put together from others by their labels.
+"""Fills aggregated ClusterRoles with the rules of other roles, which their label selectors match.
 
 https://kubernetes.io/docs/reference/access-authn-authz/rbac/#aggregated-clusterroles
 """
@@ -37,7 +37,7 @@ def aggregate(role: Obj, roles: Sequence[Obj]) -> list[dict[str, Any]] | None:
 
 
 class ClusterRoleAggregator:
-    """Looks at every aggregated role when any role changes."""
+    """Checks all aggregated roles after any role changes."""
 
     def __init__(self, api: Api, informers: InformerSet) -> None:
         self._api = api

@@ -1,4 +1,4 @@
-"""Keeps the status of PodDisruptionBudgets true: how many pods may be evicted now.
+"""Updates the status of PodDisruptionBudgets: how many pods may be evicted now.
 
 https://kubernetes.io/docs/tasks/run-application/configure-pdb/
 """
@@ -28,9 +28,9 @@ DISRUPTION_TIMEOUT = timedelta(minutes=2)  # an eviction granted but not seen by
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """A budget, the live pods it selects, and how many pods their controllers want in all.
+    """A budget, the live pods that it selects, and the total number of pods that their controllers request.
 
-    `scale` None: some pod has no controller whose scale is known.
+    `scale` is None if a pod has no controller with a known scale.
     """
 
     pdb: Obj
@@ -40,7 +40,7 @@ class Observed:
 
 
 def plan(seen: Observed) -> tuple[Obj, timedelta | None]:
-    """The status the budget should have, and when to look again."""
+    """Return the correct status of the budget, and the time until the next check."""
     pdb, spec = seen.pdb, seen.pdb["spec"]
     old = pdb.get("status") or {}
     # evicted pods that are not deleted yet count as unhealthy, for a while
@@ -103,7 +103,7 @@ def plan(seen: Observed) -> tuple[Obj, timedelta | None]:
 
 
 class DisruptionController:
-    """Recomputes the budgets of a namespace when its pods change."""
+    """Computes the budgets of a namespace again after its pods change."""
 
     def __init__(self, api: Api, informers: InformerSet, events: EventRecorder, clock: Clock) -> None:
         self._clock = clock

@@ -1,4 +1,4 @@
-"""Record events about objects: fire and forget, repeated ones counted up instead of repeated.
+"""Record events about objects, without waiting for the write. A repeated event is counted, not repeated.
 
 https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
 """
@@ -62,7 +62,7 @@ class EventRecorder:
             log.debug("event dropped", extra={"reason": reason, "error": str(error)})
 
     async def close(self) -> None:
-        """Wait until every event was written or given up."""
+        """Wait until all events are written or dropped."""
         if self._writer is not None:
             await asyncio.gather(self._writer, return_exceptions=True)
 

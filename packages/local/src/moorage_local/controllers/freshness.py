@@ -37,13 +37,13 @@ class Freshness(Generic[K]):
         self._deletions.setdefault(key, {})[obj["metadata"].get("uid") or ""] = (informer, key_of(obj))
 
     def outdated(self, key: K, informer: Informer, obj: Mapping[str, Any]) -> None:
-        """`obj` is a version that is no more, as it was changed or vanished: expect not to see it."""
+        """Expect that this version of `obj` disappears from the cache: the object was changed or deleted."""
         meta = obj["metadata"]
         version = str(meta.get("resourceVersion"))
         self._outdated.setdefault(key, {})[meta.get("uid") or ""] = (informer, key_of(obj), version)
 
     def is_fresh(self, key: K) -> bool:
-        """Whether the caches show everything that was written for `key`."""
+        """Whether the caches show all writes for `key`."""
         versions = self._versions.get(key)
         if versions is not None:
             for informer, wanted in list(versions.items()):

@@ -1,4 +1,4 @@
-"""`intstr.IntOrString`: a number, or a part of another in percent."""
+"""`intstr.IntOrString`: a number, or a percentage of another number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from moorage_kube.integers import INT32_MAX, integer_or
 
 
 def scaled(value: int | str, total: int, *, up: bool) -> int:
-    """`value` itself, or that percentage of `total`, rounded up or down. Raises UsageError for anything else."""
+    """Return a number unchanged, or a percentage of `total`, rounded up or down.
+
+    Raises UsageError for other values.
+    """
     if isinstance(value, int):
         return value
     number = integer_or(value.removesuffix("%"), -1, maximum=INT32_MAX)

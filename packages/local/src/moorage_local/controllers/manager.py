@@ -1,4 +1,4 @@
-"""Runs every controller of the local cluster, over one set of caches."""
+"""Runs all controllers of the local cluster, with one set of caches."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class ControllerManager:
         self._garbage = GarbageCollector(api, self.informers, catalogue=catalogue)
 
     async def run(self) -> None:
-        """Run all controllers until cancelled; events not yet written are written first."""
+        """Run all controllers until cancelled; then write the remaining events."""
         loops = (
             self._furnisher.loop,
             self._volumes.claims,

@@ -16,8 +16,11 @@ from moorage_kube.selectors import LabelSelector
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """`owned` are the owner's and match; `adopt` match and have no controller; `release` are the owner's but do
-    not match any more."""
+    """Candidates in three groups.
+
+    `owned`: owned and matching. `adopt`: matching and without a controller. `release`: owned but no longer
+    matching.
+    """
 
     owned: tuple[Obj, ...] = ()
     adopt: tuple[Obj, ...] = ()
@@ -25,8 +28,11 @@ class Claims:
 
 
 def claims(owner: Mapping[str, Any], selector: LabelSelector, candidates: Iterable[Obj]) -> Claims:
-    """Sort the candidates of the owner's namespace. An owner that is being deleted adopts nothing, an object that
-    is being deleted is not adopted, and a selector that matches everything owns only by reference."""
+    """Sort the candidates in the owner's namespace into groups.
+
+    An owner that is being deleted adopts nothing. An object that is being deleted is not adopted. An empty
+    selector adopts nothing.
+    """
     uid = owner["metadata"]["uid"]
     owned: list[Obj] = []
     adopt: list[Obj] = []
@@ -43,13 +49,13 @@ def claims(owner: Mapping[str, Any], selector: LabelSelector, candidates: Iterab
 
 
 def adoption(owner: Mapping[str, Any], child: Obj) -> Obj:
-    """The merge patch that makes `owner` the controller of `child`; refused when the child changed meanwhile."""
+    """Return the merge patch that makes `owner` the controller of `child`; it fails if the child has changed."""
     refs = [*(child["metadata"].get("ownerReferences") or ()), owner_reference(owner)]
     return _references(child, refs)
 
 
 def release(owner: Mapping[str, Any], child: Obj) -> Obj:
-    """The merge patch that ends the ownership; refused when the child changed meanwhile."""
+    """Return the merge patch that ends the ownership; it fails if the child has changed."""
     uid = owner["metadata"]["uid"]
     return _references(child, [ref for ref in child["metadata"].get("ownerReferences") or () if ref["uid"] != uid])
 

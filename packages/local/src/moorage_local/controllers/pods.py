@@ -1,4 +1,4 @@
-"""Readings of pods that several controllers share, and the pod made from a template. All pure."""
+"""Pure helpers for pods that several controllers share, and the pod from a template."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def is_finished(pod: Mapping[str, Any]) -> bool:
 
 
 def is_active(pod: Mapping[str, Any]) -> bool:
-    """Neither finished nor being deleted."""
+    """Whether the pod is neither finished nor being deleted."""
     return not is_finished(pod) and not is_deleting(pod)
 
 
 def is_terminating(pod: Mapping[str, Any]) -> bool:
-    """Being deleted, but not yet finished."""
+    """Whether the pod is being deleted but not finished."""
     return is_deleting(pod) and not is_finished(pod)
 
 
@@ -42,12 +42,12 @@ def is_ready(pod: Mapping[str, Any]) -> bool:
 
 
 def is_available(pod: Mapping[str, Any], min_ready: timedelta, now: datetime) -> bool:
-    """Ready for at least `min_ready`."""
+    """Whether the pod has been ready for at least `min_ready`."""
     return is_ready(pod) and available_in(pod, min_ready, now) <= timedelta(0)
 
 
 def available_in(pod: Mapping[str, Any], min_ready: timedelta, now: datetime) -> timedelta:
-    """How long until a ready pod counts as available; zero or less when it does."""
+    """Return the time until a ready pod counts as available; zero or less if it already does."""
     ready = condition(pod, "Ready")
     if not min_ready or ready is None:
         return timedelta(0)
@@ -56,13 +56,16 @@ def available_in(pod: Mapping[str, Any], min_ready: timedelta, now: datetime) ->
 
 
 def moment_of(text: str | None) -> datetime | None:
-    """A timestamp of an object, if it has one."""
+    """Parse a timestamp of an object; None if there is none."""
     return parse_rfc3339(text) if text else None
 
 
 def finished_at(pod: Mapping[str, Any]) -> datetime:
-    """When a pod ended: its last container's end, else when it ceased to be ready, else when its deletion
-    was asked for, else its creation."""
+    """Return when a pod ended.
+
+    This is the end of its last container. Without it: the time when the pod stopped being ready, else the
+    time of the deletion request, else its creation.
+    """
     status, meta = pod.get("status") or {}, pod["metadata"]
     sidecars = sidecar_names(pod.get("spec") or {})
     containers = list(status.get("containerStatuses") or ())
@@ -83,8 +86,10 @@ def finished_at(pod: Mapping[str, Any]) -> datetime:
 
 
 def removal_order(pods: Iterable[Obj], *, crowd: Mapping[str, int] | None = None) -> list[Obj]:
-    """Which to remove first: unbound before bound, pending before running, not ready before ready, lower
-    `pod-deletion-cost` first, more crowded nodes first (`crowd`: node → pods), younger first.
+    """Sort pods by removal order.
+
+    Removed first: unbound before bound, pending before running, not ready before ready, lower
+    `pod-deletion-cost` first, pods on more crowded nodes first (`crowd`: node → pods), younger first.
 
     https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#scaling-a-replicaset
     """
@@ -121,7 +126,7 @@ def removal_order(pods: Iterable[Obj], *, crowd: Mapping[str, int] | None = None
 
 
 def suffix(*parts: Any, length: int = SUFFIX) -> str:
-    """`length` characters that follow from `parts` alone."""
+    """Return `length` characters that depend only on `parts`."""
     number = int.from_bytes(hashlib.sha256(repr(parts).encode()).digest(), "big")
     out = []
     for _ in range(length):
@@ -131,7 +136,7 @@ def suffix(*parts: Any, length: int = SUFFIX) -> str:
 
 
 def stable(value: Any) -> Any:
-    """A form whose repr, from which `suffix` is computed, does not depend on the order of keys."""
+    """Return a form of a value whose repr does not depend on the order of keys; `suffix` uses the repr."""
     if isinstance(value, Mapping):
         return sorted((key, stable(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
@@ -171,8 +176,10 @@ def pod_from_template(
     finalizers: Sequence[str] = (),
     base: str | None = None,
 ) -> Obj:
-    """The pod a workload makes: its template's metadata and spec, owned by it. Nothing of the template is shared
-    that a caller might change at the top level of metadata or spec."""
+    """Return the pod of a workload: the metadata and spec of its template, with the workload as owner.
+
+    The caller may change the top level of metadata and spec: the template does not share it.
+    """
     given = template.get("metadata") or {}
     meta: Obj = {
         "name": name,

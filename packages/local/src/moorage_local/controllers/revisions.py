@@ -1,4 +1,4 @@
-"""Revisions of a pod template, which StatefulSets and DaemonSets keep as ControllerRevisions. All pure.
+"""Revisions of a pod template, which StatefulSets and DaemonSets store as ControllerRevisions. All pure.
 
 https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/controller-revision-v1/
 """
@@ -25,7 +25,7 @@ class CreateRevision:
 
 @dataclass(frozen=True, slots=True)
 class RenumberRevision:
-    """An old template is the newest again."""
+    """Give an old revision the newest number, because its template is used again."""
 
     revision: Obj
     number: int
@@ -52,7 +52,7 @@ def find_revision(owner: Mapping[str, Any], known: Sequence[Obj]) -> tuple[Obj, 
 
 
 def surplus_revisions(owner: Mapping[str, Any], known: Sequence[Obj], live: Iterable[str]) -> list[DeleteRevision]:
-    """The oldest of those that nothing uses (`live`: names), beyond the history limit."""
+    """Return the oldest unused revisions beyond the history limit. `live`: the names of the revisions in use."""
     limit = owner["spec"].get("revisionHistoryLimit")
     kept = set(live)
     idle = sorted((revision for revision in known if revision["metadata"]["name"] not in kept), key=_order)
@@ -63,7 +63,7 @@ def surplus_revisions(owner: Mapping[str, Any], known: Sequence[Obj], live: Iter
 
 
 def make_revision(owner: Mapping[str, Any], number: int) -> Obj:
-    """The ControllerRevision of the owner's template; its name follows from the template."""
+    """Return the ControllerRevision of the owner's template; its name depends on the template."""
     meta, template = owner["metadata"], owner["spec"]["template"]
     collisions = (owner.get("status") or {}).get("collisionCount") or 0
     digest = suffix("revision", stable(template), collisions, length=10)

@@ -1,4 +1,4 @@
-"""`python -m moorage_local.ingress --data FOLDER --fds JSON`: the proxy on its inherited socket."""
+"""`python -m moorage_local.ingress --data FOLDER --fds JSON`: run the proxy on an inherited socket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLE = "run/ingress.json"  # in the data folder
 
 
 async def run(path: Path, sock: socket.socket, ready_fd: int | None, alive_fd: int | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; follow the table at `path`."""
+    """Serve until SIGTERM or SIGINT; load the table at `path` again after each change."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -51,7 +51,7 @@ async def run(path: Path, sock: socket.socket, ready_fd: int | None, alive_fd: i
 
 
 async def follow(path: Path, proxy: Proxy) -> None:
-    """Take over the table whenever its file changes; one that cannot be read changes nothing."""
+    """Load the table after each change of its file; an unreadable table changes nothing."""
     seen: tuple[int, int] | None = None
     looks = 0
     while True:

@@ -42,7 +42,10 @@ _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[\t\x20-\x7e\x80-\xff]*)?")
 
 
 class BadHead(Exception):
-    """A head that is not passed on: with the status to answer and a sentence why."""
+    """The head of a request or answer is not forwarded.
+
+    The error has the status to send and a sentence with the reason.
+    """
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -51,7 +54,10 @@ class BadHead(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`length` None: chunked. `host` without port, in lower case; `target` in origin form."""
+    """The head of a request. `length` is None if the body is chunked.
+
+    `host` has no port and is in lower case; `target` is in origin form.
+    """
 
     method: bytes
     target: bytes
@@ -77,7 +83,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """`length` None: until the connection ends, unless `chunked`."""
+    """The head of an answer. `length` is None if the body ends with the connection, or if it is `chunked`."""
 
     status: int
     reason: bytes
@@ -88,7 +94,7 @@ class Answer:
 
 
 def parse_request(head: bytes) -> Request:
-    """Read a head up to and without its empty line. Raises BadHead."""
+    """Parse the head of a request, without the empty line at its end. Raises BadHead."""
     # a line that is not exactly HTTP/1.1 is refused, so that the backend cannot read it in another way
     first, *lines = head.split(b"\r\n")
     match = _REQUEST.fullmatch(first)
@@ -139,7 +145,7 @@ def parse_request(head: bytes) -> Request:
 
 
 def parse_answer(head: bytes, method: bytes) -> Answer:
-    """Read the head of the answer to a request of `method`. Raises BadHead with status 502."""
+    """Parse the head of the answer to a request with this method. Raises BadHead with status 502."""
     first, *lines = head.split(b"\r\n")
     match = _STATUS.fullmatch(first)
     if match is None:
@@ -200,7 +206,7 @@ def answer_head(answer: Answer, *, chunked: bool, close: bool, upgrade: bool = F
 
 
 def end_to_end(fields: Fields, also: frozenset[bytes] = frozenset()) -> Iterable[tuple[bytes, bytes]]:
-    """The fields that are meant for the other end. `_` in a name counts as `-`: some read it so."""
+    """Yield the end-to-end fields. `_` in a name counts as `-`, because some programs read it so."""
     dropped = HOP_BY_HOP | also
     named = _tokens(fields, b"connection") - {b"host", b"content-length"}
     for name, value in fields:
@@ -212,7 +218,7 @@ def end_to_end(fields: Fields, also: frozenset[bytes] = frozenset()) -> Iterable
 
 
 def chunk_size(line: bytes) -> int:
-    """The size in a chunk's first line (without its end). Raises BadHead."""
+    """Return the size in the first line of a chunk (without its line end). Raises BadHead."""
     match = _CHUNK.fullmatch(line)
     if match is None:
         raise BadHead(400, "a chunk of the body has no proper size")
@@ -240,7 +246,7 @@ def _tokens(fields: Fields, name: bytes) -> set[bytes]:
 
 
 def _length(fields: Fields, status: int) -> int | None:
-    """Bytes of the body by its header, 0 without one, None when it is chunked. Raises BadHead."""
+    """Return the length of the body in bytes: 0 without a header, None if it is chunked. Raises BadHead."""
     sizes, codings = _values(fields, b"content-length"), _values(fields, b"transfer-encoding")
     if sizes and codings:
         raise BadHead(status, "both Content-Length and Transfer-Encoding")
@@ -256,7 +262,7 @@ def _length(fields: Fields, status: int) -> int | None:
 
 
 def _absolute(target: bytes) -> tuple[bytes, bytes]:
-    """(origin form, authority) of `http://host/path`. Raises BadHead for other forms."""
+    """Return (origin form, authority) of `http://host/path`. Raises BadHead for other forms."""
     try:
         parts = urlsplit(target.decode("ascii"))
     except ValueError:

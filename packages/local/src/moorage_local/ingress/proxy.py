@@ -1,7 +1,7 @@
-"""The proxy: one task per client's connection, one request after the other.
+"""The proxy: one task per client connection, one request after the other.
 
-Bodies go through in pieces of at most 64 KiB, each side waited for, so memory does not depend on their size.
-After a WebSocket's handshake the two connections are joined byte by byte.
+Bodies are forwarded in pieces of at most 64 KiB. The proxy waits for both sides, so its memory does not depend on
+the size of bodies. After a WebSocket handshake the two connections are joined byte by byte.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ END_OF_CHUNKS = b"0\r\n\r\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How patient the proxy is, in seconds."""
+    """Time limits of the proxy in seconds, and limits on connections."""
 
     head: float = 15.0  # from the first byte of a request's head to its last
     idle: float = 75.0  # between two requests of a connection
@@ -55,7 +55,7 @@ class Limits:
 
 
 class ClientGone(Exception):
-    """The client does not read, write or exist any more."""
+    """The client does not read or write any more, or has disconnected."""
 
 
 class BackendGone(Exception):
@@ -78,7 +78,7 @@ class Link:
 
 @dataclass(eq=False)
 class Proxy:
-    """Serves connections with the `router` of the moment; it may be replaced at any time."""
+    """Serves connections with the current `router`, which may be replaced at any time."""
 
     router: Router
     limits: Limits = Limits()
@@ -91,7 +91,7 @@ class Proxy:
         self._door = Door(Bounds(self.limits.connections, min(self.limits.of_address, self.limits.connections)))
 
     async def serve(self, sock: socket.socket, *, ready: Callable[[], None] = lambda: None) -> None:
-        """Accept clients until cancelled; their connections end with it."""
+        """Accept clients until cancelled; then their connections end, too."""
         self.port = sock.getsockname()[1]
         loop = asyncio.get_running_loop()
         server = await loop.create_server(lambda: _Client(self._client), sock=sock, backlog=512)
@@ -139,7 +139,7 @@ class Proxy:
             writer.close()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, guest: Guest) -> bool:
-        """One request and its answer. Whether another may follow on this connection."""
+        """Serve one request. Return whether the connection may have another request."""
         try:
             head = await self._request_head(reader)
             request = parse_request(head)
@@ -163,7 +163,7 @@ class Proxy:
             return False
 
     async def _request_head(self, reader: asyncio.StreamReader) -> bytes:
-        """Raises BadHead, and ClientGone when no (further) request comes."""
+        """Read the head of a request. Raises BadHead, and ClientGone if no (further) request comes."""
         try:
             async with asyncio.timeout(self.limits.idle):
                 first = await reader.readexactly(1)
@@ -244,7 +244,7 @@ class Proxy:
                 link.writer.close()
 
     async def _connect(self, backend: Backend, *, fresh: bool) -> tuple[tuple[str, int], Link]:
-        """A connection to the next address that takes one. Raises BadHead."""
+        """Return a connection to the next address that accepts it. Raises BadHead."""
         last = ""
         for address in backend.in_turn():
             if not fresh and (known := self._reuse(address)) is not None:
@@ -279,7 +279,7 @@ class Proxy:
             links.append(link)
 
     def sweep(self) -> None:
-        """Close connections to backends that were idle for too long."""
+        """Close connections to backends that have been idle for too long."""
         now = asyncio.get_running_loop().time()
         for address, links in list(self._idle.items()):
             for link in list(links):
@@ -290,7 +290,10 @@ class Proxy:
                 del self._idle[address]
 
     async def _send_body(self, request: Request, reader: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
-        """Raises BadHead for a malformed body, ClientGone, and ConnectionError when the backend hung up."""
+        """Send the body to the backend.
+
+        Raises BadHead for a malformed body, ClientGone, and ConnectionError if the backend closed the connection.
+        """
         async with contextlib.aclosing(
             _pieces(reader, request.length, chunked=request.length is None, seconds=self.limits.body)
         ) as pieces:
@@ -305,7 +308,7 @@ class Proxy:
             await to.drain()
 
     async def _answer(self, request: Request, link: Link, sending: asyncio.Task[None] | None) -> Answer:
-        """The final answer's head. Raises BackendGone, BadHead, ClientGone."""
+        """Return the head of the final answer. Raises BackendGone, BadHead, ClientGone."""
         reading = asyncio.get_running_loop().create_task(self._read_answer(request, link))
         try:
             if sending is not None:
@@ -338,7 +341,10 @@ class Proxy:
     async def _pass_back(
         self, request: Request, answer: Answer, link: Link, writer: asyncio.StreamWriter, *, chunked: bool
     ) -> None:
-        """Stream the body to the client. Raises ClientGone; an answer cut short cuts the client's connection."""
+        """Stream the body to the client. Raises ClientGone.
+
+        If the answer is incomplete, the client's connection is closed.
+        """
         try:
             async with contextlib.aclosing(
                 _pieces(link.reader, answer.length, chunked=answer.chunked, seconds=None)
@@ -432,7 +438,7 @@ async def _linger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 async def _pieces(
     reader: asyncio.StreamReader, length: int | None, *, chunked: bool, seconds: float | None
 ) -> AsyncGenerator[bytes, None]:
-    """A body in pieces, without its framing. `length` None and not chunked: all until the connection ends.
+    """Yield a body in pieces, without its framing. `length` None and not chunked: until the connection ends.
 
     `seconds`: the longest wait for each piece. Raises BadHead, IncompleteReadError, ClientGone (too slow).
     """
@@ -488,7 +494,7 @@ async def _line(reader: asyncio.StreamReader, most: int) -> bytes:
 
 
 async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: Link) -> None:
-    """Pass bytes both ways until either side ends."""
+    """Forward bytes in both directions until one side ends."""
 
     async def pump(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""Writes the table of routes for the proxy, and into each Ingress where it is reached."""
+"""Writes the table of routes for the proxy, and the address of the proxy into the status of each Ingress."""
 
 from __future__ import annotations
 

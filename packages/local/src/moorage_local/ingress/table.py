@@ -29,7 +29,7 @@ INGRESS_CLASS: Obj = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """Everything routes are made of. `slices`: "namespace/service" → its EndpointSlices."""
+    """The objects from which routes are computed. `slices`: "namespace/service" → its EndpointSlices."""
 
     ingresses: Sequence[Obj]
     classes: Sequence[Obj]
@@ -38,7 +38,7 @@ class Observed:
 
 
 def is_ours(ingress: Mapping[str, Any], classes: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the class of this Ingress is served here."""
+    """Whether this proxy serves the class of the Ingress."""
     spec = ingress.get("spec") or {}
     named = spec.get("ingressClassName") or annotations_of(ingress).get(CLASS_ANNOTATION)
     ours = {
@@ -50,7 +50,7 @@ def is_ours(ingress: Mapping[str, Any], classes: Iterable[Mapping[str, Any]]) ->
 
 
 def services_of(ingress: Mapping[str, Any]) -> set[str]:
-    """The names of all Services an Ingress leads to."""
+    """Return the names of all Services that an Ingress refers to."""
     spec = ingress.get("spec") or {}
     backends = [spec.get("defaultBackend")]
     backends += [path.get("backend") for rule in spec.get("rules") or () for path in _paths(rule)]
@@ -98,7 +98,7 @@ def make_table(seen: Observed) -> Obj:
 
 
 def _holder(host: str, owners: Mapping[str, str]) -> str | None:
-    """The namespace that named this host, or a wildcard over it, already."""
+    """Return the namespace that already uses a wildcard host over this host; None if there is none."""
     _, _, parent = host.partition(".")
     return owners.get(f"*.{parent}")
 
@@ -117,7 +117,7 @@ def _age(ingress: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _backend(seen: Observed, ingress: Mapping[str, Any], backend: Mapping[str, Any]) -> Obj:
-    """`addresses` to try, and why there are none."""
+    """Return the `addresses` of a backend, and the problem if there are none."""
     namespace = ingress["metadata"].get("namespace") or ""
     whose = f"Ingress {namespace}/{ingress['metadata']['name']}"
     named = backend.get("service") or {}
@@ -168,14 +168,14 @@ def slices_by_service(slices: Iterable[Obj]) -> dict[str, list[Obj]]:
 
 @dataclass(slots=True)
 class Backend:
-    """Addresses behind one path, given out in turn."""
+    """The addresses for one path, used in turn."""
 
     addresses: list[tuple[str, int]]
     problem: str
     _next: Iterator[int] = field(default_factory=itertools.count, repr=False)
 
     def in_turn(self) -> list[tuple[str, int]]:
-        """All addresses, each time beginning with the next one."""
+        """Return all addresses; each call starts with the next one."""
         if len(self.addresses) < 2:
             return self.addresses
         start = next(self._next) % len(self.addresses)
@@ -183,7 +183,7 @@ class Backend:
 
 
 class Router:
-    """The look-up in a table."""
+    """Finds the backend of a request in a table of routes."""
 
     def __init__(self, table: Mapping[str, Any] | None = None) -> None:
         table = table or {}

@@ -20,7 +20,7 @@ from moorage_local.podspecs import container_statuses_of, containers_of
 
 
 class Access:
-    """Reaches into running pods."""
+    """Logs, commands and connections of running pods."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -86,7 +86,10 @@ class Access:
     async def execute(
         self, pod: Obj, container: str, command: Sequence[str], *, stdin: bool = False, tty: bool = False
     ) -> Command:
-        """Start a command in a running container; the caller closes it. Raises NotFound, in kubelet's words."""
+        """Start a command in a running container; the caller closes it.
+
+        Raises NotFound with the kubelet's message.
+        """
         folder = self._context.pod_folder(uid_of(pod))
         reports = {report["name"]: report for report in (folder.state() or {}).get("containers") or ()}
         report = reports.get(container) or {}

@@ -15,7 +15,7 @@ NETWORK = ipaddress.IPv4Network("127.64.0.0/10")
 
 
 def can_bind() -> bool:
-    """Whether this machine answers on the whole of 127.0.0.0/8 (macOS answers on 127.0.0.1 alone)."""
+    """Whether this machine accepts all addresses of 127.0.0.0/8 (macOS only accepts 127.0.0.1)."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
         try:
             sock.bind((str(NETWORK[1]), 0))
@@ -32,7 +32,7 @@ class Addresses:
     """
 
     def __init__(self, *, own: bool | None = None, network: ipaddress.IPv4Network = NETWORK) -> None:
-        """`own` False: every pod has `HOST_IP`. None: as this machine allows."""
+        """`own` False: all pods have `HOST_IP`. None: pods have their own addresses if this machine allows it."""
         self._own = can_bind() if own is None else own
         self._network = network
         self._of: dict[str, str] = {}  # uid → address
@@ -55,13 +55,13 @@ class Addresses:
         return HOST_IP
 
     def keep(self, uid: str, address: str) -> None:
-        """A pod that was here before has this address."""
+        """Record the address of a pod that already has one."""
         if address != HOST_IP:
             self._of[uid] = address
             self._holder.setdefault(address, uid)
 
     def give_back(self, uid: str) -> None:
-        """The pod has ended. Safe to call again."""
+        """Release the address of a pod that has ended. It is safe to call this twice."""
         address = self._of.pop(uid, None)
         if address is not None and self._holder.get(address) == uid:
             del self._holder[address]

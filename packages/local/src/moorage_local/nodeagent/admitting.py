@@ -1,4 +1,4 @@
-"""Admission of pods on this node: are there resources, and which GPUs."""
+"""Admission of pods on this node: check the free resources and assign GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from moorage_local.nodeagent.shimspec import container_gpus
 
 
 class Admitting:
-    """Admits one pod at a time. `publish` brings the API up to date about a pod."""
+    """Admits one pod at a time. `publish` updates the status of a pod in the API."""
 
     def __init__(self, context: Context, publish: Callable[[Obj, PodFolder], Awaitable[Obj]]) -> None:
         self._context = context
@@ -92,7 +92,7 @@ class Admitting:
         return True
 
     def _holds(self, uid: str, admission: Admission, state: PodState) -> bool:
-        """Whether an admitted pod still holds its resources."""
+        """Whether an admitted pod still uses its resources."""
         if admission.rejected or state.has_ended:
             return False
         if self._context.pod_folder(uid).body() in (Body.ADMITTED, Body.ALIVE):
@@ -110,7 +110,7 @@ def _rejection(
     used: Mapping[str, int],
     offers: Mapping[str, int],
 ) -> tuple[str, str] | None:
-    """Reason and message, in kubelet's words, of a pod that does not fit; None when it does."""
+    """Return the kubelet's reason and message for a pod that does not fit; None if it fits."""
     if indices is None:
         return (
             "UnexpectedAdmissionError",

@@ -60,11 +60,11 @@ SHUTDOWN_GRACE_SECONDS = 30.0
 
 
 class NodeAgent:
-    """One node. `pods_folder` holds a folder per pod, named by its uid; it belongs to this agent alone.
+    """The agent of one node. `pods_folder` has a folder per pod, named by its uid; only this agent may use it.
 
-    `ready` is set once the Node is registered and the pods found here are looked after. Pods get
-    `server_url` as KUBERNETES_SERVICE_HOST and -PORT. The agents of one cluster share `addresses` and `launcher`.
-    Pods do not see the folder `hidden` where the kernel allows that, but for their own part of it.
+    `ready` is set after the Node is registered and the agent manages the existing pods. Pods get `server_url`
+    as KUBERNETES_SERVICE_HOST and -PORT. The agents of one cluster share `addresses` and `launcher`. If the
+    kernel allows it, pods do not see the folder `hidden`, except for their own part of it.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class NodeAgent:
         return self._context.node
 
     def running(self) -> list[Admission]:
-        """The pods whose processes this agent looks after now."""
+        """Return the pods whose processes this agent manages now."""
         alive = [uid for uid, state in self._context.states.items() if state.mark is not None]
         admissions = [self._context.admission_of(uid) for uid in alive]
         return [admission for admission in admissions if admission is not None and admission.rejected is None]
@@ -195,7 +195,7 @@ class NodeAgent:
         return not pods or (pods[0].get("status") or {}).get("phase") in TERMINAL
 
     def _listen(self) -> socket.socket:
-        """The socket at which shims report changes; its path may be longer than socket addresses can be."""
+        """Open the socket for reports from shims; its path may be longer than the limit for socket addresses."""
         path = self._context.folder / "agent.sock"
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
@@ -223,7 +223,7 @@ class NodeAgent:
                 self._context.queue.add(uid_of(obj))
 
     def _on_wake(self) -> None:
-        """After a sleep: deadlines may be over by the wall clock, and the node reports that it lives."""
+        """After the machine slept, check deadlines by the wall clock and renew the node's heartbeat."""
         self._context.queue.fire_all()
         self._woken.set()
 
@@ -268,7 +268,7 @@ class NodeAgent:
                 self._context.queue.done(uid)
 
     async def _pass(self, uid: str) -> None:
-        """`_reconcile`, noted as the work that may hang; a pod that has hung it is left alone."""
+        """Reconcile a pod, unless the agent hung on it before; record the pod while its pass runs."""
         hang_record, work = HANG_RECORD.get(), f"kubelet {uid}"
         pods = self._context.pods.by_index("uid", uid)
         if hang_record is None:
@@ -333,7 +333,10 @@ class NodeAgent:
             await self._volumes.refresh(pod, folder)
 
     def _keep_deadline(self, pod: Obj, folder: PodFolder) -> None:
-        """A deadline that was set or brought forward while the pod runs; its shim knows the first one alone."""
+        """Apply a deadline that was set or shortened while the pod runs.
+
+        The shim only knows the first deadline.
+        """
         admission = self._context.admission_of(uid_of(pod))
         active = pod["spec"].get("activeDeadlineSeconds")
         if admission is None or active is None or is_deleting(pod):
@@ -374,7 +377,10 @@ class NodeAgent:
         self._context.forget(uid)
 
     def _keep_addresses(self) -> None:
-        """Pods that live here keep their addresses. Before anything is awaited: no other node takes one first."""
+        """Keep the addresses of pods that run on this node.
+
+        This runs before any await, so other nodes cannot use them first.
+        """
         for uid in self._context.uids():
             folder = self._context.pod_folder(uid)
             admission = folder.admission()

@@ -23,14 +23,17 @@ RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0)  # between tries to start a pod that 
 
 
 class Recorder(Protocol):
-    """Records events about objects; never waits, never raises."""
+    """Records events about objects. It never waits and never raises."""
 
     def event(self, obj: Mapping[str, Any], type: str, reason: str, message: str) -> None: ...
 
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """One node and all that its agent's parts work with. `folder` holds a folder per pod, named by its uid."""
+    """One node and the objects that all parts of its agent share.
+
+    `folder` has a folder per pod, named by its uid.
+    """
 
     api: Api
     node: NodeSpec
@@ -44,18 +47,18 @@ class Context:
     is_shutting_down: bool = False
 
     def state_of(self, uid: str) -> PodState:
-        """The state of a pod, made when there is none."""
+        """Return the state of a pod; a new state if there is none."""
         return self.states.setdefault(uid, PodState())
 
     def pod_folder(self, uid: str) -> PodFolder:
         return PodFolder(self.folder / uid)
 
     def uids(self) -> list[str]:
-        """Of all pods that have a folder here."""
+        """Return the uids of all pods that have a folder here."""
         return sorted(path.name for path in self.folder.iterdir() if path.is_dir())
 
     def admission_of(self, uid: str) -> Admission | None:
-        """The admission in the pod's folder, read once."""
+        """Return the admission from the pod's folder, which is read only once."""
         state = self.states.get(uid)
         if state is not None and state.admission is not None:
             return state.admission
@@ -69,14 +72,14 @@ class Context:
         return admission.address if admission else HOST_IP
 
     def forget(self, uid: str) -> None:
-        """Drop the state of a pod of which neither object nor folder is left."""
+        """Remove the state of a pod whose object and folder are both deleted."""
         self.addresses.give_back(uid)
         state = self.states.pop(uid, None)
         if state is not None:
             state.stop_probing()
 
     def retry_later(self, uid: str, problems: Problems) -> None:
-        """Keep why the pod could not start, and look at it again after a while, longer each time."""
+        """Record why the pod could not start, and try again after a delay that grows with each attempt."""
         state = self.state_of(uid)
         state.problems = problems
         delay = RETRY_SECONDS[min(state.tries, len(RETRY_SECONDS) - 1)]
@@ -84,7 +87,7 @@ class Context:
         self.queue.add_after(uid, delay)
 
     async def get(self, resource: Resource, name: str, namespace: str | None = None) -> Obj | None:
-        """None for an object that does not exist."""
+        """Return an object, or None if it does not exist."""
         try:
             return await self.api.get(resource, name, namespace)
         except NotFound:
@@ -99,7 +102,7 @@ class Context:
         return capacity(self.node, storage_bytes=self.storage_bytes())
 
     def storage_bytes(self) -> int:
-        """Of the disk that holds the pods' folders; 0 when it cannot be read."""
+        """Return the size of the disk with the pods' folders in bytes; 0 if it cannot be read."""
         try:
             return shutil.disk_usage(self.folder).total
         except OSError:
@@ -111,7 +114,7 @@ def uid_of(pod: Mapping[str, Any]) -> str:
 
 
 def grace_of(pod: Obj | None) -> float:
-    """Seconds a stop gives the pod: the deletion's own, else the pod's, at least one."""
+    """Return the grace period of a stop in seconds: that of the deletion, else that of the pod; at least one."""
     if pod is None:
         return 1.0
     given = pod["metadata"].get("deletionGracePeriodSeconds")

@@ -1,6 +1,6 @@
 """The environment of a container: variables, references to other objects, `$(VAR)`.
 
-Pure: the objects referred to are fetched beforehand (`references` says which).
+Pure: the caller reads the objects in advance (`references` returns which).
 https://kubernetes.io/docs/tasks/inject-data-application/
 """
 
@@ -21,7 +21,7 @@ from moorage_local.podspecs import containers_of
 
 
 class Ref(NamedTuple):
-    """An object in the pod's namespace: kind is ConfigMap, Secret or PersistentVolumeClaim."""
+    """A reference to an object in the pod's namespace. The kind is ConfigMap, Secret or PersistentVolumeClaim."""
 
     kind: str
     name: str
@@ -34,7 +34,7 @@ TEXTS_MAX = 16 * 1024 * 1024  # characters: more than Linux takes with a program
 
 
 class ConfigError(MoorageError):
-    """A container's environment or command cannot be made; the message is shown in its status."""
+    """A container's environment or command is invalid; the message is shown in the status of the container."""
 
     def __init__(self, message: str, *, reason: str = "CreateContainerConfigError") -> None:
         super().__init__(message)
@@ -51,7 +51,7 @@ class Room:
         self._total = self._left = total
 
     def take(self, text: AnyStr) -> AnyStr:
-        """The text, counted. Raises ConfigError when there is no room for it."""
+        """Count a text and return it. Raises ConfigError if it exceeds the limit."""
         self._left -= len(text)
         if self._left < 0:
             raise ConfigError(
@@ -61,7 +61,7 @@ class Room:
 
 
 def references(spec: Mapping[str, Any]) -> set[Ref]:
-    """The ConfigMaps and Secrets that the containers' variables come from."""
+    """Return the ConfigMaps and Secrets that the containers' variables refer to."""
     refs: set[Ref] = set()
     for container in containers_of(spec):
         for source in container.get("envFrom") or ():
@@ -128,9 +128,9 @@ _REFERENCE = re.compile(r"\$(\$|\(([^()]*)\))")
 
 
 def expand(text: str, known: Mapping[str, str], room: Room) -> str:
-    """Replace `$(NAME)` by its value; unknown names stay as they are, `$$(NAME)` gives `$(NAME)`.
+    """Replace `$(NAME)` by its value. Unknown names do not change; `$$(NAME)` becomes `$(NAME)`.
 
-    Raises ConfigError when the values do not fit into `room`.
+    Raises ConfigError if the values do not fit into `room`.
     https://github.com/kubernetes/kubernetes/tree/master/third_party/forked/golang/expansion
     """
 
@@ -143,7 +143,7 @@ def expand(text: str, known: Mapping[str, str], room: Room) -> str:
 
 
 def field_value(pod: Obj, path: str) -> str:
-    """A field of the pod for the downward API. Raises ConfigError for fields it does not offer."""
+    """Return a field of the pod for the downward API. Raises ConfigError for unsupported fields."""
     meta, spec = pod["metadata"], pod.get("spec") or {}
     address = (pod.get("status") or {}).get("podIP") or HOST_IP
     subscript = re.fullmatch(r"metadata\.(labels|annotations)\['(.*)'\]", path)
@@ -190,7 +190,7 @@ def resource_value(
 
 
 def memory_limit(container: Mapping[str, Any]) -> int | None:
-    """Bytes, or None without a limit."""
+    """Return the memory limit in bytes; None if there is no limit."""
     text = ((container.get("resources") or {}).get("limits") or {}).get("memory")
     return amount("memory", text) if text is not None else None
 
@@ -215,7 +215,7 @@ def _decode(text: str) -> bytes:
 
 
 def _data(kind: str, ref: Mapping[str, Any], lookup: Lookup, key: str | None = None) -> dict[str, bytes] | None:
-    """None: missing, and that is allowed."""
+    """Return the data of a ConfigMap or Secret; None if it is missing and optional."""
     name = ref.get("name") or ""
     obj = lookup.get(Ref(kind, name))
     if obj is not None:

@@ -40,14 +40,14 @@ class RunningContainer(NamedTuple):
     is_privileged: bool
 
     def words(self, option: str, command: Sequence[str]) -> list[str]:
-        """The command line. `option`: --enter or --exec of the shim."""
+        """Return the command line. `option`: --enter or --exec of the shim."""
         kind = "privileged" if self.is_privileged else "fenced"
         start = [sys.executable, "-S", "-E", "-s", podshim.__file__, option]
         return [*start, str(self.folder), str(self.pid), kind, *command]
 
 
 class Command:
-    """One running command. `start` makes it; `close` must be called in the end."""
+    """A running command. `start` creates it; call `close` at the end."""
 
     def __init__(self, process: asyncio.subprocess.Process, master: int | None) -> None:
         self._process = process
@@ -107,7 +107,10 @@ class Command:
     # -- out
 
     async def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
-        """(stream, bytes) until the command has ended and all was read; a terminal has standard output alone."""
+        """Yield (stream, bytes) until the command has ended and all output was read.
+
+        A terminal only has standard output.
+        """
         ended = asyncio.ensure_future(self._process.wait())
         getting: asyncio.Task[tuple[int, bytes] | None] | None = None
         try:
@@ -154,7 +157,7 @@ class Command:
     # -- in
 
     async def write(self, data: bytes) -> None:
-        """To standard input; a command that reads no more loses it."""
+        """Write to standard input; data is lost if the command no longer reads."""
         if self._master is not None:
             while data:
                 try:
@@ -176,7 +179,7 @@ class Command:
             self._process.stdin.close()
 
     def resize(self, width: int, height: int) -> None:
-        """Characters of the terminal; nothing without one."""
+        """Set the size of the terminal in characters; does nothing without a terminal."""
         if self._master is not None and 0 < width < 1 << 16 and 0 < height < 1 << 16:
             with contextlib.suppress(OSError):
                 fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
@@ -184,12 +187,12 @@ class Command:
     # -- end
 
     async def exit_code(self) -> int:
-        """128 + the signal's number for a command that was killed."""
+        """Return the exit code; 128 + the signal number if a signal ended the command."""
         code = await self._process.wait()
         return 128 - code if code < 0 else code
 
     def kill(self) -> None:
-        """End the command and all below it."""
+        """Kill the command and all its descendants."""
         if self._container_fd >= 0:
             asyncio.get_running_loop().remove_reader(self._container_fd)
         if self._process.returncode is not None:
@@ -204,7 +207,7 @@ class Command:
                 os.kill(target, signal.SIGKILL)
 
     async def close(self) -> None:
-        """End it if it still runs, and give everything back."""
+        """End the command if it still runs, and release its resources."""
         self.kill()
         tasks = [*self._readers, *([self._finishing] if self._finishing else [])]
         for task in tasks:

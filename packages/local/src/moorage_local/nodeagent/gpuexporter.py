@@ -33,7 +33,7 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUse:
-    """One GPU at one moment."""
+    """The use of one GPU at one moment."""
 
     utilisation: float  # percent
     memory_bytes: int
@@ -43,7 +43,7 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One GPU of one node, and the container that holds it; empty: none."""
+    """One GPU of a node, with the container that uses it; the container is "" if the GPU is free."""
 
     node: str
     index: int
@@ -101,7 +101,7 @@ def rows_of(
 
 
 def simulated(spec: NodeSpec, stat: PodStat | None, *, gpus: int) -> DeviceUse | None:
-    """One of so many GPUs of a pod; None: nothing is known of the pod."""
+    """Return the simulated use of one of a pod's GPUs (`gpus`: their number); None if the pod's use is unknown."""
     if stat is None or stat.nano_cores is None:
         return None
     busy = min(1.0, stat.nano_cores / 1e9 / gpus)
@@ -144,7 +144,7 @@ def read_real(nvml: Any) -> dict[str, DeviceUse]:
 
 
 def read_driver() -> dict[str, DeviceUse]:
-    """`read_real` of this machine's driver; nothing without one."""
+    """Return the use of this machine's real GPUs (`read_real`); empty without a driver."""
     try:
         import pynvml
     except ImportError:
@@ -153,7 +153,7 @@ def read_driver() -> dict[str, DeviceUse]:
 
 
 def exposition(rows: Iterable[Row]) -> str:
-    """The rows in Prometheus' text format, with the names and labels of DCGM's exporter."""
+    """Format the rows in Prometheus' text format, with the names and labels of DCGM's exporter."""
     listed = list(rows)
     lines = []
     for name, text in METRICS:
@@ -166,7 +166,10 @@ def exposition(rows: Iterable[Row]) -> str:
 
 
 async def serve(page: Callable[[], Awaitable[str]], *, token: str, host: str = "127.0.0.1") -> asyncio.Server:
-    """Answer GET /metrics with this bearer token at a free port until closed. Without a token nothing is read."""
+    """Answer GET /metrics with this bearer token on a free port until closed.
+
+    Requests without the token are refused.
+    """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

@@ -8,7 +8,7 @@ RESOURCE = "nvidia.com/gpu"
 
 
 def assign(total: int, taken: Sequence[int], count: int) -> tuple[int, ...] | None:
-    """The lowest `count` free indices of 0..total-1, or None when there are not enough."""
+    """Return the lowest `count` free indices of 0..total-1; None if there are not enough."""
     busy = set(taken)
     free = [index for index in range(total) if index not in busy]
     return tuple(free[:count]) if count <= len(free) else None
@@ -37,7 +37,7 @@ def device_ids(node: str, real: Sequence[str] | None, indices: Sequence[int]) ->
 
 
 def environment(node: str, real: Sequence[str] | None, indices: Sequence[int]) -> dict[str, str]:
-    """The variables by which a process sees its GPUs and no others; with none it sees none."""
+    """Return the variables with which a process sees only its own GPUs, or none if it has none."""
     if not indices:
         return {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
     visible = ",".join(real[index] if real else str(index) for index in indices)

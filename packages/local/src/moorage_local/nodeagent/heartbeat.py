@@ -28,7 +28,7 @@ STATUS_SECONDS = 300.0  # how often the Node's status is written without a chang
 
 
 class Heartbeat:
-    """Writes the Node's status and Lease. `woken` is set when the machine wakes from a sleep."""
+    """Writes the status and the Lease of the Node. `woken` is set when the machine wakes from a sleep."""
 
     def __init__(self, context: Context, woken: asyncio.Event) -> None:
         self._context = context
@@ -36,7 +36,7 @@ class Heartbeat:
         self._uid = ""  # of the Node
 
     async def register(self) -> None:
-        """Create the Node or bring its labels up to date, then its status and Lease."""
+        """Create the Node or update its labels, then write its status and Lease."""
         while True:
             try:
                 await self.write(ready=True)
@@ -105,7 +105,7 @@ class Heartbeat:
                 await self._context.api.create(LEASES, lease, LEASE_NAMESPACE)
 
     async def renew(self) -> None:
-        """Renew the Lease; write the status when it is old, and at once when the API shows another than ours."""
+        """Renew the Lease. Write the status if it is old, and at once if the API shows another status."""
         written = self._context.clock.monotonic()
         while True:
             await self._time_to_renew()

@@ -71,7 +71,7 @@ class Launcher:
         return await asyncio.shield(known)
 
     def close(self) -> None:
-        """End the server. Shims live on; a later launch starts another server."""
+        """End the server. The shims continue to run; a later launch starts a new server."""
         channel, self._channel = self._channel, None
         if channel is not None:
             asyncio.get_running_loop().remove_reader(channel)
@@ -80,7 +80,7 @@ class Launcher:
         self._lost()
 
     async def _ask(self, folder: str) -> int | None:
-        """The launcher's exit code, or None without a server."""
+        """Ask the server to launch a shim. Return the launcher's exit code; None without a server."""
         known = self._waiting.get(folder)
         if known is not None:
             code: int | None = await asyncio.shield(known)
@@ -174,7 +174,7 @@ def _launch_alone(folder: Path) -> int:
 
 
 def _end(server: subprocess.Popen[bytes], seconds: float) -> None:
-    """Wait for a server that sees its channel closed; one that does not end, being stopped, is killed."""
+    """Wait for a server whose channel is closed; kill it if it does not end because it is suspended."""
     try:
         server.wait(seconds)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""Processes of pods that must not live on, found by the mark that the shim gives each container's environment."""
+"""Find processes of ended pods by a mark that the shim sets in each container's environment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def marked_processes(uids: frozenset[str]) -> dict[int, str]:
 
 
 def listens(port: int, uid: str) -> bool:
-    """Whether a process with the pod's mark listens at this port of 127.0.0.1."""
+    """Whether a process with the pod's mark listens on this port of 127.0.0.1."""
     local = f"0100007F:{port:04X}"  # /proc/net/tcp, addresses in host order
     inodes = set()
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
@@ -118,7 +118,9 @@ def _lives(folder: PodFolder, nodes: Path) -> bool:
 
 
 def _shims_under(nodes: Path) -> dict[Path, list[int]]:
-    """Processes that were started for pods below this folder, by the pod's folder: shims and their guards."""
+    """Return the processes that were started for pods below this folder (shims and guards), by the pod's
+    folder.
+    """
     pids_by_folder: dict[Path, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():

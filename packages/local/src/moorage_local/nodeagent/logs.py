@@ -1,6 +1,7 @@
-"""The logs a shim wrote, as `kubectl logs` wants them.
+"""Read the logs that a shim wrote, for `kubectl logs`.
 
-CRI lines `<RFC3339Nano> <stream> F|P <text>`; full files are renamed to `.1`, `.2`, … while they may be read.
+The lines are CRI lines `<RFC3339Nano> <stream> F|P <text>`. Full files are renamed to `.1`, `.2`, …, also while
+they are read.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CHUNK = 1 << 20  # bytes read at once
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One entry. `whole` is False for a part that the next entry of its stream continues."""
+    """One log entry. `whole` is False if the next entry of its stream continues the line."""
 
     at: bytes
     text: bytes
@@ -44,7 +45,7 @@ def parse_line(raw: bytes) -> Line | None:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of one attempt that exist, oldest first."""
+    """Return the existing files of one attempt, the oldest first."""
     rotated = []
     number = 1
     while (older := path.with_name(f"{path.name}.{number}")).exists():
@@ -54,7 +55,7 @@ def files_of(path: Path) -> list[Path]:
 
 
 def attempts(folder: Path) -> list[int]:
-    """Numbers of the attempts of a container that have a log, in order."""
+    """Return the numbers of a container's attempts that have a log, in order."""
     if not folder.is_dir():
         return []
     numbers = (name.partition(".")[0] for name in os.listdir(folder))
@@ -62,7 +63,7 @@ def attempts(folder: Path) -> list[int]:
 
 
 class Reader:
-    """Reads one attempt's log from its oldest file on, also while it is rotated."""
+    """Reads the log of one attempt from its oldest file on, also while the files are rotated."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -70,7 +71,7 @@ class Reader:
         self._rest = b""
 
     def lines(self) -> Iterator[Line]:
-        """All that is there now; call again for more."""
+        """Yield all entries that are available now; call it again for more."""
         while True:
             if self._file is None:
                 self._file = self._open_oldest()
@@ -105,7 +106,7 @@ class Reader:
         return None
 
     def _open_next(self) -> BinaryIO | None:
-        """The file after the one open, or None while that one is still written to."""
+        """Return the file after the open one; None while the open file is still being written."""
         assert self._file is not None
         inode = os.fstat(self._file.fileno()).st_ino
         files = files_of(self._path)
@@ -170,7 +171,7 @@ async def read_log(
 
 
 class _Writer:
-    """Joins parts to lines, adds times, and stops at the limit of bytes."""
+    """Joins parts into lines, adds timestamps, and stops at the byte limit."""
 
     def __init__(self, *, timestamps: bool, since: datetime | None, limit: int | None) -> None:
         self._timestamps, self._since, self._left = timestamps, since, limit

@@ -21,12 +21,12 @@ class RealGpu:
 
 
 def product_label(name: str) -> str:
-    """A product's name as GPU feature discovery writes it: spaces become dashes, at most 63 characters."""
+    """Return a product's name in the format of GPU feature discovery: dashes for spaces, at most 63 characters."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name.strip())[:63].strip("-_.")
 
 
 def find_real() -> tuple[RealGpu, ...]:
-    """The GPUs that NVML reports, in its order; none without a driver or a library."""
+    """Return the GPUs that NVML reports, in its order; none without a driver or library."""
     try:
         import pynvml
     except ImportError:
@@ -55,7 +55,7 @@ def find_real() -> tuple[RealGpu, ...]:
 
 
 def this_machine() -> NodeSpec:
-    """This machine as one node: its processors and memory, and the GPUs of the commonest product."""
+    """Return this machine as one node: its processors and memory, and the GPUs of its most common product."""
     gpus = find_real()
     counts: dict[str, int] = {}
     for gpu in gpus:

@@ -1,4 +1,4 @@
-"""The Node object and its Lease, as a kubelet would write them."""
+"""Build the Node object and its Lease, in the form that a kubelet writes."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def capacity(spec: NodeSpec, *, storage_bytes: int) -> dict[str, str]:
 
 
 def labels(spec: NodeSpec) -> dict[str, str]:
-    """Kubernetes' own labels, those of GPU feature discovery, then the ones given (which win)."""
+    """Return the labels of Kubernetes and GPU feature discovery, then the configured labels, which override
+    others.
+    """
     out = {
         "kubernetes.io/hostname": spec.name,
         "kubernetes.io/os": "linux",
@@ -87,7 +89,7 @@ def own_annotations(spec: NodeSpec) -> dict[str, str]:
 
 
 def node_object(spec: NodeSpec) -> Obj:
-    """The Node as it is first registered, without status."""
+    """Return the Node for its first registration, without status."""
     obj: Obj = {
         "apiVersion": "v1",
         "kind": "Node",

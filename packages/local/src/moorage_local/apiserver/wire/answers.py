@@ -171,7 +171,9 @@ def warning_headers(warnings: Iterable[str]) -> list[tuple[bytes, bytes]]:
 
 
 def _fitting(warnings: Iterable[str]) -> list[str]:
-    """Return as many warnings as the real API server sends: 4096 characters in total. Longer ones are cut to 256.
+    """Return as many warnings as the real API server sends: 4096 characters in total.
+
+    Longer ones are cut to 256.
 
     https://github.com/kubernetes/kubernetes/blob/master/staging/src/k8s.io/apiserver/pkg/endpoints/filters/warning.go
     """

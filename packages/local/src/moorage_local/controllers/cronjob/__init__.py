@@ -1,4 +1,4 @@
-"""Makes Jobs at the times that CronJobs name.
+"""Creates Jobs on the schedules of CronJobs.
 
 https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/
 """

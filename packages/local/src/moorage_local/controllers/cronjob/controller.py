@@ -41,7 +41,7 @@ class CronJobController:
                 self.loop.queue.add(Key(job["metadata"]["namespace"], ref["name"]))
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Bring one CronJob a step closer to its spec; the next moment of its schedule is when to look again."""
+        """Bring one CronJob a step closer to its spec; return the time until the next scheduled moment."""
         if not await self._writer.is_ready(key):
             return NOT_YET
         cron = self._crons.get(key.name, key.namespace)

@@ -65,7 +65,7 @@ class Plan:
 
 
 class ScheduleError(Exception):
-    """A schedule that cannot be run: with the event's reason."""
+    """The schedule cannot be used; the error has the reason of the event."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -74,7 +74,7 @@ class ScheduleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Moments of a cron line in a time zone."""
+    """A cron schedule in a time zone."""
 
     line: str
     zone: ZoneInfo
@@ -97,11 +97,11 @@ class Schedule:
         return cls(line, zone)
 
     def after(self, moment: datetime) -> datetime | None:
-        """The first moment after this one; None when there is none."""
+        """Return the first scheduled moment after this moment; None if there is none."""
         return self._first(moment, reverse=False)
 
     def until(self, moment: datetime) -> datetime | None:
-        """The last moment that is not after this one."""
+        """Return the last scheduled moment that is not after this moment."""
         return self._first(moment + timedelta(seconds=1), reverse=True)
 
     def _first(self, moment: datetime, *, reverse: bool) -> datetime | None:
@@ -112,7 +112,10 @@ class Schedule:
 
 
 def plan(seen: Observed) -> Plan:
-    """The next steps. Safe to stop after any of them: a Job's name follows from its moment."""
+    """Return the next steps.
+
+    It is safe to stop after any step: the name of a Job depends on its scheduled moment.
+    """
     cron, spec = seen.cron, seen.cron["spec"]
     status, events = _settled(seen)
     delete = tuple(_history(seen))
@@ -165,7 +168,7 @@ def plan(seen: Observed) -> Plan:
 
 
 def started(status: Mapping[str, Any], job: Mapping[str, Any], scheduled: datetime, gone: Sequence[str]) -> Obj:
-    """The status once `job` was made for this moment; `gone`: uids of those it replaced."""
+    """Return the status after `job` was created for a moment; `gone`: the uids of the Jobs that it replaced."""
     meta = job["metadata"]
     ref = {
         "apiVersion": "batch/v1",
@@ -235,7 +238,7 @@ def _settled(seen: Observed) -> tuple[Obj, list[Tell]]:
 
 
 def _history(seen: Observed) -> list[Obj]:
-    """Finished Jobs beyond the limits, the oldest first."""
+    """Return the finished Jobs beyond the history limits, the oldest first."""
     spec, out = seen.cron["spec"], []
     for kind, field in (("Complete", "successfulJobsHistoryLimit"), ("Failed", "failedJobsHistoryLimit")):
         limit = spec.get(field)
@@ -250,7 +253,7 @@ def _history(seen: Observed) -> list[Obj]:
 
 
 def _missed(schedule: Schedule, earliest: datetime, now: datetime) -> int:
-    """Moments from `earliest` to now, counted to just above `MANY_MISSED`."""
+    """Count the scheduled moments after `earliest` up to now; stops counting just above `MANY_MISSED`."""
     count, moment = 0, schedule.after(earliest)
     while moment is not None and moment <= now and count <= MANY_MISSED:
         count += 1

@@ -1,1 +1,1 @@
-"""Deployments: rollouts from one ReplicaSet to the next."""
+"""The controller of Deployments: rollouts from one ReplicaSet to the next."""

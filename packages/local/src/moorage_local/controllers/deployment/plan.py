@@ -1,11 +1,11 @@
-"""Decide how a Deployment rolls from one ReplicaSet to the next.
+"""Decide the steps of a Deployment's rollout from one ReplicaSet to the next.
 
 The rules are those of kube-controller-manager's Deployment controller:
 https://kubernetes.io/docs/concepts/workloads/controllers/deployment/
 
-During a rolling update at most `replicas + maxSurge` pods are asked for, and old pods go only as far as at least
-`replicas - maxUnavailable` available ones stay. Each step follows from the sizes observed, so it may be cut off
-and decided again.
+During a rolling update, at most `replicas + maxSurge` pods are requested. Old pods are removed only while at least
+`replicas - maxUnavailable` pods stay available. Each step is computed from the observed sizes, so an interrupted
+step is computed again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HISTORY_LIMIT = 10  # the API's default
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """One Deployment, its ReplicaSets, and how many live pods each of those has (by uid; for Recreate)."""
+    """One Deployment, its ReplicaSets, and for Recreate the number of live pods of each ReplicaSet, by uid."""
 
     deployment: Obj
     sets: Sequence[Obj]
@@ -90,7 +90,7 @@ class Plan:
 
 
 def plan(seen: Observed) -> Plan:
-    """The next steps of the rollout; none when it is complete and its status shows it."""
+    """Return the next steps of the rollout; none if it is complete and the status is correct."""
     return _Pass(seen).decide()
 
 
@@ -451,7 +451,7 @@ class _Pass:
     def _with(
         self, conditions: list[Obj], kind: str, status: str, reason: str, message: str, *, touch: bool = False
     ) -> list[Obj]:
-        """Set a condition; `touch`: its update time moves even when nothing else does."""
+        """Set a condition. `touch`: change its update time even if nothing else changes."""
         now = rfc3339(self.seen.now)
         known = next((entry for entry in conditions if entry.get("type") == kind), None)
         if (
@@ -475,7 +475,7 @@ class _Pass:
 
 
 def limits_of(deployment: Mapping[str, Any]) -> tuple[int, int]:
-    """(maxSurge, maxUnavailable) as numbers: surge rounded up, unavailable down, never both zero."""
+    """Return (maxSurge, maxUnavailable) as numbers: surge rounded up, unavailable down, never both zero."""
     spec = deployment["spec"]
     strategy = spec.get("strategy") or {}
     replicas = 1 if spec.get("replicas") is None else int(spec["replicas"])
@@ -490,7 +490,7 @@ def limits_of(deployment: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def size_of(replica_set: Mapping[str, Any]) -> int:
-    """How many pods a ReplicaSet is asked for."""
+    """Return the number of pods that a ReplicaSet requests."""
     replicas = replica_set["spec"].get("replicas")
     return 1 if replicas is None else int(replicas)
 
@@ -505,7 +505,7 @@ def revision_of(replica_set: Mapping[str, Any]) -> int:
 
 
 def bare_template(template: Mapping[str, Any]) -> Obj:
-    """The template without the label that names its hash, for comparison."""
+    """Return the template without its hash label, for comparison."""
     meta = {key: value for key, value in (template.get("metadata") or {}).items() if value}
     labels = {key: value for key, value in (meta.get("labels") or {}).items() if key != HASH_LABEL}
     meta.pop("labels", None)
@@ -515,7 +515,7 @@ def bare_template(template: Mapping[str, Any]) -> Obj:
 
 
 def find_new(deployment: Mapping[str, Any], sets: Sequence[Obj]) -> Obj | None:
-    """The (oldest) ReplicaSet with the Deployment's template."""
+    """Return the ReplicaSet with the Deployment's template; the oldest if there are several."""
     wanted = bare_template(deployment["spec"]["template"])
     return next(
         (replica_set for replica_set in sets if bare_template(replica_set["spec"]["template"]) == wanted), None
@@ -523,7 +523,7 @@ def find_new(deployment: Mapping[str, Any], sets: Sequence[Obj]) -> Obj | None:
 
 
 def make_set(deployment: Mapping[str, Any]) -> Obj:
-    """The ReplicaSet for the Deployment's template, named by the template's hash."""
+    """Return the ReplicaSet for the Deployment's template; its name has the hash of the template."""
     meta, spec = deployment["metadata"], deployment["spec"]
     template = bare_template(spec["template"])
     collisions = (deployment.get("status") or {}).get("collisionCount") or 0
@@ -554,5 +554,5 @@ def make_set(deployment: Mapping[str, Any]) -> Obj:
 
 
 def _rounded(numerator: int, denominator: int) -> int:
-    """The quotient, halves rounded up."""
+    """Return the quotient, with halves rounded up."""
     return (2 * numerator + denominator) // (2 * denominator)

@@ -1,4 +1,4 @@
-"""Reads Services and pods, writes their EndpointSlices and Endpoints."""
+"""Writes the EndpointSlices and Endpoints of Services, from the Services and their pods."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RETRY = timedelta(milliseconds=100)  # after another made the object or removed 
 
 
 class EndpointsController:
-    """Two loops over the same observation, as two controllers are on a real cluster."""
+    """Two loops that use the same observation; a real cluster has two controllers."""
 
     def __init__(self, api: Api, informers: InformerSet, events: EventRecorder, clock: Clock) -> None:
         self._api = api
@@ -162,7 +162,7 @@ def _selects(service: Obj, pod: Obj) -> bool:
 
 
 def _is_news(before: Obj, after: Obj) -> bool:
-    """Whether anything changed that endpoints show; times of probes and annotations do not count."""
+    """Whether a change affects endpoints; times of probes and annotations do not count."""
 
     def published(pod: Obj) -> tuple[object, ...]:
         status = pod.get("status") or {}

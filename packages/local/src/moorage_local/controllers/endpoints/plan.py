@@ -32,9 +32,9 @@ Ports = tuple[tuple[tuple[str, Any], ...], ...]  # hashable form of a slice's po
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A Service with a selector, the pods it selects, the nodes they are on, and the slices there are.
+    """A Service with a selector, the pods that it selects, their nodes, and the existing slices.
 
-    `nodes`: name → zone ("" without one). A pod on a node that is not there is left out.
+    `nodes`: name → zone ("" for no zone). A pod whose node does not exist is left out.
     """
 
     service: Obj
@@ -52,14 +52,14 @@ class SlicePlan:
 
 @dataclass(slots=True)
 class _Group:
-    """All endpoints with the same ports, by the uid of their pod."""
+    """All endpoints with the same ports, by the uids of their pods."""
 
     ports: list[Obj]
     endpoints: dict[str, Obj] = field(default_factory=dict)
 
 
 def is_managed(service: Mapping[str, Any]) -> bool:
-    """Whether the endpoints of this Service are made from pods: others' are their owners' business."""
+    """Whether pods are the endpoints of this Service. The owners of other Services write their own endpoints."""
     spec = service.get("spec") or {}
     return bool(spec.get("selector")) and spec.get("type") != "ExternalName"
 
@@ -125,7 +125,7 @@ def plan_slices(seen: Seen, *, most: int = ENDPOINTS_MAX) -> SlicePlan:
 
 
 def endpoints_object(seen: Seen) -> Obj:
-    """The Endpoints the Service should have."""
+    """Return the correct Endpoints of the Service."""
     service = seen.service
     publish = bool((service.get("spec") or {}).get("publishNotReadyAddresses"))
     # addresses by the ports that they serve, ready and not ready
@@ -232,14 +232,14 @@ def _hostname(service: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
 
 
 def _address(pod: Mapping[str, Any]) -> str:
-    """The pod's IPv4 address, or nothing."""
+    """Return the pod's IPv4 address; "" if it has none."""
     status = pod.get("status") or {}
     addresses = [ip.get("ip") or "" for ip in status.get("podIPs") or ()] or [status.get("podIP") or ""]
     return next((address for address in addresses if "." in address), "")
 
 
 def _ports(service: Mapping[str, Any], pod: Mapping[str, Any]) -> list[Obj]:
-    """The ports of a slice that this pod belongs to; a named port that the pod lacks is left out."""
+    """Return the ports of the slice for this pod; a named port that the pod lacks is left out."""
     out = []
     for service_port in (service.get("spec") or {}).get("ports") or ():
         number = find_port(pod, service_port)
@@ -268,7 +268,7 @@ def _endpoints_ports(service: Mapping[str, Any], pod: Mapping[str, Any]) -> list
 
 
 def find_port(pod: Mapping[str, Any], port: Mapping[str, Any]) -> int | None:
-    """The number of the container port that a Service's port leads to; None when the pod names no such port."""
+    """Return the container port number for a port of a Service; None if the pod has no port with its name."""
     target = port.get("targetPort")
     if target in (None, "", 0):
         target = port["port"]

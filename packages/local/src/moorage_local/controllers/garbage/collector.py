@@ -38,7 +38,7 @@ from moorage_local.informers import InformerSet
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """One object of any kind."""
+    """A reference to one object of any kind."""
 
     resource: Resource
     key: Key
@@ -48,7 +48,7 @@ class Ref:
 
 
 class GarbageCollector:
-    """Keeps the catalogue of collections, too: custom resources come and go with their definitions."""
+    """Deletes objects whose owners no longer exist. It also updates the catalogue after CRDs change."""
 
     def __init__(self, api: Api, informers: InformerSet, *, catalogue: Catalogue) -> None:
         self._api = api
@@ -122,7 +122,7 @@ class GarbageCollector:
         self._wake(ref, old, new)
 
     def _wake(self, ref: Ref, old: set[str], new: set[str]) -> None:
-        """Look at an object whose owners have changed, and at owners that may have waited for it."""
+        """Queue an object whose owners have changed, and owners that may wait for it."""
         if new and old != new:
             self.loop.queue.add(ref)
         for owner in old | new:
@@ -135,8 +135,10 @@ class GarbageCollector:
                 self.loop.queue.add(above)
 
     def _visit_dependents(self, owner: str) -> None:
-        """Look at all dependents: those that wait for a place first, or they would be started in the places that
-        the others leave, to be ended right afterwards."""
+        """Queue all dependents of an owner: pods without a node first.
+
+        Otherwise they would start on the capacity that the others free, and be stopped right afterwards.
+        """
         for ref in sorted(self._dependents.get(owner, ()), key=self._has_place):
             self.loop.queue.add(ref)
 
@@ -224,7 +226,7 @@ class GarbageCollector:
                 assert_never(action)
 
     async def _patch(self, resource: Resource, obj: Obj, change: Obj) -> None:
-        """Change metadata of exactly this version; Conflict makes the loop look again."""
+        """Change the metadata of exactly this version of the object; after a Conflict the loop tries again."""
         meta = obj["metadata"]
         patch = {"metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], **change}}
         with contextlib.suppress(NotFound, MethodNotAllowed):

@@ -33,7 +33,7 @@ EVENT_SWEEP = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """All pods, and the names of nodes that are there or were until a moment ago."""
+    """All pods, and the names of the nodes that exist or existed until a moment ago."""
 
     pods: Sequence[Obj]
     nodes: Collection[str]
@@ -42,15 +42,18 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Delete at once; `message` not empty: mark it as failed by disruption before."""
+    """Delete a pod at once. With a `message`, first mark it as failed by disruption."""
 
     pod: Obj
     message: str = ""
 
 
 def plan(seen: Observed) -> tuple[Remove, ...]:
-    """Pods to remove: those of nodes that are no more, those deleted before they had a node, and the oldest
-    finished ones beyond the limit."""
+    """Return the pods to remove.
+
+    These are pods of deleted nodes, pods deleted before they had a node, and the oldest finished pods beyond
+    the limit.
+    """
     removals: dict[str, Remove] = {}
     for pod in seen.pods:
         node = (pod.get("spec") or {}).get("nodeName")
@@ -68,7 +71,7 @@ def plan(seen: Observed) -> tuple[Remove, ...]:
 
 
 def _unmarked(pod: Mapping[str, Any]) -> bool:
-    """Already force-deleted: only finalizers hold it."""
+    """Whether the pod is already force-deleted, and only finalizers block its removal."""
     return bool(pod["metadata"].get("finalizers")) and pod["metadata"].get("deletionGracePeriodSeconds") == 0
 
 
@@ -129,7 +132,7 @@ class LeftoverSweeper:
                 log.warning("a sweep failed", extra={"error": str(error)})
 
     async def sweep_pods(self) -> None:
-        """One look at all pods."""
+        """Check all pods once."""
         pods = self._pods.all()
         nodes = await self._nodes_believed({(pod.get("spec") or {}).get("nodeName") or "" for pod in pods} - {""})
         for step in plan(Observed(pods=pods, nodes=nodes, finished_max=self._finished_max)):
@@ -164,7 +167,7 @@ class LeftoverSweeper:
         await self._api.delete(PODS, meta["name"], meta["namespace"], grace_period_seconds=0, uid=meta["uid"])
 
     async def sweep_events(self) -> None:
-        """One look at all events."""
+        """Check all events once."""
         now = self._clock.now()
         for event in (await self._api.list(EVENTS)).items:
             if expired(event, now):

@@ -93,7 +93,7 @@ class NamespaceController:
 
 
 class NamespaceFurnisher:
-    """The service account `default` and the CA's certificate in every namespace."""
+    """Creates the service account `default` and the CA certificate in every namespace."""
 
     def __init__(self, api: Api, informers: InformerSet, *, ca_pem: str | None) -> None:
         self._api = api

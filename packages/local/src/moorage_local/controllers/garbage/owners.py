@@ -29,7 +29,7 @@ class Owner(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """One object, the state of each of its owners by uid, and the objects that name it as owner."""
+    """One object, the states of its owners by uid, and its dependents."""
 
     obj: Obj
     owners: Mapping[str, Owner]
@@ -43,26 +43,26 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class DropOwners:
-    """Remove these references from the object itself."""
+    """Remove these owner references from the object."""
 
     uids: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Unblock:
-    """Set blockOwnerDeletion to false in the object's references: it waits in a circle."""
+    """Set blockOwnerDeletion to false in the object's owner references, because it waits in a cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanDependents:
-    """Remove the references to this object from its dependents."""
+    """Remove the owner references to this object from its dependents."""
 
     dependents: tuple[Obj, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """Look at these dependents next."""
+    """Check these dependents next."""
 
     dependents: tuple[Obj, ...]
 
@@ -76,7 +76,7 @@ Action = Delete | DropOwners | Unblock | OrphanDependents | Visit | RemoveFinali
 
 
 def plan(seen: Observed) -> tuple[Action, ...]:
-    """The next steps; none when the object may stay as it is."""
+    """Return the next steps; none if the object needs no change."""
     finalizers: Collection[str] = seen.obj["metadata"].get("finalizers") or ()
     if is_deleting(seen.obj):
         if ORPHAN in finalizers:
@@ -106,12 +106,12 @@ def plan(seen: Observed) -> tuple[Action, ...]:
 
 
 def owners_of(obj: Mapping[str, Any] | None) -> set[str]:
-    """The uids of its owners."""
+    """Return the uids of the object's owners."""
     return {ref["uid"] for ref in _references(obj)}
 
 
 def blocked_owners(obj: Mapping[str, Any] | None) -> set[str]:
-    """The uids of the owners that wait for this object when they are deleted in the foreground."""
+    """Return the uids of the owners whose foreground deletion waits for this object."""
     return {ref["uid"] for ref in _references(obj) if ref.get("blockOwnerDeletion")}
 
 
@@ -120,5 +120,5 @@ def _references(obj: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
 
 
 def waits_for_dependents(obj: Mapping[str, Any] | None) -> bool:
-    """Whether it is being deleted in the foreground."""
+    """Whether the object is being deleted in the foreground."""
     return obj is not None and is_deleting(obj) and FOREGROUND in (obj["metadata"].get("finalizers") or ())

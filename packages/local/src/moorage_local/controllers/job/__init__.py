@@ -1,1 +1,1 @@
-"""Jobs: batch/v1, as kube-controller-manager runs them."""
+"""The controller of Jobs (batch/v1), with the rules of kube-controller-manager."""

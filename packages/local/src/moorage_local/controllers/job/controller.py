@@ -40,7 +40,7 @@ AT_ONCE_PODS = 32  # of a Job whose every change is looked at at once
 
 
 def index_by_job(pod: Obj) -> Iterable[str]:
-    """Pods by the namespace and name of the Job that controls them, whether or not it still exists."""
+    """Index pods by the namespace and name of their controlling Job, even if it no longer exists."""
     ref = controller_ref(pod)
     if ref is None or ref.get("kind") != "Job":
         return ()
@@ -48,12 +48,15 @@ def index_by_job(pod: Obj) -> Iterable[str]:
 
 
 def pause(pods: int) -> float:
-    """Seconds to wait for more changes of a Job's pods: each pass reads them all."""
+    """Return the seconds to wait for more changes of a Job's pods, because each pass reads all pods."""
     return 0.0 if pods <= AT_ONCE_PODS else min(1.0, pods / BATCHED_PODS) * BATCH_SECONDS
 
 
 class JobController:
-    """Keys are Jobs; a key without a Job is one whose pods may have to be released."""
+    """The control loop of Jobs.
+
+    A key without a Job means that the pods of a deleted Job may need to be released.
+    """
 
     def __init__(self, api: Api, informers: InformerSet, events: EventRecorder, clock: Clock) -> None:
         self._jobs = informers.of(JOBS)
@@ -117,7 +120,7 @@ class JobController:
         return decided.look_again_in
 
     async def _act(self, key: Key, job: Obj, action: Action) -> Obj:
-        """Take one step; returns the Job as it is now."""
+        """Carry out one step; return the Job after it."""
         match action:
             case CreatePod(pod):
                 await self._writer.create_child(key, self._pods, job, pod)

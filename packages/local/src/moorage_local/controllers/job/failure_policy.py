@@ -12,14 +12,18 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`fail_job`: the message with which the whole Job fails, or None. `counts`: against backoffLimit."""
+    """The result of a pod failure policy for one failed pod.
+
+    `fail_job`: the message with which the whole Job fails, or None. `counts`: the failure counts towards
+    backoffLimit.
+    """
 
     counts: bool = True
     fail_job: str | None = None
 
 
 def judge(policy: Mapping[str, Any] | None, pod: Mapping[str, Any]) -> Verdict:
-    """The first rule that matches decides; without one the failure counts."""
+    """Apply the first rule that matches the failed pod; without such a rule the failure counts."""
     for number, rule in enumerate((policy or {}).get("rules") or ()):
         action = rule.get("action")
         cause = _cause(rule, pod)

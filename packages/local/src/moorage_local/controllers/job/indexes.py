@@ -1,4 +1,4 @@
-"""Completion indexes of an Indexed Job, as text: "1,3-5,7".
+"""Completion indexes of an Indexed Job in text form: "1,3-5,7".
 
 https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode
 """
@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable
 
 
 def parse_indexes(text: str, limit: int) -> frozenset[int]:
-    """Read "1,3-5,7"; indexes at or above `limit` are left out (a Job may have been made smaller)."""
+    """Read "1,3-5,7". Indexes from `limit` on are left out: the Job may be smaller than before."""
     return frozenset(index for span in _spans(text, limit) for index in span)
 
 
 def named(text: str, indexes: Iterable[int], limit: int) -> tuple[frozenset[int], bool]:
-    """Those of `indexes` that a text such as "0-7,9" names, and whether it names no other below `limit`.
+    """Return the indexes that a text such as "0-7,9" contains, and whether it contains no others below `limit`.
 
-    The work grows with the text and `indexes`, not with the numbers between the ends of a span.
+    The work depends on the length of the text and of `indexes`, not on the size of the ranges.
     """
     spans = _spans(text, limit)
     starts = [span.start for span in spans]
@@ -26,7 +26,7 @@ def named(text: str, indexes: Iterable[int], limit: int) -> tuple[frozenset[int]
 
 
 def _spans(text: str, limit: int) -> list[range]:
-    """The spans in a text, in order, none of which overlap."""
+    """Return the ranges in a text, sorted and without overlaps."""
     read = []
     for part in filter(None, (text or "").split(",")):
         first, _, last = part.partition("-")
@@ -41,7 +41,10 @@ def _spans(text: str, limit: int) -> list[range]:
 
 
 def format_indexes(indexes: Iterable[int]) -> str:
-    """Write runs as "first-last", a run of two as "3,4"; upstream's own form, so texts compare equal."""
+    """Format runs as "first-last", and a run of two as "3,4".
+
+    This is the format of the real controller, so the texts can be compared.
+    """
     out: list[str] = []
     run: list[int] = []
     for index in [*sorted(set(indexes)), None]:

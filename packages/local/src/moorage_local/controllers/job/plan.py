@@ -63,13 +63,13 @@ PODS_MAX = 500  # pods made or removed in one pass
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Failures since the last success, and when the latest was."""
+    """Number of failures since the last success, and time of the latest failure."""
 
     failures: int = 0
     last_failure: datetime | None = None
 
     def remaining(self, now: datetime) -> timedelta:
-        """How long to wait before the next pod; zero: none."""
+        """Return the time to wait before the next pod; zero for no wait."""
         if not self.failures or self.last_failure is None:
             return timedelta(0)
         wait = min(BACKOFF * (1 << min(self.failures - 1, 16)), BACKOFF_MAX)
@@ -112,7 +112,7 @@ class WriteStatus:
 
 @dataclass(frozen=True, slots=True)
 class ReleasePod:
-    """Remove the tracking finalizer: the pod is written down."""
+    """Remove the tracking finalizer of a pod that is recorded in the status."""
 
     pod: Obj
 
@@ -128,7 +128,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
-    """Its time after finishing is over."""
+    """Delete a finished Job whose TTL has expired."""
 
 
 Action = CreatePod | DeletePod | WriteStatus | ReleasePod | Tell | DeleteJob
@@ -160,14 +160,14 @@ def is_tracked(pod: Mapping[str, Any]) -> bool:
 
 
 def replaces_failed_only(job: Mapping[str, Any]) -> bool:
-    """podReplacementPolicy Failed, which a podFailurePolicy implies."""
+    """Whether podReplacementPolicy is Failed; a podFailurePolicy implies it."""
     spec = job["spec"]
     given = spec.get("podReplacementPolicy")
     return bool(given == "Failed" or (given is None and spec.get("podFailurePolicy")))
 
 
 def plan(seen: Observed) -> Plan:
-    """The steps that bring the Job closer to its spec; none when it is settled."""
+    """Return the steps that bring the Job closer to its spec; none if it is settled."""
     job = seen.job
     if (job["spec"].get("managedBy") or MANAGED_BY) != MANAGED_BY:
         return Plan()
@@ -296,7 +296,7 @@ class _Pass:
         self.uncounted_succeeded, self.uncounted_failed = left_succeeded, left_failed
 
     def _new(self, uncounted: Sequence[str], test: Any) -> list[Obj]:
-        """Tracked pods of a valid index that pass the test and are not written down yet."""
+        """Return tracked pods with a valid index that pass the test and are not recorded yet."""
         known = set(uncounted)
         return [
             pod
@@ -311,7 +311,10 @@ class _Pass:
         return index is not None and index < (self.completions or 0)
 
     def _failed(self, pod: Obj) -> bool:
-        """Phase Failed; and, unless only failed pods are replaced, being deleted counts as failed."""
+        """Whether the pod is Failed.
+
+        A pod that is being deleted also counts, unless only failed pods are replaced.
+        """
         if phase_of(pod) == "Failed":
             return True
         return not replaces_failed_only(self.job) and is_terminating(pod)
@@ -383,7 +386,7 @@ class _Pass:
         return None
 
     def _restarted_too_often(self, limit: int) -> bool:
-        """restartPolicy OnFailure: restarts within the pods count as failures."""
+        """Whether restarts within the pods exceed the limit; they count with restartPolicy OnFailure."""
         if ((self.spec["template"].get("spec") or {}).get("restartPolicy")) != "OnFailure":
             return False
         restarts = sum(
@@ -605,7 +608,7 @@ def _unsupported(spec: Mapping[str, Any]) -> str | None:
 
 
 def _tell_index(spec: Obj) -> None:
-    """Give every container JOB_COMPLETION_INDEX, unless it has one. Containers are copied before."""
+    """Set JOB_COMPLETION_INDEX in all containers that lack it. The containers must be copies."""
     variable = {
         "name": "JOB_COMPLETION_INDEX",
         "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{INDEX}']"}},

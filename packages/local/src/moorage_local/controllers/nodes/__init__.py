@@ -1,1 +1,1 @@
-"""Nodes: which are alive, which taints follow, which pods must leave."""
+"""The controller of nodes: which nodes are alive, which taints they get, which pods must leave."""

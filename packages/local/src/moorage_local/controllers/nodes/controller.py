@@ -35,7 +35,10 @@ LEASE_NAMESPACE = "kube-node-lease"
 
 
 class NodeController:
-    """`grace`: how long a node may be silent, while we are `awake`, before its Ready condition becomes Unknown."""
+    """The control loop of nodes. A node that is silent for `grace` gets the Ready condition Unknown.
+
+    Time when this machine is not `awake` does not count.
+    """
 
     def __init__(
         self,
@@ -113,9 +116,10 @@ class NodeController:
         return decided.look_again_in
 
     def _silent(self, node: Obj) -> timedelta:
-        """For how long of our awake time neither the lease nor the node's own heartbeat changed; zero at first.
+        """Return how long the lease and the node's own heartbeat have not changed; zero at first.
 
-        So a control plane that was away gives every node its full grace again.
+        Only the time when this machine was awake counts. So after a restart of the control plane, all nodes
+        have their full grace period again.
         """
         now = self._awake.seconds()
         name = node["metadata"]["name"]
@@ -140,7 +144,7 @@ class NodeController:
                 await self._set_conditions(key, pod, conditions)
 
     async def reconcile_pod(self, key: Key) -> timedelta | None:
-        """Delete a pod whose time on a tainted node is over."""
+        """Delete a pod whose toleration of its node's taints has expired."""
         pod = self._pods.get(key.name, key.namespace)
         node = self._nodes.get((pod.get("spec") or {}).get("nodeName") or "") if pod is not None else None
         if pod is None or node is None:

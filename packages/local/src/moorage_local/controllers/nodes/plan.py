@@ -1,4 +1,4 @@
-"""Decide which nodes are lost, which taints follow from their state, and when pods must leave.
+"""Decide which nodes are lost, which taints they get, and when pods must leave.
 
 https://kubernetes.io/docs/concepts/architecture/nodes/#condition and
 https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#taint-based-evictions
@@ -76,7 +76,7 @@ class Plan:
 
 
 def plan(seen: Observed) -> Plan:
-    """The steps for one node; none when it is as it should be."""
+    """Return the steps for one node; none if it needs no change."""
     node = seen.node
     old = list((node.get("status") or {}).get("conditions") or ())
     lost = seen.silent >= seen.grace
@@ -165,11 +165,13 @@ def leaves_at(
     now: datetime,
     slept_since: Callable[[datetime], timedelta] = lambda _: timedelta(0),
 ) -> datetime | None:
-    """When the pod must leave a node with these taints: now (or earlier) at once, None never.
+    """Return when the pod must leave a node with these taints.
 
-    Of several tolerated taints the one whose time runs out first decides. A taint without `timeAdded` counts
-    from now. `slept_since(moment)`: how much of the time since then this machine slept; a toleration does not run
-    out meanwhile, as the node could not come back either.
+    A time up to now means at once, None means never.
+
+    If several taints are tolerated, the toleration that expires first decides. A taint without `timeAdded`
+    counts from now. `slept_since(moment)` is the time that this machine slept since then. It does not count,
+    because the node could not recover during that time.
     """
     if is_finished(pod) or is_deleting(pod):
         return None
@@ -188,7 +190,10 @@ def leaves_at(
 
 
 def _tolerated_for(tolerations: Iterable[Toleration], taint: Taint) -> int | None:
-    """Seconds the taint is tolerated: 0 not at all, None for ever; the shortest of all that match."""
+    """Return the seconds for which the taint is tolerated: 0 for not at all, None for ever.
+
+    If several tolerations match, the shortest decides.
+    """
     matching = [toleration.seconds for toleration in tolerations if toleration.tolerates(taint)]
     if not matching:
         return 0
@@ -197,7 +202,7 @@ def _tolerated_for(tolerations: Iterable[Toleration], taint: Taint) -> int | Non
 
 
 def not_ready_conditions(pod: Mapping[str, Any], now: datetime) -> list[Obj] | None:
-    """The conditions of a pod whose node was lost: not ready; None when they say so already."""
+    """Return the conditions of a pod on a lost node: not ready. None if the pod already has them."""
     if is_finished(pod) or not is_ready(pod):
         return None
     moment = rfc3339(now)
@@ -210,7 +215,10 @@ def not_ready_conditions(pod: Mapping[str, Any], now: datetime) -> list[Obj] | N
 
 
 def disrupted_conditions(pod: Mapping[str, Any], reason: str, message: str, now: datetime) -> list[Obj]:
-    """The pod's conditions with DisruptionTarget set: it is removed by the cluster, not by its own fault."""
+    """Return the pod's conditions with DisruptionTarget set.
+
+    The cluster removes the pod, which did not fail itself.
+    """
     others = [
         entry for entry in (pod.get("status") or {}).get("conditions") or () if entry["type"] != "DisruptionTarget"
     ]

@@ -27,9 +27,9 @@ UNDER_WAY = timedelta(milliseconds=50)
 
 
 class QuotaController:
-    """Keys are ResourceQuotas. Follows other collections only once there is a quota that counts them.
+    """The control loop of ResourceQuotas. It watches other collections only if a quota counts their objects.
 
-    `in_flight`: how many writes to a namespace were charged to its quotas and are not done yet.
+    `in_flight` returns the number of unfinished writes that are charged to the quotas of a namespace.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class QuotaController:
 
 
 def _gives_back(before: Obj, after: Obj) -> bool:
-    """Whether the change makes the object take less: it ended, is being deleted, or became another."""
+    """Whether a change may reduce the usage of the object: it finished, is being deleted, or its spec changed."""
     if is_finished(before) != is_finished(after) or is_deleting(before) != is_deleting(after):
         return True
     return after["kind"] != "Pod" and before.get("spec") != after.get("spec")

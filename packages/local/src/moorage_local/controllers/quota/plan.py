@@ -20,7 +20,7 @@ SECOND = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """One quota and the objects of its namespace, by collection, of all collections that it counts."""
+    """One quota, and the objects of its namespace in all collections that it counts."""
 
     quota: Obj
     objects: Mapping[Resource, Sequence[Obj]]
@@ -29,7 +29,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`status`: None when it is right already."""
+    """The result of a pass. `status` is None if the stored status is correct."""
 
     status: Obj | None = None
     look_again_in: timedelta | None = None

@@ -1,1 +1,1 @@
-"""ReplicaSets: so many pods of one template."""
+"""The controller of ReplicaSets: a number of pods from one template."""

@@ -28,7 +28,7 @@ from moorage_local.informers import InformerSet
 
 
 def index_orphans(obj: Obj) -> tuple[str, ...]:
-    """Objects without a controller, by namespace."""
+    """Index objects without a controller by their namespace."""
     return () if controller_ref(obj) is not None else (obj["metadata"].get("namespace") or "",)
 
 
@@ -62,7 +62,7 @@ class ReplicaSetController:
                 self._offer(pod, namespace)
 
     def _offer(self, pod: Obj, namespace: str) -> None:
-        """An orphan that a ReplicaSet may adopt."""
+        """Queue the ReplicaSets that may adopt an orphan."""
         for replica_set in self._sets.all():
             selector = replica_set["spec"].get("selector")
             if replica_set["metadata"].get("namespace") != namespace or not selector:

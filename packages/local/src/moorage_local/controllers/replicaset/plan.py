@@ -29,7 +29,7 @@ PODS_MAX = 500  # pods made or removed in one pass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """One ReplicaSet and the pods it controls, at one moment."""
+    """One ReplicaSet and the pods that it controls, at one moment."""
 
     set: Obj
     pods: Sequence[Obj]
@@ -61,7 +61,7 @@ class Plan:
 
 
 def plan(seen: Observed) -> Plan:
-    """The steps that bring the number of pods to `spec.replicas`; none when it is settled."""
+    """Return the steps that bring the number of pods to `spec.replicas`; none if it is settled."""
     meta, spec = seen.set["metadata"], seen.set["spec"]
     wanted = 1 if spec.get("replicas") is None else int(spec["replicas"])
     active = [pod for pod in seen.pods if is_active(pod)]
@@ -105,7 +105,10 @@ def plan(seen: Observed) -> Plan:
 
 
 def with_failure(owner: Obj, message: str, now: datetime) -> Obj | None:
-    """The status that says why a pod could not be made, as the real controller does; None: it says so already."""
+    """Return the status with the reason why a pod could not be created, like the real controller.
+
+    None if the status already has it.
+    """
     status: Obj = owner.get("status") or {}
     conditions = status.get("conditions") or []
     known = next((condition for condition in conditions if condition.get("type") == FAILURE), None)

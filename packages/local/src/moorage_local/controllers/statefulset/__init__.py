@@ -1,1 +1,1 @@
-"""StatefulSets: pods with names and claims that stay."""
+"""The controller of StatefulSets: pods with stable names and claims."""

@@ -23,7 +23,7 @@ from moorage_local.informers import InformerSet
 
 
 def owned_by(kind: str, enqueue: Callable[[Key], None]) -> Callable[[Obj | None, Obj | None], None]:
-    """A handler that asks for the controllers of that kind of the objects that change."""
+    """Return a handler that queues the controllers of this kind of each changed object."""
 
     def changed(before: Obj | None, after: Obj | None) -> None:
         for obj in (before, after):
@@ -56,7 +56,7 @@ class StatefulSetController:
             self.loop.queue.add(key_of(obj))
 
     def _orphan_changed(self, _before: Obj | None, after: Obj | None) -> None:
-        """A pod that a StatefulSet may adopt: one of its names."""
+        """Queue the StatefulSet that may adopt a pod, by the name of the pod."""
         if after is None or controller_ref(after) is not None or not len(self._sets):
             return
         meta = after["metadata"]

@@ -42,7 +42,7 @@ NOW = timedelta(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """One StatefulSet, the pods and revisions it controls, and the claims of its namespace by name."""
+    """One StatefulSet, its pods and revisions, and the claims of its namespace by name."""
 
     set: Obj
     pods: Sequence[Obj]
@@ -89,13 +89,13 @@ class Plan:
 
 
 def ordinal_of(owner_name: str, pod: Mapping[str, Any]) -> int | None:
-    """The number in the pod's name, or None when the name is not one of this set's."""
+    """Return the ordinal in the pod's name; None if the name does not belong to this set."""
     match = _ORDINAL.fullmatch(pod["metadata"]["name"])
     return int(match[2]) if match and match[1] == owner_name else None
 
 
 def plan(seen: Observed) -> Plan:
-    """The steps of one pass; none when the set is settled."""
+    """Return the steps of one pass; none if the set is settled."""
     return _Pass(seen).run()
 
 
@@ -156,7 +156,7 @@ class _Pass:
     # -- the pods there should be
 
     def _keep_replicas(self) -> bool:
-        """Whether the pass may go on to the pods that should not be."""
+        """Create or replace the required pods. Return whether the pass may continue with the surplus pods."""
         made = 0
         # all that there are, and as many that are missing as one pass makes
         first = range(self.start, self.start + min(self.size, PODS_MAX + len(self.replicas)))
@@ -186,7 +186,7 @@ class _Pass:
         return True
 
     def _make(self, at: int) -> bool:
-        """Make a pod and the claims it lacks; not while a claim of the pod before it is still going."""
+        """Create a pod and its missing claims; wait if a claim of the previous pod is still being deleted."""
         for name in self._claim_names(at).values():
             claim = self.seen.claims.get(name)
             refs = (claim["metadata"].get("ownerReferences") or ()) if claim is not None else ()
@@ -216,7 +216,7 @@ class _Pass:
         return pod
 
     def _stays_current(self, at: int) -> bool:
-        """Whether a pod made now is made of the old revision."""
+        """Whether a new pod is created from the old revision."""
         strategy = self.spec.get("updateStrategy") or {}
         if strategy.get("type", "RollingUpdate") != "RollingUpdate":
             return False
@@ -230,7 +230,7 @@ class _Pass:
     # -- claims
 
     def _claim_names(self, at: int) -> dict[str, str]:
-        """Names of claims by the names of their volumes."""
+        """Return the names of the claims, by the names of their volumes."""
         return {
             template["metadata"]["name"]: f"{template['metadata']['name']}-{self.name}-{at}"
             for template in self.spec.get("volumeClaimTemplates") or ()
@@ -259,7 +259,7 @@ class _Pass:
         return policy.get(when) or "Retain"
 
     def _own_claims(self, at: int, pod: Obj, *, scaled_down: bool) -> None:
-        """Claims go with the set, with the pod, or with neither, as the retention policy says."""
+        """Set the owner of the claims: the set, the pod or none, by the retention policy."""
         owner: Obj | None = None
         if scaled_down and self._retention("whenScaled") == "Delete":
             owner = owner_reference({"apiVersion": "v1", "kind": "Pod", **pod})
@@ -278,7 +278,7 @@ class _Pass:
     # -- the pods there should not be
 
     def _remove_condemned(self) -> bool:
-        """Highest ordinals first, one at a time when in order."""
+        """Delete the surplus pods, the highest ordinals first, and one at a time if the order matters."""
         unhealthy = [pod for pod in (*self.replicas.values(), *self.condemned) if not self._healthy(pod)]
         missing = self.size - len(self.replicas)
         first = unhealthy[0] if unhealthy and not missing else None

@@ -43,7 +43,7 @@ TRASH = ".deleted-"  # how the name of a folder begins that is being removed
 
 
 def index_by_claim(pod: Obj) -> Iterable[str]:
-    """Pods by the claims they name, as "namespace/claim"; those of generic ephemeral volumes too."""
+    """Index pods by their claims, as "namespace/claim", including those of generic ephemeral volumes."""
     namespace, name = pod["metadata"].get("namespace"), pod["metadata"]["name"]
     claims = []
     for volume in (pod.get("spec") or {}).get("volumes") or ():
@@ -55,13 +55,13 @@ def index_by_claim(pod: Obj) -> Iterable[str]:
 
 
 class Folders:
-    """The folders below one root, one per volume."""
+    """The folders of volumes below one root."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def make(self, name: str) -> None:
-        """Raises StorageError when the disk refuses."""
+        """Create a folder. Raises StorageError if the disk refuses."""
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             (self.root / name).mkdir(exist_ok=True)
@@ -88,7 +88,7 @@ class Folders:
             remove_tree(trash)
 
     def sweep(self) -> None:
-        """Finish removals that were cut short."""
+        """Finish removals that were interrupted."""
         with contextlib.suppress(FileNotFoundError):
             for path in self.root.iterdir():
                 if path.name.startswith(TRASH):
@@ -97,7 +97,7 @@ class Folders:
 
 
 class VolumeController:
-    """Two loops, over claims and over volumes, that wake each other."""
+    """Two loops, for claims and for volumes, which queue keys for each other."""
 
     def __init__(
         self, api: Api, informers: InformerSet, events: EventRecorder, clock: Clock, *, volumes_folder: Path
@@ -119,7 +119,7 @@ class VolumeController:
         self._pods.on_change(self._pod_changed)
 
     async def sweep(self) -> None:
-        """Once at the start: folders whose removal was cut short."""
+        """At the start, finish removals of folders that were interrupted."""
         await asyncio.to_thread(self._folders.sweep)
 
     def _claim_changed(self, before: Obj | None, after: Obj | None) -> None:
@@ -279,7 +279,7 @@ class VolumeController:
         return volume
 
     async def _reclaim(self, key: Key, volume: Obj) -> None:
-        """Remove folder and volume, unless the API still knows the claim: the cache may be behind."""
+        """Remove the folder and the volume, unless the claim still exists in the API: the cache may be behind."""
         ref = volume["spec"]["claimRef"]
         try:
             claim = await self._api.get(PVCS, ref["name"], ref["namespace"])
@@ -300,7 +300,7 @@ class VolumeController:
 
 
 def _with_finalizer(obj: Obj, finalizer: str) -> Obj:
-    """The merge patch that adds a finalizer; refused when the object changed meanwhile."""
+    """Return the merge patch that adds a finalizer; it fails if the object has changed."""
     meta = obj["metadata"]
     return {
         "metadata": {

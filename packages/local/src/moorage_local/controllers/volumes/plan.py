@@ -37,7 +37,7 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimObserved:
-    """One claim, with every volume and class, and the pods of its namespace that name it."""
+    """One claim, all volumes and classes, and the pods of its namespace that use it."""
 
     claim: Obj
     volumes: Sequence[Obj]
@@ -48,7 +48,7 @@ class ClaimObserved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeObserved:
-    """One volume and the claim its `claimRef` names; None when there is no such claim."""
+    """One volume and the claim of its `claimRef`; None if that claim does not exist."""
 
     volume: Obj
     claim: Obj | None
@@ -56,7 +56,7 @@ class VolumeObserved:
 
 @dataclass(frozen=True, slots=True)
 class SetFinalizer:
-    """Add (`present`) or remove a protection."""
+    """Add (`present`) or remove a protection finalizer."""
 
     finalizer: str
     present: bool
@@ -86,7 +86,7 @@ class SetVolumePhase:
 
 @dataclass(frozen=True, slots=True)
 class Provision:
-    """Make the folder, then the volume."""
+    """Create the folder, then the volume."""
 
     volume: Obj
 
@@ -110,7 +110,7 @@ VolumeAction = SetFinalizer | PatchVolume | SetVolumePhase | Reclaim | Tell
 
 
 def plan_claim(seen: ClaimObserved) -> tuple[ClaimAction, ...]:
-    """The next steps for a claim; none when it is settled or must wait."""
+    """Return the next steps for a claim; none if it is settled or must wait."""
     claim = seen.claim
     protected = CLAIM_FINALIZER in (claim["metadata"].get("finalizers") or ())
     if is_deleting(claim):
@@ -204,7 +204,7 @@ def _plan_named(seen: ClaimObserved) -> tuple[ClaimAction, ...]:
 
 
 def _settle(seen: ClaimObserved, volume: Obj) -> tuple[ClaimAction, ...]:
-    """A bound claim: keep its status true, and let it grow."""
+    """Return the steps for a bound claim: correct its status, and let it grow."""
     claim = seen.claim
     asked, has = request_of(claim), capacity_of(volume)
     grown = claim["spec"].get("resources", {}).get("requests", {}).get("storage")
@@ -291,7 +291,7 @@ def _has_consumer(claim: Obj, pods: Iterable[Obj]) -> bool:
 
 
 def plan_volume(seen: VolumeObserved) -> tuple[VolumeAction, ...]:
-    """The next steps for a volume; none when it is settled."""
+    """Return the next steps for a volume; none if it is settled."""
     volume, claim = seen.volume, seen.claim
     meta, spec = volume["metadata"], volume.get("spec") or {}
     phase = (volume.get("status") or {}).get("phase") or "Pending"
@@ -326,7 +326,7 @@ def _phase(now: str, wanted: str) -> tuple[VolumeAction, ...]:
 
 
 def default_class(classes: Iterable[Obj]) -> str | None:
-    """The class marked as default; of several the newest, then the first by name."""
+    """Return the default class. Of several defaults the newest counts, then the first by name."""
     marked = [
         storage_class
         for storage_class in classes
@@ -344,23 +344,23 @@ def default_class(classes: Iterable[Obj]) -> str | None:
 
 
 def class_of(obj: Mapping[str, Any]) -> str:
-    """Class of a claim or volume; empty: none."""
+    """Return the class of a claim or volume; "" if it has none."""
     old = annotations_of(obj).get("volume.beta.kubernetes.io/storage-class")
     return str(old if old is not None else (obj.get("spec") or {}).get("storageClassName") or "")
 
 
 def request_of(claim: Mapping[str, Any]) -> int:
-    """Bytes the claim asks for."""
+    """Return the bytes that the claim requests."""
     return parse_count(((claim["spec"].get("resources") or {}).get("requests") or {}).get("storage") or 0)
 
 
 def capacity_of(volume: Mapping[str, Any]) -> int:
-    """Bytes the volume has."""
+    """Return the capacity of the volume in bytes."""
     return parse_count((volume["spec"].get("capacity") or {}).get("storage") or 0)
 
 
 def refers_to(volume: Mapping[str, Any], claim: Mapping[str, Any]) -> bool:
-    """Whether the volume's `claimRef` names this claim; without a uid in it, the name is enough."""
+    """Whether the volume's `claimRef` refers to this claim; if it has no uid, the name is enough."""
     ref = (volume.get("spec") or {}).get("claimRef")
     if not ref:
         return False
@@ -383,7 +383,7 @@ def reference_to(claim: Mapping[str, Any]) -> Obj:
 
 
 def mismatch(claim: Mapping[str, Any], volume: Mapping[str, Any]) -> str | None:
-    """Why the volume cannot serve the claim; None when it can."""
+    """Return why the volume does not fit the claim; None if it does."""
     spec = volume["spec"]
     if capacity_of(volume) < request_of(claim):
         return "requested PV is too small"
@@ -397,7 +397,7 @@ def mismatch(claim: Mapping[str, Any], volume: Mapping[str, Any]) -> str | None:
 
 
 def best_volume(claim: Mapping[str, Any], volumes: Iterable[Obj]) -> Obj | None:
-    """The volume reserved for the claim, else the smallest free one that serves it."""
+    """Return the volume that is reserved for the claim, else the smallest free volume that fits."""
     selector = claim["spec"].get("selector")
     wanted = label_selector_of(selector) if selector else None
     fitting = []
@@ -425,12 +425,12 @@ def cannot_provision(claim: Mapping[str, Any]) -> str | None:
 
 
 def volume_name(claim: Mapping[str, Any]) -> str:
-    """Computed from the claim, so that provisioning twice meets the first."""
+    """Return a name computed from the claim, so that a second provisioning finds the first volume."""
     return f"pvc-{claim['metadata']['uid']}"
 
 
 def make_volume(claim: Mapping[str, Any], storage_class: Mapping[str, Any], folder: str) -> Obj:
-    """The volume for a claim: a folder named as the volume."""
+    """Return the volume for a claim; its folder has the name of the volume."""
     name = volume_name(claim)
     options = list(storage_class.get("mountOptions") or ())
     return {
