@@ -1,4 +1,4 @@
-"""Readings of pods that the API server, the controllers, the scheduler and the node agent share. All pure."""
+"""Pure helpers that read pods, for the API server, the controllers, the scheduler and the node agent."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from moorage_kube.resources import Obj
 
 
 def containers_of(spec: Mapping[str, Any]) -> Iterator[Obj]:
-    """Init containers, then containers."""
+    """Yield the init containers, then the containers."""
     yield from spec.get("initContainers") or ()
     yield from spec.get("containers") or ()
 
 
 def container_statuses_of(status: Mapping[str, Any] | None) -> Iterator[Obj]:
-    """The entries of a pod's status: those of init containers, then those of containers."""
+    """Yield the container statuses of a pod: init containers first, then containers."""
     if status is not None:
         yield from status.get("initContainerStatuses") or ()
         yield from status.get("containerStatuses") or ()
@@ -32,12 +32,12 @@ def is_sidecar(container: Mapping[str, Any]) -> bool:
 
 
 def sidecar_names(spec: Mapping[str, Any]) -> frozenset[str]:
-    """Names of the sidecars among the init containers."""
+    """Return the names of the sidecars among the init containers."""
     return frozenset(container["name"] for container in spec.get("initContainers") or () if is_sidecar(container))
 
 
 def qos_class(spec: Mapping[str, Any]) -> str:
-    """Guaranteed, Burstable or BestEffort.
+    """Return the QoS class: Guaranteed, Burstable or BestEffort.
 
     https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/
     """

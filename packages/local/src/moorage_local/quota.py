@@ -28,7 +28,7 @@ MUST_BE_SAID = frozenset({"cpu", "memory", "requests.cpu", "requests.memory", "l
 
 
 class Quantity(NamedTuple):
-    """A number and the family of suffixes it is written with."""
+    """A number and the family of its suffixes, binary or decimal."""
 
     value: Fraction
     binary: bool = False
@@ -47,7 +47,7 @@ class Quantity(NamedTuple):
         return f"{count}{DECIMAL[exponent]}"
 
     def plus(self, other: Quantity) -> Quantity:
-        """The sum, written as the first of the two that is not zero."""
+        """Return the sum, with the suffixes of `self`, or of `other` if `self` is zero."""
         return Quantity(self.value + other.value, self.binary if self.value else other.binary)
 
 
@@ -74,7 +74,7 @@ def added(first: Mapping[str, Quantity], second: Mapping[str, Quantity]) -> Amou
 
 
 def shown(amounts: Mapping[str, Any]) -> str:
-    """As refusals list them: "a=1,b=2"."""
+    """Format amounts like the refusals of quotas: "a=1,b=2"."""
     return ",".join(f"{name}={amounts[name]}" for name in sorted(amounts))
 
 
@@ -123,12 +123,12 @@ def _amounts_of(holder: Mapping[str, Any], side: str) -> Amounts:
 
 
 def is_extended(name: str) -> bool:
-    """A device and the like: named by a domain that is not Kubernetes' own."""
+    """Whether the resource is an extended one, such as a device: its domain is not Kubernetes' own."""
     return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
 def compute_usage(requests: Mapping[str, Quantity], limits: Mapping[str, Quantity]) -> Amounts:
-    """One pod that wants so much, by the names that quotas use."""
+    """Return the usage of one pod with these requests and limits, by the names of quotas."""
     out: Amounts = {"pods": ONE}
     for name in POD_AMOUNTS:
         if name in requests:
@@ -144,7 +144,7 @@ def compute_usage(requests: Mapping[str, Quantity], limits: Mapping[str, Quantit
 
 
 def is_charged(pod: Mapping[str, Any], now: datetime) -> bool:
-    """Whether a pod counts for more than an object: it has not ended, nor is its time to end over."""
+    """Whether the resources of a pod count: it has not ended, and its grace period has not expired."""
     if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return False
     meta = pod["metadata"]
@@ -171,7 +171,7 @@ def unsaid(pod: Mapping[str, Any], wanted: Iterable[str]) -> str:
 
 
 def tracked(resource: Resource, hard: Iterable[str]) -> list[str]:
-    """Of the names that a quota limits those that objects of this collection take."""
+    """Return the names in `hard` for which objects of this collection count."""
     where = (resource.group, resource.plural)
     counted = {f"count/{resource}"}
     if not resource.group and resource.plural in ALIASED:
@@ -198,7 +198,7 @@ def tracked(resource: Resource, hard: Iterable[str]) -> list[str]:
 
 
 def scopes_match(quota: Mapping[str, Any], resource: Resource, obj: Mapping[str, Any]) -> bool:
-    """Whether all scopes of the quota hold for the object. Scopes are about pods: of other kinds none holds."""
+    """Whether all scopes of the quota match the object. Scopes only match pods."""
     spec = quota.get("spec") or {}
     wanted = [{"scopeName": scope, "operator": "Exists"} for scope in spec.get("scopes") or ()]
     wanted += (spec.get("scopeSelector") or {}).get("matchExpressions") or ()

@@ -62,7 +62,10 @@ def _empty(top: int) -> None:
 
 
 def _empty_into(folder: int, top: int, prefix: str, moved: int) -> int:
-    """Remove a folder's files and move its folders to the top; returns how many were moved so far."""
+    """Remove the files of a folder and move its subfolders to the top.
+
+    Return the number of moved folders so far.
+    """
     with os.scandir(folder) as entries:
         entries_here = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for name, is_folder in entries_here:
@@ -76,7 +79,7 @@ def _empty_into(folder: int, top: int, prefix: str, moved: int) -> int:
 
 
 def _open(name: str, parent: int | None = None) -> int:
-    """Open a folder to list it, and give its owner all rights in it first. Raises OSError."""
+    """Open a folder to list it, after giving its owner all rights in it. Raises OSError."""
     handle = os.open(name, _FOLDER, dir_fd=parent)
     try:
         path = f"/proc/self/fd/{handle}"

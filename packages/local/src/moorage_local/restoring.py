@@ -43,7 +43,7 @@ class Restored:
 
 
 def pods_on_disk(nodes: Path) -> list[Obj]:
-    """The pods that the node agents' folders hold, as they were when they were admitted."""
+    """Return the pods in the folders of the node agents, as they were admitted."""
     pods = []
     for folder in sorted(nodes.glob("*/*")):
         admission = PodFolder(folder).admission() if folder.is_dir() else None
@@ -69,7 +69,7 @@ class _Pod(TypedDict):
 
 
 def _is_pod_of(pod: Obj, admission: Admission) -> bool:
-    """Whether an object has the shape of a pod, and is of the pod that was admitted."""
+    """Whether an object has the form of a pod and is the pod that was admitted."""
     try:
         meta = msgspec.convert(pod, _Pod)["metadata"]
     except msgspec.ValidationError:
@@ -82,9 +82,12 @@ def _is_pod_of(pod: Obj, admission: Admission) -> bool:
 
 
 def restore(records: Iterable[Record], *, revision: int, past: int, pods: Iterable[Obj], copied: str) -> Restored:
-    """Add the pods that the copy does not know. `past`: the highest revision that was ever acknowledged, if known.
+    """Add the pods that the copy lacks.
 
-    A pod that took the name of one in the copy replaces it: the older one has ended. `copied` is the copy's name.
+    `past`: the highest revision that was ever acknowledged, if it is known.
+
+    A newer pod with the same name replaces the pod in the copy, because the older one has ended. `copied`:
+    the name of the copy.
     """
     kept = {record.key: record for record in records}
     known = {uid for record in kept.values() if (uid := _uid(record))}

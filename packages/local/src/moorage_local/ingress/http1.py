@@ -56,7 +56,7 @@ class BadHead(Exception):
 class Request:
     """The head of a request. `length` is None if the body is chunked.
 
-    `host` has no port and is in lower case; `target` is in origin form.
+    `host` is in lower case, without a port; `target` is in origin form.
     """
 
     method: bytes

@@ -60,8 +60,8 @@ def capacity(spec: NodeSpec, *, storage_bytes: int) -> dict[str, str]:
 
 
 def labels(spec: NodeSpec) -> dict[str, str]:
-    """Return the labels of Kubernetes and GPU feature discovery, then the configured labels, which override
-    others.
+    """Return the labels of Kubernetes and GPU feature discovery, and the configured labels, which override
+    them.
     """
     out = {
         "kubernetes.io/hostname": spec.name,
@@ -106,7 +106,7 @@ def node_object(spec: NodeSpec) -> Obj:
 def node_status(
     spec: NodeSpec, before: Mapping[str, Any], *, now: str, storage_bytes: int, ready: bool = True, why: str = ""
 ) -> Obj:
-    """The node's status; `before` is the one it replaces, for the times of its conditions."""
+    """Return the status of the node. The times of its conditions come from the previous status, `before`."""
     old = {condition["type"]: condition for condition in before.get("conditions") or ()}
     conditions = []
     for kind, status, reason, message in (
@@ -141,10 +141,10 @@ def node_status(
 
 
 def is_doubted(node: Mapping[str, Any] | None) -> bool:
-    """Whether the API shows other conditions than a node that lives posts, or no node at all.
+    """Whether the API has no such node, or other conditions than those of a live node.
 
-    A kubelet compares at every look, too: a node that was given up is back as soon as its agent is, not after the
-    five minutes between two unchanged reports.
+    A kubelet also compares them at each check. So a node that was declared lost recovers as soon as its agent runs
+    again, not after the five minutes between two unchanged reports.
     """
     status_of = {
         condition["type"]: condition.get("status")
@@ -154,7 +154,7 @@ def is_doubted(node: Mapping[str, Any] | None) -> bool:
 
 
 def lease_object(spec: NodeSpec, node_uid: str, *, now: str) -> Obj:
-    """The Lease that says the node lives; `now` is a MicroTime."""
+    """Return the Lease that shows that the node is alive; `now` is a MicroTime."""
     return {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",

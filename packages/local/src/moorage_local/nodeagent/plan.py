@@ -21,7 +21,10 @@ class Body(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """One pod, in the API and on this machine. `phase` None: the API does not know it (any more)."""
+    """The state of one pod in the API and on this machine.
+
+    `phase` is None if the API does not have the pod (any more).
+    """
 
     body: Body
     phase: str | None
@@ -37,7 +40,7 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Make volumes and environment ready, write the order, start the shim."""
+    """Prepare volumes and environment, write the order, start the shim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +55,14 @@ class DeclareLost:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Bring the pod's status in the API up to date. `is_over`: no container of it ran, and none will."""
+    """Update the pod's status in the API. `is_over`: its containers never ran and never will."""
 
     is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteObject:
-    """Take the pod out of the API: nothing of it runs any more."""
+    """Delete the pod in the API, because none of its processes run any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ Action = Admit | Start | Stop | DeclareLost | Publish | DeleteObject | RemoveFol
 
 
 def plan(seen: Seen) -> tuple[Action, ...]:
-    """The next steps, in order; after them, look again. Safe to stop after any of them."""
+    """Return the next steps, in order. Check the pod again after them. It is safe to stop after any step."""
     if seen.phase is None:
         return _without_object(seen)
     if seen.deleting:

@@ -52,12 +52,15 @@ class Admission:
 
 @dataclass(slots=True)
 class PodFolder:
-    """Reads are cheap and never wait; a file that is missing or damaged reads as None, see `records`."""
+    """The folder of a pod.
+
+    Reads are fast and never wait; a missing or damaged file reads as None, see `records`.
+    """
 
     path: Path
 
     def admission(self) -> Admission | None:
-        """None also for a damaged file."""
+        """Return the admission; None if the file is missing or damaged."""
         record = read_admission(self.path / "admission.json", self.path.name)
         if record is None:
             return None
@@ -76,12 +79,12 @@ class PodFolder:
         )
 
     def recorded_pod(self) -> Obj | None:
-        """The pod as it was when it was admitted; None for folders of older versions and damaged files."""
+        """Return the pod as it was admitted; None for folders of older versions and damaged files."""
         pod: Obj | None = (read_admission(self.path / "admission.json", self.path.name) or {}).get("pod")
         return pod
 
     def write_admission(self, admission: Admission, pod: Obj | None = None) -> None:
-        """Without `pod` the object that was recorded before stays."""
+        """Write the admission. Without `pod`, the recorded pod does not change."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_json(
             self.path / "admission.json",
@@ -104,11 +107,11 @@ class PodFolder:
         return read_state(self.path / "state.json", self.path.name)
 
     def has_state(self) -> bool:
-        """Whether the shim has written a state, which may be damaged since."""
+        """Whether the shim has written a state; the file may be damaged since."""
         return os.path.lexists(self.path / "state.json")
 
     def state_mark(self) -> tuple[int, int]:
-        """Changes whenever the shim has written its state."""
+        """Return a value that changes each time the shim writes its state."""
         try:
             status = os.stat(self.path / "state.json")
         except OSError:
@@ -146,7 +149,7 @@ class PodFolder:
         return Body.REFUSED if admission is not None and admission.rejected else Body.ADMITTED
 
     def is_locked(self) -> bool:
-        """Whether a shim (or its guard) lives."""
+        """Whether the shim (or its guard) is alive."""
         try:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
@@ -165,7 +168,7 @@ class PodFolder:
         return os.path.lexists(self.path / "admission.json")
 
     def write_order(self, order: Obj) -> None:
-        """Write spec.json and make the folders the order names."""
+        """Write spec.json and create the working folders of the containers."""
         for container in (*order["initContainers"], *order["containers"]):
             folder = self.path / "work" / container["name"]
             if container["workingDir"] == str(folder):
@@ -173,7 +176,10 @@ class PodFolder:
         write_json(self.path / "spec.json", order, durable=False)  # written again before each try to start
 
     def request_stop(self, grace_seconds: float, *, reason: str = "", message: str = "") -> None:
-        """Ask the shim to end the pod; a second request only shortens the time left. `reason` makes it Failed."""
+        """Ask the shim to end the pod; a second request can only shorten the remaining time.
+
+        With `reason` the pod is Failed.
+        """
         before = read_stop(self.path / "stop")
         if before is None or grace_seconds < before["graceSeconds"]:
             order = {"graceSeconds": grace_seconds, "reason": reason, "message": message}
@@ -183,24 +189,27 @@ class PodFolder:
             self.signal_shim(signal.SIGUSR1)
 
     def request_restart(self, container: str, attempt: int, grace_seconds: float, message: str) -> None:
-        """Ask the shim to end one container, as after a failed liveness probe; its restart policy decides on."""
+        """Ask the shim to end one container, as after a failed liveness probe.
+
+        Its restart policy decides the next step.
+        """
         order = {"container": container, "attempt": attempt, "graceSeconds": grace_seconds, "message": message}
         write_json(self.path / f"restart.{container}", order)
         self.signal_shim(signal.SIGUSR1)
 
     def signal_shim(self, number: int) -> None:
-        """Signal the shim, if it is the process its state names."""
+        """Send a signal to the shim, if the process in its state is still the shim."""
         if pid := self._shim_pid():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
     def _shim_pid(self) -> int:
-        """The shim's process, if it is the one its state names; else 0."""
+        """Return the process id of the shim, if the process in its state is still the shim; else 0."""
         pid = int((self.state() or {}).get("shimPid") or 0)
         return pid if pid and is_shim_of(pid, self.path) else 0
 
     def remove(self) -> None:
-        """Remove the folder. Volumes that belong to others are never inside it."""
+        """Remove the folder. It never contains volumes that other objects own."""
         remove_tree(self.path)
 
 
@@ -213,7 +222,7 @@ def is_shim_of(pid: int, folder: Path) -> bool:
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
-    """Replace a file in one step; when `durable`, it is on the disk when this returns."""
+    """Replace a file in one step. If `durable`, the file is on the disk when this returns."""
     temporary = path.with_name(f"{path.name}.new")
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()  # of any type: a pod may have left a pipe there

@@ -47,7 +47,7 @@ class PodState:
 
     @property
     def is_watched(self) -> bool:
-        """Whether news from its shim matter."""
+        """Whether reports of its shim matter."""
         return self.admission is not None or self.mark is not None
 
     def is_news(self, mount_problem: str, now: float) -> bool:

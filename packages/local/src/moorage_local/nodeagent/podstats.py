@@ -23,7 +23,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodStat:
-    """One pod at one moment."""
+    """The use of one pod at one moment."""
 
     at: datetime
     cpu_nanoseconds: int  # since it was first seen
@@ -33,7 +33,7 @@ class PodStat:
 
 @dataclass(slots=True)
 class _Counter:
-    """`last`: CPU time of the processes alive at the last look; `total`: of all that were."""
+    """CPU time of a pod. `last`: of the processes alive at the last check; `total`: of all processes so far."""
 
     last: int
     total: int
@@ -51,7 +51,7 @@ class _Counter:
 
 
 class PodStats:
-    """The use of pods, looked at at most once in LOOK_SECONDS."""
+    """The use of pods, measured at most once in LOOK_SECONDS."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -61,7 +61,7 @@ class PodStats:
         self._looking = asyncio.Lock()
 
     async def look(self, uids: Iterable[str]) -> dict[str, PodStat]:
-        """Of all pods of this machine, which `uids` are."""
+        """Return the use of all pods of this machine; `uids` must be all of their uids."""
         async with self._looking:
             now = self._clock.monotonic()
             if self._looked_at is None or now - self._looked_at >= LOOK_SECONDS:
@@ -91,7 +91,10 @@ class PodStats:
 
 
 def use_of_processes(uids: frozenset[str]) -> dict[str, tuple[int, int]]:
-    """Uid of a pod → (CPU time of its live processes and of those they waited for in ns, bytes of memory)."""
+    """Return, by the uid of a pod, the CPU time in ns and the memory in bytes.
+
+    The CPU time is that of its live processes and of the children that they waited for.
+    """
     use: dict[str, tuple[int, int]] = dict.fromkeys(uids, (0, 0))
     for pid, uid in marked_processes(uids).items():
         try:

@@ -30,7 +30,7 @@ class PodVolumes:
         self._context = context
 
     async def lookup(self, pod: Obj) -> dict[Ref, Obj | None]:
-        """The objects the pod refers to; None for those that do not exist."""
+        """Return the objects that the pod refers to; None for those that do not exist."""
         namespace = pod["metadata"].get("namespace") or "default"
         wanted = sorted(env_references(pod["spec"]) | volumes.references(pod["spec"]))
         return {ref: await self._context.get(_RESOURCES[ref.kind], ref.name, namespace) for ref in wanted}
@@ -38,7 +38,7 @@ class PodVolumes:
     async def make_ready(
         self, pod: Obj, folder: PodFolder, lookup: Mapping[Ref, Obj | None]
     ) -> dict[str, tuple[str, bool]]:
-        """Make every volume ready; name → (path on this machine, read-only). Raises VolumeError."""
+        """Prepare all volumes; return name → (path on this machine, read-only). Raises VolumeError."""
         tokens = await self._service_tokens(pod)
         out: dict[str, tuple[str, bool]] = {}
         room = Room(volumes.FILES_MAX)
@@ -116,5 +116,5 @@ class PodVolumes:
 
 
 def with_address(pod: Obj, address: str) -> Obj:
-    """The pod as it will be once it runs: with the address that the downward API shows."""
+    """Return the pod with the address that it has while it runs, for the downward API."""
     return {**pod, "status": {**(pod.get("status") or {}), "podIP": address, "podIPs": [{"ip": address}]}}

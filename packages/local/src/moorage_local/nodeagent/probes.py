@@ -29,7 +29,7 @@ KINDS = ("startupProbe", "livenessProbe", "readinessProbe")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """One probe with Kubernetes' defaults filled in."""
+    """One probe, with Kubernetes' defaults set."""
 
     kind: str
     action: Mapping[str, Any]  # exec, httpGet, tcpSocket
@@ -42,7 +42,7 @@ class Probe:
 
 @dataclass(slots=True)
 class Verdict:
-    """Results of one probe of one attempt, counted. `good` is None until a threshold is reached."""
+    """The counted results of one probe for one attempt. `good` is None until a threshold is reached."""
 
     probe: Probe
     good: bool | None = None
@@ -50,7 +50,7 @@ class Verdict:
     _last: bool | None = None
 
     def add(self, success: bool) -> bool:
-        """Count a result; True when it changed `good`."""
+        """Count a result; return True if it changed `good`."""
         self._row = self._row + 1 if success == self._last else 1
         self._last = success
         needed = self.probe.successes if success else self.probe.failures
@@ -61,7 +61,9 @@ class Verdict:
 
 
 def probes_of(container: Mapping[str, Any]) -> list[Probe]:
-    """The probes of a container; kinds of action this agent cannot do are left out (they count as good)."""
+    """Return the probes of a container, without actions that this agent does not support (they count as
+    successful).
+    """
     probes = []
     for kind in KINDS:
         spec = container.get(kind)
@@ -181,7 +183,7 @@ async def watch(
 async def _dial(
     host: str, port: int, context: ssl.SSLContext | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect; raises OSError in Go's words."""
+    """Connect to a port. Raises OSError with Go's message."""
     try:
         return await asyncio.open_connection(host, port, ssl=context)
     except (TimeoutError, ssl.SSLError):
@@ -211,7 +213,10 @@ def _path(action: Mapping[str, Any]) -> str:
 
 
 async def _http(action: Mapping[str, Any], host: str, port: int) -> tuple[bool, str]:
-    """Status 200 to 399 is success; certificates are not checked, as a kubelet does not."""
+    """Send the request of an HTTP probe.
+
+    Status 200 to 399 is a success; certificates are not checked, as in kubelets.
+    """
     context = None
     if _scheme(action) == "https":
         context = ssl.create_default_context()

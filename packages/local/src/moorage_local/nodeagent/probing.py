@@ -1,4 +1,4 @@
-"""Probes of running containers."""
+"""Runs the probes of running containers."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from moorage_local.podspecs import container_statuses_of, containers_of
 
 
 class Probing:
-    """One task for each running attempt of a container that has probes."""
+    """Runs one task for each running attempt of a container with probes."""
 
     def __init__(self, context: Context, awake: AwakeTime) -> None:
         self._context = context
         self._awake = awake
 
     def probe(self, pod: Obj, state: Mapping[str, Any] | None) -> None:
-        """Probe each running attempt that has probes, and no other."""
+        """Probe all running attempts that have probes, and stop the probes of others."""
         uid = uid_of(pod)
         reports = {container["name"]: container for container in (state or {}).get("containers") or ()}
         known = self._context.state_of(uid)

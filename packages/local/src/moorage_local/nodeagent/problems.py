@@ -1,4 +1,4 @@
-"""Why a pod of this node cannot start, in kubelet's reasons."""
+"""Reasons why a pod of this node cannot start, with the kubelet's names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadlin
 
 
 def not_written(pod: Obj, error: OSError) -> Problems:
-    """The problem of a pod whose folder cannot be written: a full disk, mostly."""
+    """Return the problem of a pod whose folder cannot be written, usually because the disk is full."""
     message = f"the pod's folder cannot be written: {os.strerror(error.errno or 0).lower()}"
     return {container["name"]: ("CreateContainerError", message) for container in containers_of(pod["spec"])}

@@ -102,7 +102,10 @@ class Publishing:
             )
 
     async def _annotate_peak(self, pod: Obj, state: Mapping[str, Any] | None, *, over: bool) -> Obj:
-        """Write the peak memory: when a container's state changed, and every 30 s while it grows."""
+        """Write the peak memory to the pod.
+
+        After a container's state changes, and every 30 s while the peak grows.
+        """
         # helpers of the platform in the pod of a person's container do not count
         peak = peak_memory(state, annotations_of(pod).get(DEFAULT_CONTAINER, ""))
         if not peak or annotations_of(pod).get(PEAK_ANNOTATION) == str(peak):

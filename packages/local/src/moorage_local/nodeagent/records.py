@@ -81,7 +81,7 @@ class OutcomeRecord(TypedDict):
 
 
 class StateRecord(TypedDict):
-    """state.json: the shim's report."""
+    """The content of state.json, the shim's report."""
 
     version: NotRequired[int]
     seq: NotRequired[int]
@@ -119,7 +119,7 @@ class LostRecord(TypedDict):
 
 
 class StopRecord(TypedDict):
-    """stop: the order to end."""
+    """The content of the file `stop`, the order to end the pod."""
 
     graceSeconds: Seconds
     reason: str
@@ -127,7 +127,7 @@ class StopRecord(TypedDict):
 
 
 def read_state(path: Path, uid: str) -> Obj | None:
-    """The report of this pod's shim."""
+    """Return the report of this pod's shim; None if it is missing or invalid."""
     state = _read(path, StateRecord)
     if state is None or state["uid"] != uid or not all(map(_is_moment, _moments(state))):
         return None
@@ -174,7 +174,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def last_lines(path: Path) -> str:
-    """The end of a text; empty when it cannot be read."""
+    """Return the end of a text file; "" if it cannot be read."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - COMPLAINT_BYTES))
@@ -194,7 +194,7 @@ def _read(path: Path, shape: Any) -> Obj | None:
 
 
 def _moments(state: Mapping[str, Any]) -> Iterator[str]:
-    """All points in time of a report."""
+    """Yield all timestamps of a report."""
     yield from (text for text in (state["pod"].get("startedAt"), state["pod"].get("finishedAt")) if text)
     for report in state["containers"]:
         if "ended" in report:

@@ -44,9 +44,9 @@ class Place:
 
 
 def unrunnable(pod: Mapping[str, Any], images: Sequence[ImageRule] = ()) -> dict[str, tuple[str, str]]:
-    """Containers that this runtime refuses, each with (reason, message) for its waiting state.
+    """Return the containers that this runtime refuses, each with (reason, message) for its waiting state.
 
-    `images`: those that run as processes of this machine without being asked for.
+    `images`: rules for images that run as processes of this machine without an annotation of the pod.
     """
     out: dict[str, tuple[str, str]] = {}
     allowed = annotations_of(pod).get(HOST_ENV_ANNOTATION) == "true"
@@ -67,12 +67,12 @@ def unrunnable(pod: Mapping[str, Any], images: Sequence[ImageRule] = ()) -> dict
 
 
 def is_privileged(container: Mapping[str, Any]) -> bool:
-    """Whether the container is not fenced, on a machine that can fence pods."""
+    """Whether the container is privileged: it is not fenced, even if this machine can fence pods."""
     return bool((container.get("securityContext") or {}).get("privileged"))
 
 
 def gpu_counts(containers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """GPUs each container asks for."""
+    """Return the number of GPUs that each container requests."""
     out = {}
     for container in containers:
         resources = container.get("resources") or {}
@@ -84,7 +84,7 @@ def gpu_counts(containers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def container_gpus(spec: Mapping[str, Any], indices: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Which of the pod's GPU indices each container gets."""
+    """Return the GPU indices of each container, from those of the pod."""
     return gpu.share(
         indices, gpu_counts(spec.get("containers") or ()), gpu_counts(spec.get("initContainers") or ())
     )
@@ -202,7 +202,7 @@ def _argv(container: Mapping[str, Any], rule: ImageRule | None) -> list[str]:
 
 
 def _shown(path: str) -> Obj:
-    """The mount that shows a folder of this machine in a private root."""
+    """Return the mount that shows a folder of this machine in a private root."""
     return {"mountPath": path, "hostPath": path, "subPath": "", "readOnly": True}
 
 

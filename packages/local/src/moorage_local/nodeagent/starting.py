@@ -1,4 +1,4 @@
-"""Starting pods: an order for the shim, and the shim itself."""
+"""Start pods: write an order for the shim, and start the shim."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BASE = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 
 
 class Starting:
-    """Starts admitted pods, or notes why they cannot start yet."""
+    """Starts admitted pods, or records why they cannot start yet."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Starting:
         base_env: Mapping[str, str],
         hidden: Path | None,
     ) -> None:
-        """`hidden`: the folder that pods do not see where the kernel allows that."""
+        """`hidden`: the folder that pods do not see if the kernel allows it."""
         self._context = context
         self._volumes = pod_volumes
         self._launcher = launcher
@@ -61,7 +61,7 @@ class Starting:
                 await self._launcher.fence(self._hidden)
 
     async def start(self, pod: Obj, folder: PodFolder) -> None:
-        """Write the order and start the shim, or write down why that cannot be done yet."""
+        """Write the order and start the shim, or record why this is not possible yet."""
         uid = uid_of(pod)
         admission = self._context.admission_of(uid)
         if admission is None or admission.rejected:
@@ -147,7 +147,7 @@ def installation_in_tmp(tmp: str = TMP) -> tuple[str, ...]:
 
 
 def _inode(folder: Path | None) -> tuple[int, int] | None:
-    """Device and number of a folder; None when it is not there."""
+    """Return the device and inode of a folder; None if it does not exist."""
     try:
         status = None if folder is None else folder.stat()
     except OSError:
@@ -156,7 +156,7 @@ def _inode(folder: Path | None) -> tuple[int, int] | None:
 
 
 def base_environment(server_url: str | None) -> dict[str, str]:
-    """The little of this process's environment that pods get, and where the API is."""
+    """Return the few variables of this process that pods get, and the address of the API."""
     env = {name: os.environ[name] for name in _BASE if name in os.environ}
     env.setdefault("PATH", os.defpath)
     if server_url:

@@ -24,7 +24,7 @@ KEPT_SECONDS = 15.0  # so long a folder's size is believed: kubelets look once a
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """One volume of one pod that comes from a claim."""
+    """One volume of a pod that comes from a claim."""
 
     pod: Obj
     volume: str
@@ -33,7 +33,7 @@ class Mounted:
 
 
 def mounted(pods: Iterable[Obj], claims: Mapping[Key, Obj], volumes: Mapping[str, Obj]) -> list[Mounted]:
-    """The claims that pods mount which have not ended; `claims` by namespace and name, `volumes` by name."""
+    """Return the claims that unfinished pods mount; `claims` by namespace and name, `volumes` by name."""
     mounts = []
     for pod in pods:
         if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
@@ -49,7 +49,7 @@ def mounted(pods: Iterable[Obj], claims: Mapping[Key, Obj], volumes: Mapping[str
 
 
 class VolumeStats:
-    """Sizes of folders, looked at seldom."""
+    """Sizes of folders, which are measured rarely."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -64,7 +64,10 @@ class VolumeStats:
         running: Iterable[Admission] = (),
         use: Mapping[str, PodStat] | None = None,
     ) -> Obj:
-        """The summary of a node; a folder that cannot be read is left out. `use`: of the pods, by their uids."""
+        """Return the stats summary of a node, without folders that cannot be read.
+
+        `use`: the use of pods, by their uids.
+        """
         pods: dict[str, Obj] = {}
         for pod in running:
             stat = (use or {}).get(pod.uid)
@@ -150,8 +153,11 @@ def folder_size(folder: str) -> tuple[int, int]:
 
 
 def open_below(path: str, root: str) -> int:
-    """Open a folder that is at `root` or below it. Raises OSError, also when a part of the path is a link that
-    leads out by now: pods change the tree while it is read."""
+    """Open a folder at `root` or below it.
+
+    Raises OSError, also if a part of the path has become a link that leads out: pods change the tree while it
+    is read.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     opened = os.readlink(f"/proc/self/fd/{fd}")
     if opened != root and not opened.startswith(root.rstrip("/") + "/"):

@@ -101,7 +101,10 @@ def pod_status(pod: Mapping[str, Any], local: Local, *, now: str) -> Obj:
 
 
 def peak_memory(state: Mapping[str, Any] | None, container: str = "") -> int:
-    """Largest memory of any one container of the pod, in bytes; 0: not known. `container`: of this one alone."""
+    """Return the largest memory of any single container of the pod in bytes; 0 if it is not known.
+
+    `container`: only that container.
+    """
     rows = (state or {}).get("containers") or ()
     return max(
         (int(row.get("peakMemoryBytes") or 0) for row in rows if container in ("", row.get("name"))), default=0
@@ -139,7 +142,7 @@ def _same_run(was: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def _own_ends(spec: Mapping[str, Any], reports: Mapping[str, Any]) -> list[int] | None:
-    """Exit codes of the containers where all have ended by themselves, for good; else None."""
+    """Return the exit codes of the containers if all have ended for good by themselves; else None."""
     ends = [
         ((reports.get(each["name"]) or {}).get("state") or {}).get("terminated") for each in spec["containers"]
     ]
@@ -172,7 +175,10 @@ def _container_status(
     init: bool,
     is_first: bool,
 ) -> Obj:
-    """Of one container. `is_first`: it would have run first; kubelets let it end with a pod that never ran."""
+    """Return the status of one container.
+
+    `is_first`: the container would have run first. Kubelets report it as ended if the pod never ran.
+    """
     # without a report the container waits: for its init containers, or for a problem to be solved
     name = spec["name"]
     report = reports.get(name)

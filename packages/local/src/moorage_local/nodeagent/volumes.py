@@ -39,7 +39,7 @@ class VolumeError(MoorageError):
 
 
 class TokenRequest(NamedTuple):
-    """A token of the pod's service account for one file of one projected volume."""
+    """A request for a token of the pod's service account, for one file of a projected volume."""
 
     volume: str
     path: str
@@ -54,7 +54,7 @@ class File:
 
 
 def references(spec: Mapping[str, Any]) -> set[Ref]:
-    """The ConfigMaps, Secrets and claims that the pod's volumes come from."""
+    """Return the ConfigMaps, Secrets and claims that the pod's volumes refer to."""
     refs: set[Ref] = set()
     for volume in spec.get("volumes") or ():
         for source in _sources(volume):
@@ -82,7 +82,7 @@ def token_requests(spec: Mapping[str, Any]) -> list[TokenRequest]:
 
 
 def is_refreshed(spec: Mapping[str, Any]) -> bool:
-    """Whether any volume's content may change while the pod runs."""
+    """Whether the content of a volume may change while the pod runs."""
     return any(volume.get(kind) for volume in spec.get("volumes") or () for kind in CONTENT)
 
 
@@ -117,9 +117,9 @@ def render(
 
 
 def host_path(volume: Mapping[str, Any], lookup: Lookup, persistent: Mapping[str, Obj | None]) -> tuple[str, bool]:
-    """(folder or file of this machine, read-only) behind a hostPath volume or a claim.
+    """Return (folder or file of this machine, read-only) for a hostPath volume or a claim.
 
-    `persistent`: PersistentVolumes by name. Raises VolumeError for anything else.
+    `persistent`: PersistentVolumes by name. Raises VolumeError for other volumes.
     """
     name = volume["name"]
     if volume.get("hostPath"):
@@ -192,7 +192,10 @@ def make_ready(volume: Mapping[str, Any], path: str) -> None:
 
 
 def write_files(folder: Path, files: Mapping[str, File]) -> bool:
-    """Make `folder` hold exactly these files; each is replaced in one step. True when anything changed."""
+    """Write exactly these files to `folder` and remove all others; each file is replaced in one step.
+
+    Returns True if anything changed.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     changed = False
     for name, file in files.items():
@@ -250,7 +253,7 @@ def _render_source(
 def _object_files(
     name: str, kind: str, source: Mapping[str, Any], lookup: Lookup, default_mode: int, room: Room
 ) -> dict[str, File]:
-    """All keys of a ConfigMap or Secret, or those that `items` names."""
+    """Return all keys of a ConfigMap or Secret as files, or only those in `items`."""
     wanted = source.get("secretName") or source.get("name") or ""
     obj = lookup.get(Ref(kind, wanted))
     mode = int(source.get("defaultMode") or default_mode)
@@ -276,7 +279,7 @@ def _object_files(
 def _downward_files(
     name: str, source: Mapping[str, Any], pod: Obj, allocatable: Mapping[str, str], default_mode: int, room: Room
 ) -> dict[str, File]:
-    """Fields of the pod, and requests and limits of its containers."""
+    """Return fields of the pod, and requests and limits of its containers, as files."""
     mode = int(source.get("defaultMode") or default_mode)
     files = {}
     for item in source.get("items") or ():
@@ -293,7 +296,7 @@ def _downward_files(
 
 
 def _token_file(name: str, source: Mapping[str, Any], tokens: Mapping[TokenRequest, str]) -> dict[str, File]:
-    """The token that was requested for this path of the volume, for the owner only."""
+    """Return the token that was requested for this path of the volume, as a file that only its owner can read."""
     wanted = source.get("path") or "token"
     for request, token in tokens.items():
         if request.volume == name and request.path == wanted:

@@ -1,4 +1,4 @@
-"""Carrying a placement out: the pod's volumes, then the pod itself."""
+"""Bind a placed pod: first its volumes, then the pod itself."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Binder:
             await self._within(deadline, self.claims_changed.wait())
 
     async def _within(self, deadline: float, waited: Coroutine[Any, Any, object]) -> None:
-        """Wait, by the clock, until `deadline`; raises TimeoutError."""
+        """Wait for `waited`, at most until `deadline` by the clock; raises TimeoutError."""
         work = asyncio.ensure_future(waited)
         end = asyncio.ensure_future(self._clock.sleep(max(0.0, deadline - self._clock.monotonic())))
         try:

@@ -26,7 +26,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """No node takes the pod. With a candidate, room is to be made on its node first."""
+    """All nodes refuse the pod. With a candidate, pods must first be removed from its node."""
 
     message: str
     candidate: Candidate | None = None
@@ -34,7 +34,7 @@ class Unplaced:
 
 
 class Decider:
-    """`cache` gives the nominations of the moment; ties are broken by `rng`."""
+    """Decides the node of a pod. `cache` has the current nominations; `rng` decides between equal nodes."""
 
     def __init__(self, cache: Cache, extenders: Sequence[Extender], rng: random.Random) -> None:
         self._cache = cache
@@ -71,7 +71,7 @@ class Decider:
     async def _feasible(
         self, pod: PodView, nodes: Sequence[NodeState], snapshot: Snapshot, facts: Facts
     ) -> tuple[list[NodeState], dict[str, tuple[Refusal, ...]]]:
-        """The nodes that pass our filters and then every extender's; and why the others do not."""
+        """Return the nodes that pass our filters and all extenders, and the reasons of the other nodes."""
         refusals = {node.name: judge(pod, node, snapshot, facts) for node in nodes}
         feasible = [node for node in nodes if not refusals[node.name]]
         for extender in self._extenders:
@@ -104,7 +104,7 @@ class Decider:
         refusals: Mapping[str, Sequence[Refusal]],
         everywhere: Refusal | None = None,
     ) -> Unplaced:
-        """No node fits: say why, and choose the pods to remove."""
+        """Return the reasons why all nodes refuse the pod, and choose the pods to remove."""
         total = len(snapshot.nodes)
 
         def message(note: str) -> str:

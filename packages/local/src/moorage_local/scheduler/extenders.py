@@ -48,7 +48,7 @@ class ExtenderError(MoorageError):
 
 @dataclass(frozen=True, slots=True)
 class ManagedResource:
-    """An extended resource the extender looks after; `ignored_by_scheduler`: our own filter leaves it alone."""
+    """An extended resource that the extender manages. `ignored_by_scheduler`: our own filter does not check it."""
 
     name: str
     ignored_by_scheduler: bool = False
@@ -56,7 +56,7 @@ class ManagedResource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderTLS:
-    """`tlsConfig`: files are paths, data is PEM text."""
+    """The field `tlsConfig`: files are paths, data is PEM text."""
 
     insecure: bool = False
     server_name: str = ""
@@ -68,7 +68,7 @@ class ExtenderTLS:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderConfig:
-    """One entry of `extenders`. A verb that is empty is not called."""
+    """One entry of `extenders`. An empty verb is not called."""
 
     url_prefix: str
     filter_verb: str = ""
@@ -85,7 +85,7 @@ class ExtenderConfig:
 
 
 def load_extenders(path: Path) -> tuple[ExtenderConfig, ...]:
-    """The extenders of a KubeSchedulerConfiguration file (YAML or JSON). Raises UsageError."""
+    """Read the extenders of a KubeSchedulerConfiguration file (YAML or JSON). Raises UsageError."""
     try:
         configuration = parse_document(path.read_bytes())
     except OSError as error:
@@ -100,7 +100,9 @@ def load_extenders(path: Path) -> tuple[ExtenderConfig, ...]:
 
 
 def parse_extenders(configuration: Mapping[str, Any]) -> tuple[ExtenderConfig, ...]:
-    """The extenders of a KubeSchedulerConfiguration; its other fields are for kube-scheduler and not read.
+    """Read the extenders of a KubeSchedulerConfiguration.
+
+    Its other fields are for kube-scheduler and ignored here.
 
     Raises UsageError with the path of the field.
     """
@@ -117,7 +119,7 @@ def parse_extenders(configuration: Mapping[str, Any]) -> tuple[ExtenderConfig, .
 
 
 def parse_go_duration(text: str) -> timedelta:
-    """Read Go's duration: "500ms", "1m30s", "1.5s". Raises ValueError naming the text."""
+    """Read a duration of Go: "500ms", "1m30s", "1.5s". Raises ValueError with the text in its message."""
     if text == "0":
         return timedelta()
     if not _GO_DURATION.fullmatch(text):
@@ -144,7 +146,10 @@ class Extender:
         return f"{url.scheme}://{url.netloc}"
 
     def is_interested(self, pod: Obj) -> bool:
-        """Whether the pod asks for a resource that this extender manages; without such a list, always."""
+        """Whether the pod uses a resource that this extender manages.
+
+        Always True if the extender has no such list.
+        """
         if not self._managed:
             return True
         return any(
@@ -157,7 +162,10 @@ class Extender:
     async def filter(
         self, pod: Obj, nodes: Sequence[NodeState]
     ) -> tuple[list[NodeState], dict[str, str], dict[str, str]]:
-        """The nodes that stay; why others do not; and why others do not and removing pods would not help."""
+        """Return the accepted nodes, and the reasons of two groups of refused nodes.
+
+        The first group may accept the pod after other pods are removed, the second group not.
+        """
         by_name = {node.name: node for node in nodes}
         answer = await self._send(self.config.filter_verb, self._arguments(pod, nodes))
         if error := _field(answer, "Error"):
@@ -179,7 +187,7 @@ class Extender:
         return kept, failed, hopeless
 
     async def prioritize(self, pod: Obj, nodes: Sequence[NodeState]) -> dict[str, int]:
-        """Points by node, weighed and scaled to be added to our own scores."""
+        """Return the scores by node, with the extender's weight, in the scale of our scores."""
         answer = await self._send(self.config.prioritize_verb, self._arguments(pod, nodes), list)
         scale = self.config.weight * (MAX_SCORE // MAX_EXTENDER_SCORE)
         points: dict[str, int] = {}
@@ -193,8 +201,10 @@ class Extender:
         return points
 
     async def preempt(self, pod: Obj, candidates: Sequence[Candidate], snapshot: Snapshot) -> list[Candidate]:
-        """The candidates that the extender agrees to, with the victims it wants. An entry without victims is
-        dropped if the extender is ignorable, else an error."""
+        """Return the candidates that the extender accepts, with the victims that it chooses.
+
+        A candidate without victims is dropped if the extender is ignorable, else it is an error.
+        """
         # an extender with its own cache of nodes gets names only
         body: Obj = {"Pod": pod, "NodeNameToVictims": None, "NodeNameToMetaVictims": None}
         if self.config.node_cache_capable:
@@ -407,7 +417,7 @@ def _tls_context(config: ExtenderConfig) -> ssl.SSLContext | None:
 
 
 def _field(obj: Any, name: str) -> Any:
-    """A field by Go's rules: the exact name, else any that differs only by case."""
+    """Return a field by Go's rules: the exact name, else a name that differs only in case."""
     if not isinstance(obj, Mapping):
         return None
     if name in obj:

@@ -1,7 +1,7 @@
-"""Which nodes can take a pod now, and why each of the others cannot.
+"""Check which nodes can accept a pod now, and why others cannot.
 
-The rules, their order and their words are kube-scheduler's filter plugins'; of the rules that refuse a node only
-the first speaks. https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins
+The rules, their order and their messages are those of kube-scheduler's filter plugins. A node reports only
+the first rule that refuses it. https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpreadFacts:
-    """Matching pods per domain, for one hard constraint."""
+    """Counts of matching pods per domain, for one hard constraint."""
 
     constraint: SpreadConstraint
     counts: Mapping[str, int]
@@ -50,7 +50,7 @@ class Facts:
 
 
 def facts_of(pod: PodView, snapshot: Snapshot) -> Facts:
-    """Look at the whole cluster once, from the pod's point of view."""
+    """Compute the facts of the whole cluster for one pod."""
     claims, everywhere = _claims_of(pod, snapshot)
     together, apart, unwelcome = _neighbours(pod, snapshot)
     return Facts(
@@ -84,7 +84,7 @@ def judge(pod: PodView, node: NodeState, snapshot: Snapshot, facts: Facts) -> tu
 
 
 def check(pod: PodView, node: NodeState, snapshot: Snapshot, facts: Facts) -> tuple[Refusal, ...]:
-    """`judge` without regard to nominations."""
+    """Like `judge`, but without the pods that are nominated for the node."""
     if facts.everywhere is not None:
         return (facts.everywhere,)
     info = pod.info
@@ -118,7 +118,7 @@ def check(pod: PodView, node: NodeState, snapshot: Snapshot, facts: Facts) -> tu
 
 
 def fit_message(total: int, refusals: Iterable[Sequence[Refusal]], note: str = "") -> str:
-    """kube-scheduler's sentence: "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: …"."""
+    """Return kube-scheduler's message: "0/2 nodes are available: 2 Insufficient nvidia.com/gpu. preemption: …"."""
     counted = Counter(refusal.reason for node_refusals in refusals for refusal in node_refusals)
     reasons = sorted(f"{count} {reason}" for reason, count in counted.items())
     sentence = f"0/{total} nodes are available"
@@ -127,7 +127,7 @@ def fit_message(total: int, refusals: Iterable[Sequence[Refusal]], note: str = "
 
 
 def blanket_message(total: int, refusal: Refusal, note: str = "") -> str:
-    """The sentence when one reason refuses every node: it is not counted."""
+    """Return the message for one reason that refuses all nodes; it has no count of nodes per reason."""
     sentence = f"0/{total} nodes are available: {refusal.reason}."
     return f"{sentence} {note}" if note else sentence
 
@@ -204,7 +204,7 @@ def _reaches(terms: Sequence[NodeSelectorTerm], node: NodeState) -> bool:
 
 
 def counts_for_spread(pod: PodView, node: NodeState, constraint: SpreadConstraint) -> bool:
-    """Whether the node belongs to the domains of the constraint."""
+    """Whether the node counts for the domains of the constraint."""
     if constraint.honor_affinity and refusal_by_labels(pod.info, node.info) is not None:
         return False
     return not constraint.honor_taints or all(
@@ -213,7 +213,10 @@ def counts_for_spread(pod: PodView, node: NodeState, constraint: SpreadConstrain
 
 
 def matching_pods(pod: PodView, node: NodeState, constraint: SpreadConstraint) -> int:
-    """Pods of the same namespace on the node that the constraint selects; those that are ending do not count."""
+    """Count the pods on the node that are in the pod's namespace and selected by the constraint.
+
+    Pods that are being deleted do not count.
+    """
     if constraint.selector is None:
         return 0
     return sum(

@@ -24,7 +24,10 @@ _LATEST = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A node and the pods that must leave it, the most important first; never without victims."""
+    """A node and its victims: the pods to remove from it, the most important first.
+
+    There is at least one victim.
+    """
 
     node: str
     victims: tuple[PodView, ...]
@@ -34,10 +37,10 @@ class Candidate:
 def why_not_eligible(
     pod: PodView, nominated: str, snapshot: Snapshot, refusals: Mapping[str, Sequence[Refusal]]
 ) -> str | None:
-    """Why the pod may not preempt now; None when it may.
+    """Return why the pod may not preempt now; None if it may.
 
-    While victims of an earlier preemption are still ending on the node where room is being made for it
-    (`nominated`, empty if none), it waits.
+    The pod waits while victims of an earlier preemption are ending on its nominated node (`nominated`, "" if
+    none).
     """
     if not pod.info.may_preempt:
         return "not eligible due to preemptionPolicy=Never."
@@ -52,7 +55,9 @@ def why_not_eligible(
 def find_candidates(
     pod: PodView, snapshot: Snapshot, refusals: Mapping[str, Sequence[Refusal]]
 ) -> tuple[list[Candidate], dict[str, tuple[Refusal, ...]]]:
-    """Nodes where removing pods makes room, in the snapshot's order, and why the others are none."""
+    """Return the nodes on which the removal of pods helps, in the snapshot's order, and the reasons of the
+    other nodes.
+    """
     candidates: list[Candidate] = []
     failed: dict[str, tuple[Refusal, ...]] = {}
     for name, node in snapshot.nodes.items():
@@ -68,8 +73,11 @@ def find_candidates(
 
 
 def choose(candidates: Sequence[Candidate], rng: random.Random) -> Candidate | None:
-    """The cheapest: fewest budgets broken, then lowest top priority, lowest sum, fewest victims, and the one whose
-    most important victims started last; then any."""
+    """Return the candidate with the lowest cost; if several are equal, a random one of them.
+
+    The order is: fewest violated budgets, lowest top priority, lowest sum of priorities, fewest victims,
+    latest start of the most important victims.
+    """
     if not candidates:
         return None
     best = min(map(_cost, candidates))
@@ -77,7 +85,7 @@ def choose(candidates: Sequence[Candidate], rng: random.Random) -> Candidate | N
 
 
 def by_importance(pod: PodView) -> tuple[int, datetime, str]:
-    """Sorts the more important first: higher priority, then longer running."""
+    """Return a sort key, the most important first: higher priority, then the longer running pod."""
     return (-pod.info.priority, pod.info.started or _LATEST, str(pod.key))
 
 

@@ -48,7 +48,7 @@ class Queued:
 
 @dataclass(slots=True)
 class _Group:
-    """Pods of one shape that rest. `first`: the one that is tried for all of them since something changed."""
+    """Waiting pods of one shape. After a change, the scheduler tries one of them, `first`, for the whole group."""
 
     members: set[Key] = field(default_factory=set)
     by_order: list[tuple[tuple[int, float, int], Key]] = field(default_factory=list)
@@ -57,7 +57,10 @@ class _Group:
 
 
 class SchedulingQueue:
-    """Plain data: reads no clock, waits for nothing. The heaps may hold stale entries; the sets are right."""
+    """A queue of waiting pods. It reads no clock and never waits.
+
+    The heaps may have stale entries; the sets are correct.
+    """
 
     def __init__(self) -> None:
         self._now = 0.0  # the latest time that was given
@@ -77,7 +80,7 @@ class SchedulingQueue:
         return len(self._all)
 
     def counts(self) -> dict[str, int]:
-        """How many pods are in each state."""
+        """Return the number of pods in each state."""
         return {
             "ready": len(self._is_ready),
             "backoff": len(self._backing_off),
@@ -86,7 +89,7 @@ class SchedulingQueue:
         }
 
     def add(self, key: Key, *, priority: int, created: float) -> None:
-        """A new pod, or one that changed so that it must be tried now."""
+        """Add a new pod, or a pod whose change means that it must be tried now."""
         item = self._all.get(key)
         if item is None:
             self._serial += 1
@@ -157,7 +160,10 @@ class SchedulingQueue:
             heapq.heappush(self._timers, (now + FLUSH_SECONDS, item.key))
 
     def wake(self, now: float, which: Callable[[Key], bool] | None = None) -> None:
-        """Something changed that could help those that rest: all, or the chosen ones of those without a shape."""
+        """Record a change that may help waiting pods.
+
+        All of them, or with `which` only those without a shape that it selects.
+        """
         self._now = now
         for key, item in self._trying.items():
             if which is None or which(key):
@@ -169,7 +175,7 @@ class SchedulingQueue:
                 self._rouse_first(shape)
 
     def next_due(self) -> float | None:
-        """When `pop` may have something that it has not now, or None. May be too early, never too late."""
+        """Return when `pop` may next have something new, or None. The time may be too early but never too late."""
         return self._timers[0][0] if self._timers else None
 
     def _due(self, key: Key, now: float) -> None:
@@ -206,7 +212,7 @@ class SchedulingQueue:
             group.first = None
 
     def _leave(self, item: Queued) -> None:
-        """It is of no group any more. Where it was tried for others, the next of them is."""
+        """Remove a pod from its group. If it was tried for the group, the next pod of the group is tried."""
         shape, item.shape = item.shape, None
         if shape is None:
             return
@@ -219,7 +225,7 @@ class SchedulingQueue:
             del self._groups[shape]
 
     def _rouse_first(self, shape: Hashable) -> None:
-        """Have the first of a group tried, unless one of it is to be tried already."""
+        """Let the scheduler try the first pod of a group, unless it already tries one of them."""
         group = self._groups[shape]
         if group.first is not None:
             return

@@ -50,7 +50,7 @@ class Reporter:
         self._more.set()
 
     async def settle(self, key: Key) -> None:
-        """Write nothing more of this pod: return when a write that is under way has ended."""
+        """Drop waiting writes for this pod, and return after a running write has ended."""
         self._unwritten.pop(key, None)
         if (writing := self._under_way.get(key)) is not None:
             await asyncio.shield(writing)
@@ -100,7 +100,7 @@ class Reporter:
 
 
 def scheduled_false(pod: PodView, reason: str, message: str, now: str) -> Obj:
-    """The change that makes the pod say why it is not scheduled; empty when it says so already."""
+    """Return the change with the reason why the pod is not scheduled; empty if the pod already has it."""
     known = condition(pod.obj, "PodScheduled") or {}
     if known.get("status") == "False" and known.get("reason") == reason and known.get("message") == message:
         return {}

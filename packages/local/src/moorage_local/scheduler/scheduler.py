@@ -50,20 +50,20 @@ GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
 
 class Recorder(Protocol):
-    """Records events about objects; must not wait and must not raise."""
+    """Records events about objects. It must not wait and must not raise."""
 
     def event(self, obj: Mapping[str, Any], type: str, reason: str, message: str) -> None: ...
 
 
 class Informers(Protocol):
-    """Caches shared with other parts of the process."""
+    """Caches that other parts of the process share."""
 
     def of(self, resource: Resource) -> Informer: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Refused:
-    """Why no pod of a shape got a node, at a moment and after so many changes that could have helped."""
+    """The result of a refused shape: the message, the time, and the number of helpful changes until then."""
 
     message: str
     at: float
@@ -73,8 +73,8 @@ class _Refused:
 class Scheduler:
     """Binds the pods whose `spec.schedulerName` is `name`. `run` works until cancelled.
 
-    `informers` may be shared with others who run them; without, the scheduler keeps its own. Ties between nodes
-    are broken by `random.Random(seed)`.
+    Another component may share its `informers` and run them. Without them, the scheduler has its own.
+    `random.Random(seed)` decides between equal nodes.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class Scheduler:
                 await asyncio.sleep(0)  # let informers, bindings and other tasks of the loop run
 
     async def _rest(self) -> None:
-        """Wait until the queue may have something."""
+        """Wait until the queue may have a pod."""
         self._wakeup.clear()
         due = self._queue.next_due()
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._wakeup.wait())]
@@ -183,7 +183,7 @@ class Scheduler:
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def _turn(self, item: Queued) -> bool:
-        """`_schedule`, noted as the work that may hang; a pod that has hung it is left alone."""
+        """Schedule a pod, unless the scheduler hung on it before; record the pod while it is tried."""
         hang_record, pod = HANG_RECORD.get(), self._cache.pending.get(item.key)
         if hang_record is None or pod is None:
             return await self._schedule(item)
@@ -259,7 +259,7 @@ class Scheduler:
     # writing
 
     async def _preempt(self, pod: PodView, candidate: Candidate) -> bool:
-        """Remove the victims; whether all of them are on their way."""
+        """Remove the victims. Return whether all removals were requested."""
         self._cache.nominate(pod.key, candidate.node)
         for victim in candidate.victims:
             if victim.info.deleting:
@@ -319,8 +319,11 @@ class Scheduler:
         retry: bool = False,
         shape: Hashable | None = None,
     ) -> None:
-        """Have it written why the pod waits and put it back, to be tried again after a while (`retry`) or when
-        something changes that could help those of its `shape`. `nominated` None leaves the nomination as it is."""
+        """Report why the pod waits, and queue it again.
+
+        It is tried after a delay (`retry`), or after a change that could help pods of its `shape`.
+        `nominated` None does not change the nomination.
+        """
         if nominated is not None:
             self._cache.nominate(pod.key, nominated)
         now = self._clock.monotonic()
@@ -349,7 +352,7 @@ class Scheduler:
             log.warning("cannot write a pod's status", extra={"pod": str(pod.key), "error": error.message})
 
     async def _bind(self, pod: PodView, node: str, attempts: int) -> None:
-        """Carry out a placement; on failure the pod is taken off the node again and retried."""
+        """Bind the pod to its node; after a failure the pod is removed from the node in the cache and retried."""
         info = pod.info
         await self._reporter.settle(pod.key)  # or it would say that it waits, after it is bound
         try:
@@ -503,7 +506,7 @@ class Scheduler:
 def _guarded(
     resource: Resource, handler: Callable[[Obj | None, Obj | None], None]
 ) -> Callable[[Obj | None, Obj | None], None]:
-    """An object that cannot be read must not end the informer: it is passed over and named."""
+    """Return a handler that logs and skips an object that cannot be read, so that the informer continues."""
 
     def guarded(before: Obj | None, after: Obj | None) -> None:
         try:

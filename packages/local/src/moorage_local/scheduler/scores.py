@@ -1,6 +1,6 @@
-"""Which of the nodes that can take a pod is best: kube-scheduler's default scores, each 0-100, times its weight.
+"""Score the nodes that can accept a pod: kube-scheduler's default scores, each 0-100, times its weight.
 
-Image locality is left out: nodes of the local cluster pull no images.
+There is no score for image locality, because nodes of the local cluster pull no images.
 https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins
 """
 
@@ -41,7 +41,7 @@ Scores = dict[str, int]  # by node name
 
 
 def score_parts(pod: PodView, nodes: Sequence[NodeState], snapshot: Snapshot) -> dict[str, Scores]:
-    """Every plugin's score of every node, 0-100, before its weight."""
+    """Return the score (0-100) of each plugin for each node, before its weight."""
     return {
         "TaintToleration": _taint_toleration(pod, nodes),
         "NodeAffinity": _node_affinity(pod, nodes),
@@ -53,7 +53,7 @@ def score_parts(pod: PodView, nodes: Sequence[NodeState], snapshot: Snapshot) ->
 
 
 def total_scores(pod: PodView, nodes: Sequence[NodeState], snapshot: Snapshot) -> Scores:
-    """The weighted sum of all plugins, by node."""
+    """Return the weighted sum of all plugins, by node."""
     totals = {node.name: 0 for node in nodes}
     for plugin, scores in score_parts(pod, nodes, snapshot).items():
         for name, score in scores.items():
@@ -62,13 +62,13 @@ def total_scores(pod: PodView, nodes: Sequence[NodeState], snapshot: Snapshot) -
 
 
 def pick(totals: Mapping[str, int], rng: random.Random) -> str:
-    """A node of the highest score; ties are broken at random. `totals` must not be empty."""
+    """Return a node with the highest score, a random one if several are equal. `totals` must not be empty."""
     best = max(totals.values())
     return rng.choice(sorted(name for name, score in totals.items() if score == best))
 
 
 def least_allocated(pod: PodView, node: NodeState) -> int:
-    """The free share of cpu and memory, on average; containers that ask for nothing count as 100m and 200Mi."""
+    """Return the average free share of cpu and memory. A container without requests counts as 100m and 200Mi."""
     scores = []
     for resource in ("cpu", "memory"):
         total = node.info.allocatable.get(resource, 0)
@@ -79,7 +79,7 @@ def least_allocated(pod: PodView, node: NodeState) -> int:
 
 
 def balanced_allocation(pod: PodView, node: NodeState) -> int:
-    """100 less the deviation of the used shares of cpu and memory; 0 for a pod that asks for neither."""
+    """Return 100 minus the deviation of the used shares of cpu and memory; 0 for a pod that requests neither."""
     asked = pod.info.requests
     if not asked.get("cpu") and not asked.get("memory"):
         return 0

@@ -1,4 +1,4 @@
-"""Which pods fit the same nodes. Pure."""
+"""Group pods that fit the same nodes. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from moorage_local.scheduler.snapshot import PodView
 
 
 def shape_of(pod: PodView, *, by_labels: bool) -> Hashable | None:
-    """Pods of the same shape are refused by the same nodes for the same reasons, and may remove the same pods.
+    """Return the shape of a pod.
 
-    `by_labels`: whether there are pods whose anti-affinity may select this one by its namespace and labels. None:
-    the pod is like no other, because its volumes have a say, or because a pod that appears elsewhere can help it.
+    Nodes refuse pods of one shape for the same reasons; the pods may preempt the same pods.
+
+    `by_labels`: whether any pod has anti-affinity that may select this pod by its namespace and labels. None
+    if the pod has no shape: its volumes limit its nodes, or a new pod elsewhere can help it.
     """
     if pod.claims or pod.cares_for_others:
         return None

@@ -39,7 +39,7 @@ DEFAULT_MEMORY = "200Mi"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpreadConstraint:
-    """One of `spec.topologySpreadConstraints`; `hard` is whenUnsatisfiable DoNotSchedule."""
+    """One entry of `spec.topologySpreadConstraints`; `hard` means that whenUnsatisfiable is DoNotSchedule."""
 
     max_skew: int
     topology_key: str
@@ -52,7 +52,7 @@ class SpreadConstraint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """A pod as the scheduler sees it: the parsed part, and the object for extenders and patches."""
+    """A pod in the scheduler's form: the parsed fields, and the object for extenders and patches."""
 
     info: PodInfo
     obj: Obj = field(compare=False, repr=False)
@@ -68,7 +68,7 @@ class PodView:
 
     @property
     def cares_for_others(self) -> bool:
-        """Whether a pod that appears elsewhere can make this one schedulable."""
+        """Whether a new pod elsewhere can make this pod schedulable."""
         return bool(self.info.affinity) or any(constraint.hard for constraint in self.spread)
 
     @property
@@ -79,7 +79,7 @@ class PodView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """A node with the pods that hold its resources (bound or assumed, not finished)."""
+    """A node with the pods that use its resources (bound or assumed, not finished)."""
 
     info: NodeInfo
     obj: Obj = field(default_factory=dict, compare=False, repr=False)
@@ -113,7 +113,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A PersistentVolumeClaim. `volume` is empty until bound."""
+    """A PersistentVolumeClaim. `volume` is "" until the claim is bound."""
 
     volume: str = ""
     bound: bool = False
@@ -126,7 +126,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A PersistentVolume; `terms` None: reachable from every node. `claim` is "namespace/name" or empty."""
+    """A PersistentVolume. `terms` is None if all nodes can use it. `claim` is "namespace/name" or ""."""
 
     terms: tuple[NodeSelectorTerm, ...] | None = None
     storage_class: str = ""
@@ -160,7 +160,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything a decision may depend on."""
+    """All data on which a decision may depend."""
 
     nodes: Mapping[str, NodeState]
     nominated: Mapping[str, tuple[PodView, ...]] = field(default_factory=dict)
@@ -201,8 +201,11 @@ def parse_pod_view(obj: Obj) -> PodView:
 
 
 def parse_node_info(obj: Obj) -> NodeInfo:
-    """Read a `v1.Node`. A node that says it is not Ready gets the taint the node life cycle controller is about
-    to put on it, so that nothing lands there in between; a node without a Ready condition is taken at its word."""
+    """Read a `v1.Node`.
+
+    A node that is not Ready gets the taint that the node controller is about to add, so that it gets no pods
+    in between. A node without a Ready condition is not tainted.
+    """
     info = parse_node(obj)
     ready = condition(obj, "Ready")
     if ready is None or ready.get("status") == "True":
@@ -265,7 +268,7 @@ def parse_budget(obj: Obj) -> Budget:
 
 
 class Cache:
-    """The newest known state. Not thread-safe; every method is quick and does no I/O."""
+    """The latest known state of the cluster. Not thread-safe. All methods are fast and do no I/O."""
 
     def __init__(self) -> None:
         self._infos: dict[str, tuple[NodeInfo, Obj]] = {}
@@ -306,7 +309,7 @@ class Cache:
     # nodes
 
     def put_node(self, obj: Obj) -> bool:
-        """Take in a node; whether anything that placement depends on changed."""
+        """Add or update a node. Return whether the change affects placement."""
         info = parse_node_info(obj)
         known = self._infos.get(info.name)
         self._infos[info.name] = (info, obj)
@@ -341,7 +344,7 @@ class Cache:
             self.nominate(pod.key, "")
 
     def remove_pod(self, key: Key) -> bool:
-        """Forget a pod entirely; whether it held resources or a nomination."""
+        """Remove a pod completely. Return whether it used resources or had a nomination."""
         self._assumed.pop(key, None)
         self.pending.pop(key, None)
         nominated = bool(self.nomination(key))
@@ -359,7 +362,7 @@ class Cache:
         return key in self._assumed
 
     def assume(self, pod: PodView, node: str) -> None:
-        """Count the pod on the node from now on, although its binding is still under way."""
+        """Count the pod on the node from now on, although its binding has not finished."""
         self._assumed[pod.key] = pod
         if self._nominations.get(pod.key, node) != node:
             self.released += 1  # the room reserved for it on another node
@@ -375,7 +378,7 @@ class Cache:
         return True
 
     def nominate(self, key: Key, node: str) -> None:
-        """Remember for which node room is being made; an empty name withdraws it."""
+        """Record the node on which pods are removed for this pod; "" removes the nomination."""
         if self._nominations.get(key, node) != node:
             self.released += 1
         if node:
@@ -387,7 +390,9 @@ class Cache:
         return self._nominations.get(key, "")
 
     def mark_preempted(self, key: Key) -> None:
-        """Its deletion was asked for; do not choose it, or others in its stead, again."""
+        """Record that the deletion of this pod was requested, to avoid a choice of further victims in its
+        place.
+        """
         pod = self.holds(key)
         if pod is not None:
             info = dataclasses.replace(pod.info, deleting=True)
@@ -413,7 +418,7 @@ class Cache:
 
 
 def placement_relevant(before: Obj, after: Obj) -> bool:
-    """Whether a waiting pod changed in a way that can make it schedulable (its status cannot)."""
+    """Whether a change of a waiting pod can make it schedulable (a change of its status cannot)."""
     return (
         before.get("spec") != after.get("spec")
         or labels_of(before) != labels_of(after)

@@ -69,11 +69,11 @@ class Record:
         return self._obj
 
     def cool(self) -> None:
-        """Keep the value only, from now on: a decoded object takes some seven times the room of its JSON."""
+        """From now on store only the JSON value: a decoded object needs about seven times as much memory."""
         self._cold, self._obj = True, None
 
     def copy(self) -> dict[str, Any]:
-        """As `obj`, but the caller's own."""
+        """Like `obj`, but as a copy that the caller may change."""
         obj: dict[str, Any] = msgspec.json.decode(self.value)
         meta = obj.get("metadata")
         if isinstance(meta, dict):
@@ -98,7 +98,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One write: `before` is None for a key that is new, `after` is None for one that was deleted."""
+    """One write. `before` is None for a new key, `after` is None for a deleted key."""
 
     revision: int
     key: str
@@ -116,46 +116,46 @@ class Page:
 
 
 class Watch(Protocol):
-    """Changes in the order they were made, none left out. Close it when done."""
+    """Yields all changes in the order in which they were made. Close it at the end."""
 
     async def next(self) -> Sequence[Change]:
-        """Wait for changes and take the oldest that are there, about TAKE_BYTES at most (never empty).
+        """Wait for changes and return the oldest, about TAKE_BYTES at most (never empty).
 
-        Raises Expired when a change it has not taken left the history, `WatchClosed` when the store or the
-        watch was closed.
+        Raises Expired if the history has lost a change that was not returned yet. Raises `WatchClosed` if the
+        store or the watch was closed.
         """
         ...
 
     def caught_up_at(self) -> int | None:
-        """The revision up to which everything was handed out; None while something waits to be taken."""
+        """Return the revision up to which all changes were returned; None while changes wait."""
         ...
 
     def close(self) -> None: ...
 
 
 class WatchClosed(Exception):
-    """The watch, or the store under it, was closed."""
+    """The watch or its store was closed."""
 
 
 class Storage(Protocol):
-    """Used from one event loop. `start` comes first, `stop` last."""
+    """The store of objects. Use it in one event loop; call `start` first and `stop` last."""
 
     async def start(self) -> None:
         """Open the store and read its content. Raises StorageError."""
         ...
 
     async def stop(self) -> None:
-        """Finish writes under way, end all watches and close. Safe to call twice."""
+        """Finish running writes, end all watches and close the store. It is safe to call this twice."""
         ...
 
     @property
     def revision(self) -> int:
-        """Of the newest acknowledged write; 0 when there never was one."""
+        """The revision of the newest acknowledged write; 0 before the first write."""
         ...
 
     @property
     def compacted(self) -> int:
-        """Watches and lists can start at this revision or later, not before."""
+        """The lowest revision at which watches and lists can start."""
         ...
 
     def get(self, key: str) -> Record | None: ...
@@ -170,20 +170,26 @@ class Storage(Protocol):
         ...
 
     async def put(self, key: str, value: bytes, *, expected: int | None = None) -> Record:
-        """Write; with `expected`, only if the key has that mod_revision (0: does not exist).
+        """Write a value. With `expected`, only if the key has that mod_revision (0: does not exist).
 
-        Raises CompareFailed; StorageFull and StorageError with nothing changed.
+        Raises CompareFailed, StorageFull or StorageError; then nothing has changed.
         """
         ...
 
     async def delete(self, key: str, *, expected: int | None = None) -> Change | None:
-        """Delete; None when there was no such key (and `expected` was None or 0). Raises as `put` does."""
+        """Delete a key. Return None if it did not exist (and `expected` was None or 0).
+
+        Raises the same errors as `put`.
+        """
         ...
 
     def watch(self, prefix: str, *, after: int) -> Watch:
-        """All changes under the prefix later than the revision `after`. Raises Expired when that is compacted."""
+        """Return a watch of all changes of the prefix after the revision `after`.
+
+        Raises Expired if that is compacted.
+        """
         ...
 
     def compact(self, revision: int) -> None:
-        """Forget the history up to and including `revision`."""
+        """Remove the history up to and including `revision`."""
         ...

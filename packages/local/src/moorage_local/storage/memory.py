@@ -1,4 +1,4 @@
-"""The store in memory, and the mirror that the SQLite store reads from."""
+"""The store in memory, and the copy in memory from which the SQLite store reads."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ HISTORY_LIMITS = HistoryLimits()
 
 
 def weight(change: Change) -> int:
-    """Bytes that a change holds; states it shares with other changes are counted for each."""
+    """Return the size of a change in bytes; a state that several changes share counts for each of them."""
     before, after = change.before, change.after
     size = (len(before.value) if before else 0) + (len(after.value) if after else 0)
     return CHANGE_BYTES + len(change.key) + size
 
 
 class Mirror:
-    """All records by key, the recent changes, and those who watch. Knows nothing of durability.
+    """All records by key, the recent changes, and the open watches. It does not make writes durable.
 
-    A watch keeps its place in the history and nothing else, so the history is all that the past can take.
+    A watch only stores its position in the history, so only the history needs memory for the past.
     """
 
     def __init__(self, *, limits: HistoryLimits = HISTORY_LIMITS, clock: Clock = SYSTEM) -> None:
@@ -161,7 +161,7 @@ class Mirror:
         return watch
 
     def since(self, revision: int) -> Sequence[Change]:
-        """The changes later than a revision that is not compacted."""
+        """Return the changes after a revision that is not compacted."""
         return self._history[self._after(revision) :]
 
     def forget(self, watch: MirrorWatch) -> None:
@@ -195,7 +195,7 @@ class Mirror:
 
 
 class MirrorWatch:
-    """A `Watch` over a mirror: everything of its prefix up to `_seen` was handed out."""
+    """A `Watch` on a mirror. All changes of its prefix up to `_seen` were returned."""
 
     def __init__(self, mirror: Mirror, prefix: str, after: int) -> None:
         self._mirror = mirror
@@ -207,7 +207,7 @@ class MirrorWatch:
         self._closed = False
 
     def offer(self, changes: Sequence[Change]) -> None:
-        """Hear of changes that have just been made, or that were made since the watch's start."""
+        """Receive new changes, or those since the start of the watch."""
         if self._first is not None or self._lost or not changes:
             return
         prefix = self._prefix
@@ -273,7 +273,7 @@ def too_old(revision: int, compacted: int) -> Expired:
 
 
 class MemoryStorage:
-    """A `Storage` that forgets everything with the process."""
+    """A `Storage` in memory: its data is lost when the process ends."""
 
     def __init__(self, *, limits: HistoryLimits = HISTORY_LIMITS, clock: Clock = SYSTEM) -> None:
         self._mirror = Mirror(limits=limits, clock=clock)

@@ -73,7 +73,7 @@ class _Write:
 
 
 class SqliteStorage:
-    """A `Storage` in the file `path`; its folder must exist. One process at a time."""
+    """A `Storage` in the file `path`; its folder must exist. Only one process at a time may use it."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class SqliteStorage:
         clock: Clock = SYSTEM,
         max_pages: int | None = None,
     ) -> None:
-        """`max_pages` caps the file (4 KiB each), so that a full disk can be tried out."""
+        """`max_pages`: the limit of the file size in pages of 4 KiB, to test a full disk."""
         self._path = path
         self._max_pages = max_pages
         self._mirror = Mirror(limits=limits, clock=clock)
@@ -159,7 +159,10 @@ class SqliteStorage:
         return revision
 
     async def _turn(self, key: str) -> None:
-        """Wait until no write to the key is under way; there is no await between this and `_submit`'s start."""
+        """Wait until no other write to the key is running.
+
+        There is no await between the end of this and `_submit`.
+        """
         while (other := self._under_way.get(key)) is not None:
             await asyncio.wait({other})
         if self._thread is None:
@@ -174,7 +177,7 @@ class SqliteStorage:
         await asyncio.shield(done)
 
     def _landed(self, batch: Sequence[_Write], error: StorageError | None) -> None:
-        """On the event loop: make a finished transaction visible, or say why it failed."""
+        """In the event loop, make a finished transaction visible, or report why it failed."""
         if error is None:
             self._mirror.apply([write.change for write in batch])
         for write in batch:

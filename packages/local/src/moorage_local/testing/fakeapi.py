@@ -39,7 +39,7 @@ from moorage_local.apiserver.wire.patch import json_patch, merge_patch, strategi
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call that was made."""
+    """One recorded call of the API."""
 
     verb: str
     resource: str
@@ -62,7 +62,8 @@ class _Change:
 class FakeApi:
     """Implements `moorage_kube.api.Api`. `users` are the tokens that a TokenReview accepts.
 
-    Status is written by `subresource="status"` or `put`, as on a server; `create` takes it, for short tests.
+    `subresource="status"` or `put` writes the status, as on a server. `create` also accepts a status, for
+    short tests.
     """
 
     def __init__(self, *, users: dict[str, str] | None = None, clock: Clock = SYSTEM) -> None:
@@ -80,7 +81,7 @@ class FakeApi:
         self._version = 0
 
     def put(self, resource: Resource, obj: Obj) -> Obj:
-        """Create or replace without being asked through the API, as other parties of a cluster do."""
+        """Create or replace an object without an API call, like other clients of a cluster."""
         obj = _given(obj)
         key = self._key(resource, obj)
         known = self._objects.setdefault(resource, {}).get(key)
@@ -101,7 +102,7 @@ class FakeApi:
         self._tell(_Change(self._version, resource, obj, None, gone))
 
     def break_watches(self) -> None:
-        """End every watch, as a server that restarts does."""
+        """End all watches, as after a restart of the server."""
         for _, queue in self._watchers:
             queue.put_nowait(None)
 
@@ -257,7 +258,7 @@ class FakeApi:
         return known
 
     def _write(self, resource: Resource, known: Obj, obj: Obj, subresource: str | None) -> Obj:
-        """Store a change of `known`, as far as its subresource reaches and its version and uid allow."""
+        """Store a change of `known`: only the part of the subresource, and only if version and uid match."""
         before, meta = known["metadata"], obj["metadata"]
         if meta.setdefault("resourceVersion", before["resourceVersion"]) != before["resourceVersion"]:
             raise Conflict(f"{resource} {meta['name']!r} has been modified")
@@ -305,7 +306,7 @@ def _builtin(resource: Resource) -> Kind | None:
 
 
 def _has_status(resource: Resource) -> bool:
-    """Whether status is written apart; that of custom resources is, but not that of Argo's kinds."""
+    """Whether the status has its own subresource; custom resources have it, except those of Argo."""
     if resource.group == "argoproj.io":
         return False
     builtin = _builtin(resource)
@@ -315,7 +316,10 @@ def _has_status(resource: Resource) -> bool:
 def _matcher(
     resource: Resource, namespace: str | None, labels: str | None, fields: str | None
 ) -> Callable[[Obj], bool]:
-    """Raises BadRequest for a selector that cannot be read, or that names a field which servers do not index."""
+    """Return a test for the selectors.
+
+    Raises BadRequest for an invalid selector, or for a field that servers do not index.
+    """
     try:
         by_labels, by_fields = parse_label_selector(labels or ""), parse_field_selector(fields or "")
     except SelectorError as error:

@@ -13,7 +13,9 @@ from moorage_local.testing.fakeapi import FakeApi
 
 
 class FakePodApi(FakeApi):
-    """Bound pods that are deleted get a deletionTimestamp and stay until `remove`, as if a kubelet ended them."""
+    """A fake API in which deleted pods with a node get a deletionTimestamp and stay until `remove`, as with a
+    kubelet.
+    """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         super().__init__()

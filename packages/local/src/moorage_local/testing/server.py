@@ -26,12 +26,12 @@ class Server:
 
 @contextlib.contextmanager
 def api_server(folder: Path, *, nodes: int = 0) -> Iterator[Server]:
-    """Start the control plane on a free port of loopback; it ends with the block, and with this process.
+    """Start the control plane on a free port of localhost; it ends with the block and with this process.
 
-    `folder` holds all that it stores: started again on the same folder, it has the same objects. It is made when
-    missing. `nodes`: how many nodes run pods of the image `localhost/host` as processes of this machine, each with
-    2 CPUs and 4 GiB; without any, pods stay Pending. Raises RuntimeError with the end of the log when it does not
-    start.
+    `folder` has all stored data: another start with the same folder has the same objects. A missing folder is
+    created. `nodes`: the number of nodes that run pods of the image `localhost/host` as processes of this
+    machine, each with 2 CPUs and 4 GiB. Without nodes, pods stay Pending. Raises RuntimeError with the end of
+    the log if the start fails.
     """
     # write the files that `moor up` would write
     folder.mkdir(parents=True, exist_ok=True)

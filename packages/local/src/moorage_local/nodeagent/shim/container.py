@@ -1,4 +1,4 @@
-"""One container of the pod: its attempts and its report."""
+"""One container of the pod, with its attempts and its report."""
 
 from __future__ import annotations
 

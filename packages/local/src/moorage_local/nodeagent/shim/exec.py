@@ -73,10 +73,9 @@ def enter(folder: str, pid: int, command: list[str], *, is_privileged: bool, par
 
 
 def _is_main(pid: int, folder: str) -> bool:
-    """Whether a process is the main one of a container: its parent, the shim, has the lock of the pod's folder.
+    """Whether a process is a container's main process: its parent, the shim, has locked the pod's folder.
 
-    The shim itself does not pass for one, though it is a child of its guard, which has the lock too.
-    Raises OSError.
+    The shim itself does not count, although its parent, the guard, has the lock, too. Raises OSError.
     """
     status = read_stat(pid)
     lock = os.path.join(os.path.realpath(folder), "lock")
@@ -84,7 +83,7 @@ def _is_main(pid: int, folder: str) -> bool:
 
 
 def _has_open(pid: int, path: str) -> bool:
-    """Whether a process has this file open, which may have been removed since. Raises OSError."""
+    """Whether a process has this file open, also if the file has been removed since. Raises OSError."""
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
             if os.readlink(f"/proc/{pid}/fd/{name}") in (path, f"{path} (deleted)"):

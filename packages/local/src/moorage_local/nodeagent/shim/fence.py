@@ -1,4 +1,4 @@
-"""The fence: a folder of this machine that a container does not see."""
+"""Hide a folder of this machine from a container (a fence)."""
 
 from __future__ import annotations
 

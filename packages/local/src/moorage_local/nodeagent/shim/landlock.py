@@ -1,4 +1,4 @@
-"""The domain of a fenced container: no way to look behind its mounts."""
+"""The Landlock domain of a fenced container: it cannot see the files behind its mounts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launching shims: one by itself, or by forks of a server."""
+"""Launch shims, one directly or many by forks of a server."""
 
 from __future__ import annotations
 
@@ -110,14 +110,17 @@ def _complain_into(path: bytes) -> None:
 
 
 def _argument_words() -> tuple[int, int]:
-    """Where the kernel finds this process's command line: (address, size in bytes)."""
+    """Return where the kernel finds the command line of this process: (address, size in bytes)."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     return int(fields[45]), int(fields[46]) - int(fields[45])  # arg_start, arg_end of proc(5)
 
 
 def _name_process(words: tuple[int, int], argv: list[str], folder: bytes) -> None:
-    """Have the command line show the folder, as of a shim that was started by itself: it is known by that."""
+    """Write the pod's folder into the command line, as for a shim that was started directly.
+
+    Other processes identify the shim by its command line.
+    """
     import ctypes
 
     start, size = words
@@ -143,9 +146,9 @@ def _detach() -> None:
 
 
 def _guard(tell: int, lock: int) -> None:
-    """Start the shim and wait for it; if it was killed, kill all it leaves behind. Does not return.
+    """Start the shim and wait for it. If it was killed, kill all its remaining processes. Does not return.
 
-    The lock is held by both, so a free lock means: nothing of this pod runs.
+    Both processes have the lock. So if the lock is free, no process of this pod runs.
     """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

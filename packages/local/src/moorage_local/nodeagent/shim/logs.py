@@ -11,7 +11,7 @@ LINE_MAX = 16 * 1024  # longer lines are cut in parts, as CRI runtimes do
 
 
 def stamp(moment: float | None = None) -> str:
-    """RFC 3339 in UTC with microseconds."""
+    """Return a time in RFC 3339 format, in UTC with microseconds; None for now."""
     now = time.time() if moment is None else moment
     whole = int(now)
     parts = time.gmtime(whole)
@@ -19,7 +19,7 @@ def stamp(moment: float | None = None) -> str:
 
 
 def complain(*words: object) -> None:
-    """A line of shim.log; a disk that takes none stops no pod."""
+    """Write a line to shim.log; an error of the disk is ignored, so that the pod continues."""
     try:
         print(stamp(), *words, file=sys.stderr, flush=True)
     except OSError:
@@ -27,9 +27,10 @@ def complain(*words: object) -> None:
 
 
 class Log:
-    """One attempt's log in CRI format, `<RFC3339Nano> stdout|stderr F|P text`, rotated by size.
+    """The log of one attempt in CRI format, `<RFC3339Nano> stdout|stderr F|P text`, rotated by size.
 
-    `0.log` is written to; `0.log.1` is the newest of the full ones. A full disk loses lines, not the container.
+    The current file is `0.log`; `0.log.1` is the newest full file. If the disk is full, lines are lost, but the
+    container continues.
     https://github.com/kubernetes/design-proposals-archive/blob/main/node/kubelet-cri-logging.md
     """
 
@@ -44,7 +45,7 @@ class Log:
         self._complained = ""  # of the last write
 
     def feed(self, stream: bytes, data: bytes) -> None:
-        """Bytes as they came from the container."""
+        """Add bytes of the container's output."""
         data = self._rest.pop(stream, b"") + data
         lines = data.split(b"\n")
         rest = lines.pop()
@@ -65,7 +66,7 @@ class Log:
         self._write(out)
 
     def flush(self, *, older_than: float = 0.0) -> None:
-        """Write out unfinished lines that have waited `older_than` seconds; at 0 the stream has ended."""
+        """Write unfinished lines that have waited `older_than` seconds; 0 means that the stream has ended."""
         now = time.monotonic()
         for stream in list(self._rest):
             if now - self._since[stream] >= older_than:
@@ -76,7 +77,7 @@ class Log:
         return bool(self._rest)
 
     def tail(self, max_bytes: int, max_lines: int) -> str:
-        """The end of the log as text, for the termination message."""
+        """Return the end of the log as text, for the termination message."""
         try:
             with open(self._path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""From a fork of the shim to the main process of a container."""
+"""Turn a fork of the shim into the main process of a container."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
 
 
 def _is_hidden(path: str, hidden: str, shown: list[str]) -> bool:
-    """Whether a path leads into the folder that pods do not see, and into none of those shown in it."""
+    """Whether a path is inside the hidden folder, but not inside one of the `shown` folders."""
     path, hidden = os.path.realpath(path), os.path.realpath(hidden)
     if path != hidden and not is_below(path, hidden):
         return False
@@ -131,7 +131,7 @@ def _exec(
     inode: list[int] | None,
     private: str,
 ) -> None:
-    """In the forked child: become the container's main process, or raise. For the folders see `enter_mounts`."""
+    """In the forked child, become the container's main process, or raise. See `enter_mounts` for the folders."""
     # leave the shim's session, signals and OOM score behind
     import_no_more()
     os.setsid()

@@ -1,4 +1,4 @@
-"""Memory of containers, watched and not fenced."""
+"""Memory of containers, which is checked but not limited by the kernel."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ def proportional(pid: int) -> int | None:
 
 
 class Watch:
-    """The memory of one container's process tree against its limit.
+    """Compares the memory of one container's process tree with its limit.
 
-    One process: its resident pages. Several: shared pages are counted once by `proportional`, which is slow and
-    so is done once a second, and sooner when the growth of the resident sum says that the limit or the peak may be
-    passed. A container is killed only after a fair count, or when its own anonymous pages alone pass the limit.
+    For one process, its resident pages count. For several, `proportional` counts shared pages once. It is
+    slow, so it runs once a second, and earlier if the growth of the resident sum shows that the limit or the
+    peak may be exceeded. A container is killed only after such an exact count, or if its own anonymous pages
+    already exceed the limit.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -59,7 +60,7 @@ class Watch:
         self._last: tuple[float, int] | None = None
 
     def look(self, tree: Tree, pids: list[int]) -> bool:
-        """Measure; True when the limit is exceeded."""
+        """Measure the memory; return True if it exceeds the limit."""
         now = time.monotonic()
         sizes = [tree.resident(pid) for pid in pids]
         rss = sum(size for size, _ in sizes)

@@ -1,4 +1,4 @@
-"""Single mounts, and leaving the mounts of this machine."""
+"""Make single mounts, and leave the mount tree of this machine."""
 
 from __future__ import annotations
 

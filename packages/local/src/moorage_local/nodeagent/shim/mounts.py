@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class MountRefused(Exception):
-    """The kernel does not let this user make mount namespaces."""
+    """The kernel does not let this user create mount namespaces."""
 
 
 def enter_mounts(
@@ -106,7 +106,7 @@ def _open_private(private: str, hidden: str, folder: int) -> int:
 
 
 def _mount_in_private(points: list[Point], root: str) -> None:
-    """Bind every volume to its place in a root that is ready, and take that root."""
+    """Bind all volumes into a finished root, and make it the root of this process."""
     for point in points:
         point.target = os.path.realpath(point.target)
     os.chdir("/proc/self/fd")  # see `bind`
@@ -117,7 +117,7 @@ def _mount_in_private(points: list[Point], root: str) -> None:
 
 
 def _mount_volumes(points: list[Point], writable: list[str], scratch: str, hidden: str) -> None:
-    """Bind every volume to its place. `writable`: folders in which missing mount points are made."""
+    """Bind all volumes to their mount points. `writable`: folders in which missing mount points may be created."""
     if not points:
         return
     for point in points:
@@ -170,7 +170,7 @@ def _bind_volume(point: Point, root: str) -> None:
 
 
 def _build_root(root: str, missing: list[Point]) -> None:
-    """Fill a tmpfs at `root` with binds of all that is in /, and with folders for the missing mount points."""
+    """Fill a tmpfs at `root` with binds of everything in /, and with folders for the missing mount points."""
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m,nr_inodes=65536")
     mount(None, root, None, MS_UNBINDABLE)  # so that binding the folder it lies in does not bind it too
     _fill_level(root, "/", [point.target for point in missing])

@@ -1,4 +1,4 @@
-"""The pod's life: start, watch, stop and end its containers, and report each change."""
+"""Runs a pod: starts, watches, stops and ends its containers, and reports each change."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STOP_LOOK_SECONDS = 1.0  # how often the stop file is looked for, should its sig
 
 
 class Shim:
-    """Runs the pod to its end. All times that must survive a suspended laptop are wall-clock."""
+    """Runs the pod to its end. Times that must be correct after a laptop was suspended are wall-clock times."""
 
     def __init__(self, folder: str, lock: int, tell: int) -> None:
         self._folder = folder
@@ -164,7 +164,7 @@ class Shim:
         return False
 
     def _step_inits(self, now: float) -> bool:
-        """Run init containers in order; True once all are done (sidecars: started)."""
+        """Run init containers in order. Return True after all have finished; sidecars must only have started."""
         for container in self._inits:
             if container.role == "sidecar":
                 if container.attempt < 0 and container.start_at is None:
@@ -235,7 +235,10 @@ class Shim:
         return not os.path.exists("spec.json")
 
     def _look_for_restart(self, container: Container) -> None:
-        """Read `restart.<container>`: {"attempt", "graceSeconds"}: end that attempt; the policy decides on."""
+        """Read `restart.<container>`, {"attempt", "graceSeconds"}, and end that attempt.
+
+        The restart policy decides the next step.
+        """
         try:
             path = f"restart.{container.name}"
             mtime = os.stat(path).st_mtime_ns
@@ -303,11 +306,11 @@ class Shim:
         self._dirty = True
 
     def _spawn(self, container: Container) -> None:
-        """Fork and exec; raises StartError with containerd's words.
+        """Fork and exec a container. Raises StartError with containerd's message.
 
-        A container that must not see a folder starts behind a fence or not at all. For the others a refused
-        namespace falls back to translated paths, for the rest of the pod's life. So does a refused private root to
-        the root of this machine.
+        A container from which a folder must be hidden starts behind a fence or not at all. For other
+        containers, if the kernel refuses a namespace, translated paths are used for the rest of the pod's
+        life. If it refuses a private root, the root of this machine is used.
         """
         mounts = container.spec.get("mounts") or []
         hidden = str(container.spec.get("hidden") or "")
@@ -388,7 +391,7 @@ class Shim:
             self._ended(container, code, number, reason, message, started=True)
 
     def _collect(self, container: Container) -> None:
-        """The main process ended: end the rest of its tree, take the last of its output."""
+        """After the end of the main process, end the rest of its tree and read the remaining output."""
         main = container.pid
         until = time.monotonic() + KILL_SECONDS
         while time.monotonic() < until:
@@ -483,7 +486,7 @@ class Shim:
             }
 
     def _kill(self, container: Container) -> None:
-        """SIGKILL the whole tree; the main process is reaped by the loop."""
+        """Send SIGKILL to the whole tree; the loop reaps the main process."""
         self._tree.look(self._mains(), force=True)
         if container.pid:
             send(container.pid, signal.SIGKILL)
@@ -519,7 +522,7 @@ class Shim:
     # -- the report
 
     def _finish(self) -> None:
-        """Nothing of ours may live on, then the outcome is written: in that order."""
+        """Kill all remaining processes of the pod, and only then write the outcome."""
         kill_descendants(os.getpid())
         if "outcome" not in self._pod:
             ended = [
@@ -581,7 +584,7 @@ def _mebibytes(count: int) -> str:
 
 
 def _go_duration(seconds: float) -> str:
-    """As Go prints durations: 10s, 1m20s, 5m0s; below a second with decimals."""
+    """Format a duration like Go: 10s, 1m20s, 5m0s; below a second with decimals."""
     if seconds < 1 or seconds != int(seconds):
         return f"{seconds:g}s"
     minutes, rest = divmod(int(seconds), 60)

@@ -1,7 +1,10 @@
-"""A root of a container's own: this machine's folders, copied on write, an empty /tmp, and the real devices.
+"""A private root for a container.
 
-Overlays whose lower layer is this machine. Root lays one over `/`. In a user namespace the kernel refuses that,
-because the mounts in `/` are locked there; then each folder without mounts in it gets an overlay.
+Copy-on-write copies of this machine's folders, an empty /tmp, and the real devices.
+
+The copies are overlays on top of this machine's folders. Root uses a single overlay on `/`. In a user
+namespace the kernel refuses this, because the mounts in `/` are locked there. Then each folder without mounts
+has an overlay.
 
 https://docs.kernel.org/filesystems/overlayfs.html
 """
@@ -32,11 +35,11 @@ _OPTIONS = ("volatile", "")  # volatile: no fsync of all of the disk when the co
 
 
 class PrivateRefused(Exception):
-    """The kernel does not let this user make overlays."""
+    """The kernel does not let this user create overlays."""
 
 
 class Layers:
-    """Overlays whose upper layers are in the folder `path`, one after the other."""
+    """Creates overlays whose upper layers are in the folder `path`."""
 
     def __init__(self, path: str, extra: str) -> None:
         self.path = path
@@ -97,7 +100,7 @@ def build_private(root: str, folder: int, hidden: str) -> str:
 
 
 def _build(layers: Layers, root: str, mounts: list[tuple[str, str]], hidden: str, *, is_whole: bool) -> None:
-    """Fill `root`. Raises OSError, before anything is mounted where these layers cannot be."""
+    """Fill `root`. If overlays are impossible, raises OSError before anything is mounted."""
     if is_whole:
         layers.lay("/", root)
         mount(None, root, None, MS_UNBINDABLE)  # so that the folder it lies in can be bound into it
@@ -130,7 +133,7 @@ def _build(layers: Layers, root: str, mounts: list[tuple[str, str]], hidden: str
 
 
 def _carry(layers: Layers, root: str, mounts: list[tuple[str, str]], hidden: str) -> None:
-    """Bring mounts below `/` into the root: disks as overlays, all others as they are."""
+    """Add the mounts below `/` to the root: disks as overlays, all others as bind mounts."""
     bound: list[str] = []
     for path, kind in mounts:
         if _is_left_out(path, hidden) or any(path == place or is_below(path, place) for place in bound):
@@ -148,7 +151,7 @@ def _carry(layers: Layers, root: str, mounts: list[tuple[str, str]], hidden: str
 
 
 def _fill(layers: Layers, root: str, level: str, mounts: list[tuple[str, str]], hidden: str) -> None:
-    """One level of folders that have mounts in them: its files are read-only binds."""
+    """Fill one level of folders that have mounts in them; its files become read-only binds."""
     places = dict(mounts)
     prefix = level if level == "/" else level + "/"
     for name in os.listdir(level):
@@ -185,7 +188,7 @@ def _fill(layers: Layers, root: str, level: str, mounts: list[tuple[str, str]], 
 
 
 def _is_left_out(path: str, hidden: str) -> bool:
-    """/tmp and the hidden folder are made afterwards."""
+    """Whether the path is in /tmp or the hidden folder, which are created afterwards."""
     return any(path == place or is_below(path, place) for place in (os.path.realpath(TMP), SHM, hidden) if place)
 
 
@@ -194,7 +197,7 @@ def _has_mounts(path: str, mounts: list[tuple[str, str]], but: str = "") -> bool
 
 
 def _mounts(root: str) -> list[tuple[str, str]]:
-    """Mount points of this process with their file systems, those above before those below; none at `root`."""
+    """Return the mount points of this process with their file systems, parents first, without those in `root`."""
     places: dict[str, str] = {}
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:

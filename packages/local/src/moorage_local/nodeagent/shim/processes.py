@@ -1,4 +1,4 @@
-"""Processes of a pod: the tree below the shim, and how they are ended."""
+"""The process tree of a pod below the shim, and how to end its processes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def is_alive(pid: int) -> bool:
 
 
 def descendants(root: int) -> set[int]:
-    """All living descendants of a process; zombies are not counted."""
+    """Return all living descendants of a process, without zombies."""
     parents: dict[int, int] = {}
     zombies: set[int] = set()
     for name in os.listdir("/proc"):
@@ -76,8 +76,11 @@ def send(pid: int, number: int) -> None:
 
 
 def ask_to_end(pid: int) -> None:
-    """SIGTERM, and SIGCONT only to a process that is stopped: two signals at once may both be handed to another
-    thread than the one that waits for them, and a Python program's handler then does not run."""
+    """Send SIGTERM, and send SIGCONT only to a stopped process.
+
+    The kernel may deliver two signals at once to another thread than the one that waits for them. Then the
+    handler of a Python program does not run.
+    """
     send(pid, signal.SIGTERM)
     status = read_stat(pid)
     if status is not None and status[3] == "T":
@@ -106,7 +109,7 @@ def may_have_children(besides: Collection[int] = ()) -> bool:
 
 
 def kill_descendants(root: int) -> None:
-    """SIGKILL all descendants of this process and reap those that fell to it, until none is left."""
+    """Kill all descendants of this process and reap those that became its children, until none is left."""
     until = time.monotonic() + KILL_SECONDS
     while time.monotonic() < until and may_have_children():
         left = descendants(root)
@@ -218,7 +221,10 @@ class Tree:
         return int(os.pread(self._loadavg, 256, 0).rsplit(None, 1)[-1])
 
     def _take(self, pids: set[int], mains: dict[int, str], *, threads: bool = False) -> set[int]:
-        """Find out which of these are ours; returns the others. `threads`: some numbers may be threads'."""
+        """Record the processes that belong to the tree, and return the others.
+
+        `threads`: some numbers may be thread ids.
+        """
         fresh: dict[int, tuple[int, int, int, str]] = {}
         for pid in pids:
             status = read_stat(pid)

@@ -1,4 +1,4 @@
-"""Finding a program, with the messages of Go and containerd."""
+"""Find a program, with the error messages of Go and containerd."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 
 
 class StartError(Exception):
-    """A container's process could not be started; the text is the message for its status."""
+    """A container's process could not be started; the text is the message for the container's status."""
 
 
 def find_program(program: str, path: str) -> str:
-    """Go's exec.LookPath, with its messages."""
+    """Find a program like Go's exec.LookPath, with its error messages."""
     if "/" in program:
         if not os.path.exists(program):
             raise StartError(f'exec: "{program}": stat {program}: no such file or directory')

@@ -1,4 +1,4 @@
-"""The pod's report: `state.json`, and word to the agent that it is new."""
+"""Write the pod's report `state.json`, and notify the agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERSION = 1  # of state.json
 
 
 def write_state(state: dict[str, Any], *, durable: bool) -> None:
-    """Replace `state.json` at once. With `durable` it outlives a loss of power. Raises OSError."""
+    """Replace `state.json` in one step. With `durable`, it survives a power failure. Raises OSError."""
     fd = os.open("state.json.tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         data = json.dumps(state).encode()
@@ -29,7 +29,7 @@ def write_state(state: dict[str, Any], *, durable: bool) -> None:
 def notify(spec: dict[str, Any]) -> None:
     """Send the pod's uid to the agent, if it listens.
 
-    The folder of the socket is opened because socket paths end at 107 bytes.
+    Socket paths have a limit of 107 bytes, so the folder of the socket is opened first.
     """
     path = spec.get("notifySocket")
     if not path:

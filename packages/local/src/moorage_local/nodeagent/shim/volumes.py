@@ -1,4 +1,4 @@
-"""Volumes of a container: where each one is, and the part of it that a subPath names."""
+"""The volumes of a container: their paths, and the part that a subPath selects."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ class MountFailed(Exception):
 
 
 class SubPathRefused(Exception):
-    """A subPath does not lead to a place in its volume."""
+    """A subPath does not lead to a path inside its volume."""
 
 
 class Point:
-    """One volume and its place. `target` has no symbolic links once the volumes are mounted: followed inside a new
-    root, an absolute one would lead back to the old root."""
+    """One volume and its mount point.
+
+    `target` must have no symbolic links when the volumes are mounted. In a new root, an absolute link would
+    lead back to the old root.
+    """
 
     def __init__(self, mount: dict[str, Any]) -> None:
         self.target: str = mount["mountPath"]
@@ -35,7 +38,10 @@ class Point:
         self.is_folder = False
 
     def open(self, hidden: str = "", folder: int = -1) -> None:
-        """A volume in the folder `hidden` is opened from there: it is open as `folder`. Raises MountFailed."""
+        """Open the volume. A volume in the folder `hidden` is opened through the open descriptor `folder`.
+
+        Raises MountFailed.
+        """
         what = f'mounting "{host_path(self.volume, self.below)}" to "{self.target}"'
         try:
             if hidden and (self.volume == hidden or is_below(self.volume, hidden)):
@@ -54,7 +60,7 @@ _PATH_ENDS = re.compile(r"$|[^\w.~-]|\.(?:\W|$)")
 
 
 def inside(folder: str, path: str) -> str:
-    """The path from the folder on."""
+    """Return the path relative to the folder."""
     return path[len(folder) :].strip("/") or "."
 
 
@@ -118,7 +124,7 @@ def is_below(path: str, folder: str) -> bool:
 
 
 def translate(text: str, mounts: list[dict[str, Any]]) -> str:
-    """Replace mount paths by host paths where a path begins with one: for machines without namespaces.
+    """Replace mount paths by host paths at the start of paths in a text; for machines without namespaces.
 
     "/data" is replaced in "/data", "/data/x", "--in=/data:/y", "cat '/data/x'"; not in "/database", "/my/data".
     """
