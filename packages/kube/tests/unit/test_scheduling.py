@@ -224,13 +224,7 @@ def test_every_reason_is_given_at_once():
 
 
 def test_a_finished_pod_holds_nothing():
-    done = parse_pod(
-        {
-            "metadata": {"name": "p"},
-            "spec": {"containers": [container("4", ports=[{"hostPort": 80}])]},
-            "status": {"phase": "Succeeded"},
-        }
-    )
+    done = parse_pod(builders.a_pod(phase="Succeeded", containers=[container("4", ports=[{"hostPort": 80}])]))
     assert used_on([done]) == {}
     assert refusals(a_pod(containers=[container("4", ports=[{"hostPort": 80}])]), a_node(), [done]) == []
 

@@ -10,6 +10,7 @@ import pytest
 from moorage_kube.errors import ApiError
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import CONFIGMAPS, DEPLOYMENTS, PODS
+from moorage_kube.testing import builders
 from moorage_kube.testing.waiting import until
 from moorage_local.nodeagent.shimspec import HOST_IMAGE
 from moorage_local.testing.server import api_server
@@ -17,20 +18,10 @@ from moorage_local.testing.server import api_server
 pytestmark = pytest.mark.anyio
 
 CONFIG = {"metadata": {"name": "settings"}, "data": {"a": "1"}}
-SLEEPER = {
-    "metadata": {"name": "web"},
-    "spec": {
-        "replicas": 2,
-        "selector": {"matchLabels": {"app": "web"}},
-        "template": {
-            "metadata": {"labels": {"app": "web"}},
-            "spec": {
-                "terminationGracePeriodSeconds": 1,
-                "containers": [{"name": "c", "image": HOST_IMAGE, "command": ["sleep", "600"]}],
-            },
-        },
-    },
-}
+SLEEPER = builders.a_deployment(
+    "web", 2, namespace="", app="web", image=HOST_IMAGE, container={"command": ["sleep", "600"]},
+    pod={"terminationGracePeriodSeconds": 1},
+)  # fmt: skip
 
 
 async def test_objects_stay_over_a_restart_on_the_same_folder(tmp_path: Path) -> None:

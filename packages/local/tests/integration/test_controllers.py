@@ -32,6 +32,7 @@ from moorage_kube.resources import (
     STORAGECLASSES,
     Resource,
 )
+from moorage_kube.testing import builders
 from moorage_kube.testing.clock import FakeClock
 from moorage_kube.testing.pausing import pause
 from moorage_kube.testing.waiting import until
@@ -176,12 +177,7 @@ def template(end=None, **spec):
 
 
 def job(name, end=None, **spec):
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"template": template(end)} | spec,
-    }
+    return builders.an_object(JOBS, name, namespace="default", spec={"template": template(end)} | spec)
 
 
 def done(kind):
@@ -298,12 +294,8 @@ async def test_an_orphaned_pod_outlives_its_job(cluster):
 def deployment(name="web", replicas=3, image="v1", **spec):
     pod = template(restartPolicy="Always")
     pod["spec"]["containers"][0]["image"] = image
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "x"}}, "template": pod} | spec,
-    }
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "x"}}, "template": pod} | spec
+    return builders.an_object(DEPLOYMENTS, name, namespace="default", spec=spec)
 
 
 def rolled_out(replicas):
@@ -364,13 +356,7 @@ async def test_recreate_never_runs_old_and_new_together(cluster):
 
 
 async def test_a_replicaset_replaces_a_deleted_pod(cluster):
-    spec = deployment(replicas=2)["spec"]
-    owner = {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "metadata": {"name": "rs", "namespace": "default"},
-        "spec": {key: spec[key] for key in ("replicas", "selector", "template")},
-    }
+    owner = builders.an_object(REPLICASETS, "rs", namespace="default", spec=deployment(replicas=2)["spec"])
     await cluster.api.create(REPLICASETS, owner)
     await cluster.get_when(REPLICASETS, "rs", lambda obj: (obj.get("status") or {}).get("availableReplicas") == 2)
     before = {pod["metadata"]["name"] for pod in await cluster.pods()}
@@ -384,25 +370,16 @@ async def test_a_replicaset_replaces_a_deleted_pod(cluster):
     await cluster.until(replaced, "replaced")
 
 
-STORAGE_CLASS = {
-    "apiVersion": "storage.k8s.io/v1",
-    "kind": "StorageClass",
-    "metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
-    "provisioner": "localcluster.moorage.dev/folder",
-    "reclaimPolicy": "Delete",
-    "volumeBindingMode": "Immediate",
-    "allowVolumeExpansion": True,
-}
+STORAGE_CLASS = builders.an_object(
+    STORAGECLASSES, "local", annotations={"storageclass.kubernetes.io/is-default-class": "true"},
+    provisioner="localcluster.moorage.dev/folder", reclaimPolicy="Delete", volumeBindingMode="Immediate",
+    allowVolumeExpansion=True,
+)  # fmt: skip
 
 
 def claim(name="data", **spec):
-    asked = {"requests": {"storage": "1Gi"}}
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": asked} | spec,
-    }
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}} | spec
+    return builders.an_object(PVCS, name, namespace="default", spec=spec)
 
 
 def bound(obj):
@@ -449,18 +426,13 @@ async def test_a_claim_in_use_stays_until_its_pod_has_ended(cluster):
 async def test_a_claim_waits_for_a_volume_made_by_hand(cluster):
     await cluster.api.create(PVCS, claim(storageClassName=""))
     await cluster.get_when(PVCS, "data", lambda obj: (obj.get("status") or {}).get("phase") == "Pending")
-    volume = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": "by-hand"},
-        "spec": {
-            "capacity": {"storage": "5Gi"},
-            "accessModes": ["ReadWriteOnce", "ReadOnlyMany"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "hostPath": {"path": "/srv/data"},
-        },
+    spec = {
+        "capacity": {"storage": "5Gi"},
+        "accessModes": ["ReadWriteOnce", "ReadOnlyMany"],
+        "persistentVolumeReclaimPolicy": "Retain",
+        "hostPath": {"path": "/srv/data"},
     }
-    await cluster.api.create(PVS, volume)
+    await cluster.api.create(PVS, builders.an_object(PVS, "by-hand", spec=spec))
     got = await cluster.get_when(PVCS, "data", bound)
     assert got["spec"]["volumeName"] == "by-hand"
     assert got["status"]["capacity"] == {"storage": "5Gi"}
@@ -482,44 +454,22 @@ async def test_a_namespace_is_emptied_and_goes(cluster):
 
 
 async def test_custom_resources_are_collected_with_their_owner(cluster):
-    names = {"plural": "boats", "singular": "boat", "kind": "Boat", "listKind": "BoatList"}
-    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    crd = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": "boats.sea.test"},
-        "spec": {
-            "group": "sea.test",
-            "names": names,
-            "scope": "Namespaced",
-            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
-        },
-    }
-    await cluster.api.create(CRDS, crd)
-    await cluster.get_when(CRDS, "boats.sea.test", done("Established"))
     boats = Resource("sea.test", "v1", "boats", "Boat")
+    await cluster.api.create(CRDS, builders.a_definition(boats))
+    await cluster.get_when(CRDS, "boats.sea.test", done("Established"))
 
     async def create():
         with contextlib.suppress(AlreadyExists):
-            meta = {"name": "ada", "namespace": "default"}
-            await cluster.api.create(boats, {"apiVersion": "sea.test/v1", "kind": "Boat", "metadata": meta})
+            await cluster.api.create(boats, builders.an_object(boats, "ada", namespace="default"))
         return True
 
     await cluster.until(create, "served")
     boat = await cluster.api.get(boats, "ada", "default")
     ref = {"apiVersion": "sea.test/v1", "kind": "Boat", "name": "ada", "uid": boat["metadata"]["uid"]}
-    owned = {"name": "cargo", "namespace": "default", "ownerReferences": [ref]}
-    await cluster.api.create(CONFIGMAPS, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": owned})
+    await cluster.api.create(CONFIGMAPS, builders.an_object(CONFIGMAPS, "cargo", namespace="default", owner=ref))
     below = await cluster.api.get(CONFIGMAPS, "cargo", "default")
     ref = {"apiVersion": "v1", "kind": "ConfigMap", "name": "cargo", "uid": below["metadata"]["uid"]}
-    await cluster.api.create(
-        boats,
-        {
-            "apiVersion": "sea.test/v1",
-            "kind": "Boat",
-            "metadata": {"name": "dinghy", "namespace": "default", "ownerReferences": [ref]},
-        },
-    )
+    await cluster.api.create(boats, builders.an_object(boats, "dinghy", namespace="default", owner=ref))
     await cluster.api.delete(boats, "ada", "default")
     await cluster.gone(CONFIGMAPS, "cargo", "default")
     await cluster.gone(boats, "dinghy", "default")
@@ -691,13 +641,8 @@ async def test_a_silent_node_is_tainted_and_its_pods_leave(tmp_path):
     ready |= {"lastHeartbeatTime": rfc3339(SYSTEM.now()), "lastTransitionTime": rfc3339(SYSTEM.now())}
     node = await api.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
     await api.update(NODES, {**node, "status": {"conditions": [ready]}}, subresource="status")
-    lease = {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {"name": "n1", "namespace": "kube-node-lease"},
-        "spec": {"holderIdentity": "n1", "renewTime": rfc3339_micro(SYSTEM.now())},
-    }
-    await api.create(LEASES, lease)
+    spec = {"holderIdentity": "n1", "renewTime": rfc3339_micro(SYSTEM.now())}
+    await api.create(LEASES, builders.an_object(LEASES, "n1", namespace="kube-node-lease", spec=spec))
     forever = {"operator": "Exists"}
     soon = {
         "key": "node.kubernetes.io/unreachable",
@@ -730,13 +675,8 @@ async def test_a_silent_node_is_tainted_and_its_pods_leave(tmp_path):
 
 async def test_a_disruption_budget_tells_how_many_pods_may_go(cluster):
     await cluster.api.create(DEPLOYMENTS, deployment(replicas=3))
-    pdb = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "web", "namespace": "default"},
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "x"}}},
-    }
-    await cluster.api.create(PDBS, pdb)
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "x"}}}
+    await cluster.api.create(PDBS, builders.an_object(PDBS, "web", namespace="default", spec=spec))
     found = await cluster.get_when(
         PDBS, "web", lambda obj: (obj.get("status") or {}).get("disruptionsAllowed") == 1
     )

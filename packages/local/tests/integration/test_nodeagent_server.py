@@ -16,6 +16,7 @@ import pytest
 from moorage_kube.errors import AlreadyExists
 from moorage_kube.meta import condition
 from moorage_kube.resources import EVENTS, NODES, PODS, SERVICEACCOUNTS
+from moorage_kube.testing import builders
 from moorage_kube.testing.waiting import PATIENCE_SECONDS, until
 from moorage_local.apiserver.server import ApiServer
 from moorage_local.controllers.events import EventRecorder
@@ -33,14 +34,9 @@ class Place:
     root: Path
 
     async def create(self, name: str, script: str, spec: Any = None, **container: Any) -> Any:
-        one = {"name": "c", "image": "localhost/host", "command": ["sh", "-c", script]} | container
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": "default"},
-            "spec": {"nodeName": "n1", "restartPolicy": "Never", "containers": [one]} | (spec or {}),
-        }
-        return await self.api.create(PODS, pod)
+        main = {"name": "c", "image": "localhost/host", "command": ["sh", "-c", script]} | container
+        spec = {"nodeName": "n1", "restartPolicy": "Never"} | (spec or {})
+        return await self.api.create(PODS, builders.a_pod(name, namespace="default", container=main, spec=spec))
 
     async def until(self, name: str, what: Callable[[Any], Any]) -> Any:
         async def read() -> Any:

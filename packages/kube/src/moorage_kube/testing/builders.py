@@ -12,6 +12,7 @@ from typing import Any, TypedDict, Unpack
 
 from moorage_kube.clock import rfc3339
 from moorage_kube.resources import (
+    CRDS,
     DEPLOYMENTS,
     JOBS,
     NODES,
@@ -272,21 +273,38 @@ def a_deployment(
     app: str = "x",
     image: str = "",
     container: Fields | None = None,
+    pod: Fields | None = None,
     spec: Fields | None = None,
     **meta: Any,
 ) -> Obj:
     """Deployment lab/web of one pod with the label app=x; `resource`: REPLICASETS or STATEFULSETS for those.
 
-    `meta`: as in `an_object`.
+    `pod` is merged into the template's spec. `meta`: as in `an_object`.
     """
     labels = {"app": app}
-    pods = {"containers": [a_container(**{"image": image} | dict(container or {}))]}
+    pods = {"containers": [a_container(**{"image": image} | dict(container or {}))]} | dict(pod or {})
     made = given(
         replicas=replicas,
         selector={"matchLabels": labels},
         template={"metadata": {"labels": labels}, "spec": pods},
     )
     return an_object(resource, name, spec=made | dict(spec or {}), **meta)
+
+
+def a_definition(resource: Resource, *versions: str, short_names: Iterable[str] = (), **fields: Any) -> Obj:
+    """CustomResourceDefinition of the resource, with these versions (its own by default); the first is stored.
+
+    All versions allow all fields; `fields`: other fields of each version, such as schema and subresources.
+    """
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    served = [
+        {"name": version, "served": True, "storage": at == 0, "schema": schema} | fields
+        for at, version in enumerate(versions or (resource.version,))
+    ]
+    names = {"plural": resource.plural, "kind": resource.kind} | given(shortNames=list(short_names))
+    scope = "Namespaced" if resource.namespaced else "Cluster"
+    spec = {"group": resource.group, "scope": scope, "names": names, "versions": served}
+    return an_object(CRDS, f"{resource.plural}.{resource.group}", spec=spec)
 
 
 def an_owner(kind: str = "Job", name: str = "train", uid: str = "", *, api_version: str = "") -> Obj:

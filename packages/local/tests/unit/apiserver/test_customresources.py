@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from moorage_kube.errors import ApiError, Invalid, MethodNotAllowed, NotFound
 from moorage_kube.resources import CRDS, Obj, Resource
+from moorage_kube.testing import builders
 from moorage_local.apiserver.client import InProcessClient
 from moorage_local.apiserver.server import ApiServer
 from moorage_local.apiserver.types.jsonpath import find
@@ -63,28 +64,9 @@ SCHEMA: Obj = {
 
 
 def a_definition(*versions: str, **more: Any) -> Obj:
-    return {
-        "metadata": {"name": "widgets.x.io"},
-        "spec": {
-            "group": "x.io",
-            "scope": "Namespaced",
-            "names": {"plural": "widgets", "kind": "Widget", "shortNames": ["wd"]},
-            "versions": [
-                {
-                    "name": name,
-                    "served": True,
-                    "storage": at == 0,
-                    "schema": {"openAPIV3Schema": SCHEMA},
-                    "subresources": {
-                        "status": {},
-                        "scale": {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.replicas"},
-                    },
-                }
-                | more
-                for at, name in enumerate(versions or ("v1",))
-            ],
-        },
-    }
+    scale = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.replicas"}
+    fields = {"schema": {"openAPIV3Schema": SCHEMA}, "subresources": {"status": {}, "scale": scale}} | more
+    return builders.a_definition(WIDGETS, *versions, short_names=["wd"], **fields)
 
 
 def a_widget(called: str = "w", **spec: Any) -> Obj:

@@ -24,6 +24,7 @@ from moorage_kube.errors import (
 )
 from moorage_kube.resources import (
     CONFIGMAPS,
+    CRDS,
     DEPLOYMENTS,
     EVENTS,
     JOBS,
@@ -935,28 +936,8 @@ async def test_nodes_bring_their_status_and_taints_are_checked(api: InProcessCli
 
 
 async def test_strategic_merge_of_custom_kinds_is_an_unsupported_media_type(api: InProcessClient) -> None:
-    from moorage_kube.resources import CRDS
-
-    await api.create(
-        CRDS,
-        {
-            "metadata": {"name": "things.x.io"},
-            "spec": {
-                "group": "x.io",
-                "scope": "Cluster",
-                "names": {"plural": "things", "kind": "Thing"},
-                "versions": [
-                    {
-                        "name": "v1",
-                        "served": True,
-                        "storage": True,
-                        "schema": {"openAPIV3Schema": {"type": "object"}},
-                    }
-                ],
-            },
-        },
-    )
     things = Resource("x.io", "v1", "things", "Thing", namespaced=False)
+    await api.create(CRDS, builders.a_definition(things))
     await api.create(things, {"metadata": {"name": "t"}})
     with pytest.raises(UnsupportedMediaType):
         await api.patch(things, "t", {}, kind="strategic")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from moorage_kube.resources import CONFIGMAPS, NAMESPACES, NODES, PODS, SERVICEACCOUNTS, Obj
+from moorage_kube.testing import builders
 from moorage_local.apiserver.auth.rbac import ROLEBINDINGS, ROLES
 from moorage_local.apiserver.client import InProcessClient
 from moorage_local.apiserver.server import ApiServer
@@ -227,13 +228,7 @@ async def test_an_object_of_another_namespace_than_the_urls_is_a_bad_request(
     await api.create(NODES, {"metadata": {"name": "n"}})
     pods = "/api/v1/namespaces/team/pods"
     named = {"metadata": {"name": "p", "namespace": "other"}}
-    deployment = {
-        "metadata": {"name": "d", "namespace": "team"},
-        "spec": {
-            "selector": {"matchLabels": {"a": "b"}},
-            "template": {"metadata": {"labels": {"a": "b"}}, "spec": a_pod("p", "team")["spec"]},
-        },
-    }
+    deployment = builders.a_deployment("d", namespace="team", image="busybox:1")
     assert (await ask(server, "POST", "/apis/apps/v1/namespaces/team/deployments", deployment)).status == 201
     for method, path, body, content_type in (
         ("POST", pods, a_pod("q", "other"), "application/json"),

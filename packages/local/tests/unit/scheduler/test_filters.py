@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage_kube.meta import Key
+from moorage_kube.resources import PVS
+from moorage_kube.testing import builders
 from moorage_local.scheduler.filters import Refusal, blanket_message, facts_of, fit_message, judge
 from moorage_local.scheduler.snapshot import (
     Claim,
@@ -240,10 +242,7 @@ def test_hard_spread_constraints_fill_the_emptier_zone():
 
 
 def test_pods_that_are_ending_do_not_count_for_spread():
-    ending = parse_pod_view(
-        a_pod("q", labels={"app": "a"}).obj
-        | {"metadata": {"name": "q", "namespace": "lab", "labels": {"app": "a"}, "deletionTimestamp": "x"}}
-    )
+    ending = a_pod("q", labels={"app": "a"}, metadata={"deletionTimestamp": "x"})
     pod = a_pod("new", labels={"app": "a"}, topologySpreadConstraints=spread())
     snapshot = a_snapshot(a_node("n", ending, labels={ZONE: "1"}), a_node("m", labels={ZONE: "2"}))
     assert reasons(pod, snapshot) == {"n": [], "m": []}
@@ -305,24 +304,9 @@ def test_a_claim_must_be_there_and_bound_unless_it_waits_for_its_pod(claim, want
 
 
 def test_a_bound_volume_keeps_the_pod_where_the_volume_can_be_reached():
-    volume = parse_volume(
-        {
-            "metadata": {"name": "pv"},
-            "spec": {
-                "nodeAffinity": {
-                    "required": {
-                        "nodeSelectorTerms": [
-                            {
-                                "matchExpressions": [
-                                    {"key": "kubernetes.io/hostname", "operator": "In", "values": ["n"]}
-                                ]
-                            }
-                        ]
-                    }
-                }
-            },
-        }
-    )
+    term = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n"]}]}
+    affinity = {"nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}
+    volume = parse_volume(builders.an_object(PVS, "pv", spec=affinity))
     snapshot = a_snapshot(
         a_node("n"),
         a_node("m"),

@@ -302,12 +302,8 @@ async def test_a_claim_that_waits_for_its_pod_is_made_for_the_chosen_node():
             STORAGECLASSES,
             {"metadata": {"name": "late"}, "provisioner": "x", "volumeBindingMode": "WaitForFirstConsumer"},
         )
-        claim = {
-            "metadata": {"name": "data", "namespace": "lab"},
-            "spec": {"storageClassName": "late"},
-            "status": {"phase": "Pending"},
-        }
-        world.api.put(PVCS, claim)
+        spec, status = {"storageClassName": "late"}, {"phase": "Pending"}
+        world.api.put(PVCS, builders.an_object(PVCS, "data", spec=spec, status=status))
         await world.quiet()
         world.api.put(PODS, a_pod("p", volumes=volumes))
         chosen = "volume.kubernetes.io/selected-node"

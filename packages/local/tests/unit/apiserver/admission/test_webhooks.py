@@ -20,6 +20,7 @@ from moorage_kube.resources import (
     VALIDATING_WEBHOOKS,
     Obj,
 )
+from moorage_kube.testing import builders
 from moorage_local.apiserver.client import InProcessClient
 from moorage_local.apiserver.subresources.admitting import session_options
 
@@ -330,16 +331,7 @@ async def test_the_configurations_themselves_are_not_sent_to_webhooks(
     with pytest.raises(Forbidden):
         await api.create(
             DEPLOYMENTS,
-            {
-                "metadata": {"name": "d", "namespace": "default"},
-                "spec": {
-                    "selector": {"matchLabels": {"a": "b"}},
-                    "template": {
-                        "metadata": {"labels": {"a": "b"}},
-                        "spec": {"containers": [{"name": "c", "image": "x"}]},
-                    },
-                },
-            },
+            builders.a_deployment("d", namespace="default", image="x"),
         )
     await api.delete(VALIDATING_WEBHOOKS, "conf")
 

@@ -46,16 +46,9 @@ def a_class(name="local", *, default=True, provisioner=OURS, mode="Immediate", g
 
 
 def a_claim(
-    size="1Gi",
-    *,
-    storage_class="local",
-    volume=None,
-    phase=None,
-    annotations=None,
-    deleting=False,
-    uid="c1",
+    size="1Gi", *, storage_class="local", volume=None, phase=None, annotations=None, deleting=False, uid="c1",
     **spec,
-):
+):  # fmt: skip
     body = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}} | spec
     if storage_class is not None:
         body["storageClassName"] = storage_class
