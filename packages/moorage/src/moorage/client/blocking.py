@@ -33,7 +33,7 @@ class NeedsLoop(Exception):
 
 
 def run_at_once(work: Coroutine[Any, Any, R]) -> R:
-    """The result of a coroutine that never waits for an event loop."""
+    """Run a coroutine that never waits for an event loop, and return its result."""
     try:
         work.send(None)
     except StopIteration as done:
@@ -85,7 +85,7 @@ def _authorization(connection: KubeConnection, address: Address, now: datetime) 
 
 
 def _has_proxy(url: str) -> bool:
-    """Whether a proxy may lie between: the event loop's client knows the rules."""
+    """Whether a proxy may be in use. The client with an event loop knows the rules of proxies."""
     return urlsplit(url).hostname not in LOOPBACK and any(name.lower().endswith("_proxy") for name in os.environ)
 
 
@@ -100,7 +100,10 @@ class _NoWaiting(SystemClock):
 
 
 class BlockingTransport:
-    """HTTP by http.client, a connection for each request. `ca`: PEM; empty: the system's authorities."""
+    """HTTP by http.client, with a connection for each request.
+
+    `ca`: PEM; "" means the authorities of the system.
+    """
 
     def __init__(self, ca: str = "") -> None:
         self._ca = ca

@@ -49,7 +49,7 @@ class Token:
 
 
 class Prover:
-    """Gets tokens for one kubeconfig, and keeps them in a file for the next commands."""
+    """Gets tokens for one kubeconfig, and stores them in a file for the next commands."""
 
     def __init__(self, api: Api, connection: KubeConnection, *, clock: Clock = SYSTEM) -> None:
         self._api, self._connection, self._clock = api, connection, clock
@@ -57,11 +57,11 @@ class Prover:
 
     @property
     def is_of_use(self) -> bool:
-        """Whether the API server may know us by something else than a token."""
+        """Whether the connection has credentials other than a token for the API server."""
         return bool(self._connection.client_cert_pem or self._connection.exec_plugin or self._connection.username)
 
     async def token(self, url: str, ca: str) -> str:
-        """A token that holds now, of the server at an address. Raises ApiError."""
+        """Return a valid token of the server at an address. Raises ApiError."""
         now = self._clock.now()
         key = _key(self._connection, url)
         if self._token is None or not self._token.holds(now):
@@ -121,7 +121,7 @@ class Prover:
 
 
 def make_request(name: str, key: ec.EllipticCurvePrivateKey) -> Obj:
-    """A CertificateSigningRequest for a key, which no controller signs."""
+    """Return a CertificateSigningRequest for a key. Its signer is ours, so no controller signs it."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.x509.oid import NameOID
@@ -143,7 +143,7 @@ def make_request(name: str, key: ec.EllipticCurvePrivateKey) -> Obj:
 
 
 def sign(key: ec.EllipticCurvePrivateKey, name: str, audience: str) -> str:
-    """The signature of `proof_text`, ECDSA with SHA-256, in base64."""
+    """Return the signature of `proof_text`: ECDSA with SHA-256, in base64."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -183,7 +183,7 @@ def kept_tokens() -> dict[str, Token]:
 
 
 def kept_token(connection: KubeConnection, url: str, now: datetime) -> str:
-    """The token that an earlier command got from the server at an address; empty: none that holds."""
+    """Return the stored token of an earlier command for the server at an address; "" without a valid token."""
     token = kept_tokens().get(_key(connection, url))
     return token.text if token is not None and token.holds(now) else ""
 

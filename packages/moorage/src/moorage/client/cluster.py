@@ -36,7 +36,7 @@ SELF_SUBJECT_REVIEWS = Resource(
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
-    """A cluster that is connected: its Kubernetes API, and its Moorage server."""
+    """A connected cluster: its Kubernetes API and its Moorage server."""
 
     api: PodApi
     namespace: str
@@ -101,7 +101,7 @@ def _log_warning(text: str) -> None:
 
 @asynccontextmanager
 async def open_cluster(target: Target, *, warned: Callable[[str], None] = _log_warning) -> AsyncIterator[Cluster]:
-    """Connect as the options say. `warned` gets each warning of the API server once."""
+    """Connect to the cluster that the options choose. `warned` gets each warning of the API server once."""
     from moorage_kube.remote.client import KubeClient
 
     connection = chosen_connection(target)

@@ -1,4 +1,4 @@
-"""Requests to our own server: the address and the headers of each, repeated where that does no harm, decoded."""
+"""Requests to our server: add the address and headers, repeat a request where that is safe, decode the answer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,10 @@ Finder = Callable[[AsyncExitStack], Awaitable[Site]]
 
 
 class Patience(Struct, frozen=True, kw_only=True):
-    """`answer_seconds`: for one answer; `seconds`: for a server that is away, or asks us to wait, in all."""
+    """Time limits.
+
+    `answer_seconds`: for one answer; `seconds`: for all waits while the server is unavailable or busy.
+    """
 
     answer_seconds: float = 60.0
     seconds: float = 30.0
@@ -87,7 +90,7 @@ class Sent(TypedDict, total=False):
 
 
 class Backoff:
-    """The pauses between repetitions of one request: longer each time, for as long as patience lasts."""
+    """The pauses between repetitions of one request. They get longer, and end with an error after `seconds`."""
 
     def __init__(self, clock: Clock, seconds: float) -> None:
         self._clock, self._seconds = clock, seconds
@@ -110,7 +113,10 @@ class Backoff:
 
 
 class Connection:
-    """Requests to one server, found and opened by the first of them on the loop that makes it; `close` it."""
+    """Requests to one server.
+
+    The first request finds and opens it on the current event loop; `close` it at the end.
+    """
 
     def __init__(
         self,
@@ -142,7 +148,10 @@ class Connection:
         return url, dict(headers)
 
     async def ask(self, kind: type[T], method: str, path: str, **sent: Unpack[Sent]) -> T:
-        """The answer as `kind`, a Struct of `moorage.api`. Raises ApiError; NotReady where there is no server."""
+        """Return the answer as `kind`, a Struct of `moorage.api`.
+
+        Raises ApiError; NotReady if there is no server.
+        """
         return _decoded((await self._whole(method, path, **sent))[1], kind, method, path)
 
     async def json(self, method: str, path: str, **sent: Unpack[Sent]) -> tuple[Any, Mapping[str, str]]:
@@ -157,7 +166,10 @@ class Connection:
     async def lines(
         self, path: str, params: Mapping[str, object] | None = None, *, silence: float | None = None
     ) -> AsyncIterator[bytes]:
-        """The lines of an answer as they come, without their ends. `silence`: as in `Transport.request`."""
+        """Yield the lines of an answer as they arrive, without line ends.
+
+        `silence`: as for `Transport.request`.
+        """
         async with self.stream("GET", path, params=params, silence=silence) as parts:
             rest: list[bytes] = []
             async for part in parts:
@@ -183,7 +195,7 @@ class Connection:
         data: bytes | None = None,
         content_type: str = JSON,
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """An answer's body as it comes, for however long that takes. `data`: a body to send."""
+        """Yield the body of an answer as it arrives, without a time limit. `data`: the body of the request."""
         backoff = Backoff(self.clock, self.patience.seconds)
         answer = await self._request(
             method, path, backoff, silence, params=params, data=data, content_type=content_type
@@ -197,7 +209,7 @@ class Connection:
     async def socket(
         self, path: str, params: list[tuple[str, str]], protocol: str
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A WebSocket. Raises ApiError where it is refused."""
+        """Open a WebSocket. Raises ApiError if the server refuses it."""
         site, transport = await self._open()
         if not isinstance(transport, HttpTransport):
             raise ServerError("this server does not accept WebSockets", status=0)
@@ -214,7 +226,10 @@ class Connection:
             yield opened
 
     async def _whole(self, method: str, path: str, **sent: Unpack[Sent]) -> tuple[Answer, bytes]:
-        """An answer with its whole body; the request is repeated, too, when the body breaks off."""
+        """Return an answer with its whole body.
+
+        The request is also repeated if the connection breaks within the body.
+        """
         backoff = Backoff(self.clock, sent.get("patience", self.patience.seconds))
         while True:
             answer = await self._request(method, path, backoff, self.patience.answer_seconds, **sent)
@@ -280,7 +295,7 @@ class Connection:
 
 
 def at(address: Address, *, chosen: str = "", ca: str = "") -> Finder:
-    """Finds a server whose address is known."""
+    """Return a finder for a server whose address is known."""
 
     async def find(_: AsyncExitStack) -> Site:
         return Site(address=address, chosen=chosen, ca=ca)
@@ -310,7 +325,7 @@ def _decoded(data: bytes, kind: type[T], method: str, path: str) -> T:
 
 
 def _pairs(params: Mapping[str, object] | None) -> list[tuple[str, str]]:
-    """The parameters of a query; None is left out, several values of one name come one after the other."""
+    """Return the query parameters as pairs: without None, with one pair for each of several values."""
     pairs: list[tuple[str, str]] = []
     for name, value in (params or {}).items():
         for each in value if isinstance(value, list | tuple) else (value,):
@@ -321,6 +336,6 @@ def _pairs(params: Mapping[str, object] | None) -> list[tuple[str, str]]:
 
 
 def _seconds(text: str | None) -> float | None:
-    """A Retry-After in seconds; None if it is not a number."""
+    """Return a Retry-After header in seconds; None if it is not a number."""
     seconds = integer_or(text, -1, maximum=86400)
     return float(seconds) if seconds >= 0 else None

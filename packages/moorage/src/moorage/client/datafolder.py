@@ -18,7 +18,7 @@ PROC = Path("/proc")
 
 
 def default_folder() -> Path:
-    """$MOORAGE_DATA, else moorage under $XDG_DATA_HOME or ~/.local/share."""
+    """Return the default data folder: $MOORAGE_DATA, else moorage under $XDG_DATA_HOME or ~/.local/share."""
     if chosen := DATA.read(os.environ):
         return chosen.absolute()
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
@@ -26,7 +26,7 @@ def default_folder() -> Path:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a supervisor holds the folder's lock."""
+    """Whether a running supervisor has locked the folder."""
     try:
         fd = os.open(folder / "run" / "lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -41,14 +41,14 @@ def is_running(folder: Path) -> bool:
 
 
 def running_kubeconfig(folder: Path) -> Path | None:
-    """The kubeconfig of the cluster that runs in a folder; None when none does."""
+    """Return the kubeconfig of the cluster that runs in a folder; None if no cluster runs there."""
     kubeconfig = folder / "kubeconfig"
     exists = (folder / "VERSION").exists() and kubeconfig.exists()
     return kubeconfig if exists and is_running(folder) else None
 
 
 def running_folders(proc: Path = PROC) -> list[Path]:
-    """Data folders of this user's local clusters that run now, by the command lines of their control planes."""
+    """Return the data folders of this user's running local clusters, from the command lines of their processes."""
     folders = {folder for folder in _served_folders(proc) if running_kubeconfig(folder) is not None}
     return sorted(folders)
 

@@ -96,7 +96,7 @@ def logins_of(connection: KubeConnection, logins: Mapping[str, Saved]) -> list[S
 
 
 def is_named(saved: Saved, info: Info) -> bool:
-    """Whether the cluster itself names the server of a login."""
+    """Whether the cluster lists the server of a login among its addresses."""
     return saved.url in (info.server_url, *info.public_urls)
 
 
@@ -120,7 +120,10 @@ def _ca(url: str, logins: Mapping[str, Saved]) -> str:
 
 
 def needs_probe(route: Route, connection: KubeConnection) -> bool:
-    """Whether an address may be out of reach: not this machine's own, and not a pod's server for a pod."""
+    """Whether an address may be unreachable.
+
+    False for localhost, and inside a pod for the address of the Service.
+    """
     if route.token:
         return True
     return host_of(route.url) not in LOOPBACK and not (route.by is By.INSIDE and connection.in_pod)
@@ -158,7 +161,7 @@ async def choose_route(
 
 
 async def _fault_of(route: Route) -> str:
-    """Why an address is of no use; empty: a server answers there."""
+    """Return the reason why an address does not work; "" if a server answers there."""
     transport = HttpTransport(route.ca)
     path, headers = "/healthz", {}
     if route.token:  # a session that has ended uses the next address
@@ -219,7 +222,7 @@ class _Forward:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def begin(self) -> None:
-        """Open the first connection, which the first client gets. Raises MoorageError."""
+        """Open the first connection, and reserve it for the first client. Raises MoorageError."""
         await self._choose()
         self._first = await self._open()
 

@@ -1,4 +1,4 @@
-"""The errors that our own server answers with, as the classes that our own code raises. The one decoder."""
+"""Decode error answers of our server into our own exception classes. Only this module does so."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def decode_error(status: int, data: bytes | None) -> ApiError:
 
 
 def no_answer(url: str, error: BaseException) -> ServerError:
-    """The error for a server that cannot be reached, or that breaks off."""
+    """Return the error for an unreachable server or a broken connection."""
     reason = re.sub(r" ssl:\S+", "", str(error)) or type(error).__name__  # aiohttp says so of plain http too
     return ServerError(f"Moorage's server at {url} does not answer: {reason}", status=0, hint="check the address")
 
 
 def is_transient(error: ApiError) -> bool:
-    """Whether the same request may succeed a little later."""
+    """Whether the same request may succeed later."""
     return isinstance(error, TooManyRequests) or (isinstance(error, ServerError) and error.status in TRANSIENT)

@@ -15,18 +15,20 @@ from typing import IO
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file so that only its owner can read it. Raises OSError."""
+    """Write a file that only its owner can read. Raises OSError."""
     with replacing(path, private=True) as file:
         file.write(text.encode())
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, private: bool = False, new: bool = False) -> Iterator[IO[bytes]]:
-    """A file to write (and to read back), which gets the name `path` at the end of the block.
+    """Open a temporary file, which gets the name `path` at the end of the block.
 
-    `private`: only its owner can read it. Otherwise it keeps the permissions of the file that it replaces. `new`:
-    raises FileExistsError for a file that exists, also one that came meanwhile. Where an exception ends the block,
-    nothing is left. A link or pipe of another user is replaced, never written into. Raises OSError.
+    It is open for writing and reading.
+
+    `private`: only its owner can read it. Otherwise it gets the permissions of the file that it replaces.
+    `new`: raise FileExistsError if `path` exists, also if it is created meanwhile. If the block raises, the
+    temporary file is deleted. A link or pipe of another user is replaced, never written into. Raises OSError.
     """
     target = _meant(path)
     if new and os.path.lexists(target):

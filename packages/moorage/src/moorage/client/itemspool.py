@@ -1,6 +1,6 @@
-"""Items on their way to the server: a temporary file of lines, as `add items` takes them.
+"""Items on their way to the server: a temporary file of lines in the format of `add items`.
 
-So 150,000 or more need no memory, and an upload that broke off can go on.
+So even 150,000 items need little memory, and an interrupted upload can continue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Spool(Struct):
     count: int
 
     def lines(self, start: int = 0, end: int | None = None) -> BinaryIO:
-        """The file from line `start` on; with `end`, a copy in memory that ends before that line."""
+        """Return the file, positioned at line `start`; with `end`, a copy in memory that ends before that line."""
         self.file.seek(0)
         for _ in range(start):
             self.file.readline()
@@ -38,7 +38,7 @@ class Spool(Struct):
 
 
 def spool(values: Iterable[Any], *, seconds_field: str | None = None, origin: str = "items") -> Spool:
-    """Write values as the server takes them. Raises UsageError naming the first that cannot be an item."""
+    """Write items to a temporary file in the server's format. Raises UsageError with the first invalid item."""
     file: BinaryIO = tempfile.TemporaryFile(prefix="moorage-items-")  # noqa: SIM115  (the Spool closes it)
     count = 0
     try:
@@ -52,7 +52,7 @@ def spool(values: Iterable[Any], *, seconds_field: str | None = None, origin: st
 
 
 def item_line(value: Any, seconds_field: str | None, where: str) -> bytes:
-    """One item as a line. Raises UsageError."""
+    """Return an item as a line. Raises UsageError if the value is invalid."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         data = text.encode()

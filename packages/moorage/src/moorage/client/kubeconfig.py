@@ -1,4 +1,4 @@
-"""The kubeconfig of a person who logged in: made, and merged into the one that kubectl reads."""
+"""Create the kubeconfig of a user who logged in, and merge it into the file that kubectl reads."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TABLES = ("clusters", "users", "contexts")
 def make_kubeconfig(
     person: str, cluster: ClusterAddress, user: Mapping[str, Any], namespaces: Sequence[str], *, name: str = ""
 ) -> Obj:
-    """A kubeconfig with a context for each namespace, the first of them current.
+    """Return a kubeconfig with a context for each namespace. The first context is the current one.
 
-    Without namespaces it has one context, which names none. `name`: of the cluster, where the server's own name
-    for it is taken.
+    Without namespaces it has one context without a namespace. `name`: the name of the cluster, if another cluster
+    uses the name that the server suggests.
     """
     name = name or cluster.name or "moorage"
     entry: Obj = {"server": cluster.server}
@@ -58,7 +58,7 @@ def merge_kubeconfig(existing: Mapping[str, Any], made: Mapping[str, Any]) -> Ob
 
 
 def free_name(existing: Mapping[str, Any], cluster: ClusterAddress) -> str:
-    """The server's name for the cluster; with its host and port where another cluster has that name here."""
+    """Return the server's name for the cluster. If another cluster has that name here, host and port are added."""
     name = cluster.name or "moorage"
     for entry in existing.get("clusters") or ():
         if entry.get("name") == name and (entry.get("cluster") or {}).get("server") != cluster.server:
@@ -67,12 +67,12 @@ def free_name(existing: Mapping[str, Any], cluster: ClusterAddress) -> str:
 
 
 def written_file(env: Mapping[str, str]) -> Path:
-    """The kubeconfig that `moor` and kubectl read first here: of the environment, else ~/.kube/config."""
+    """Return the kubeconfig that `moor` and kubectl read first: from $KUBECONFIG, else ~/.kube/config."""
     return kubeconfig_files(env)[0]
 
 
 def token_plugin(url: str) -> Obj:
-    """The `exec` of a kubeconfig's user: `moor token` for this server."""
+    """Return the `exec` section of a kubeconfig's user: `moor token` for this server."""
     moor = shutil.which("moor")
     command, args = (moor, []) if moor else (sys.executable, ["-m", "moorage.cli.main"])
     return {

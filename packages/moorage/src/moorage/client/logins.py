@@ -27,10 +27,10 @@ EARLY = timedelta(seconds=90)  # a token is renewed this long before its end
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A login: its session's token, the last token for the cluster, and where the cluster is.
+    """A saved login: the token of its session, the last token for the cluster, and the address of the cluster.
 
-    `cluster`: the fields of `api.logins.ClusterAddress`; empty: the server does not know it. `namespace`: the one
-    chosen at login; empty: none.
+    `cluster`: the fields of `api.logins.ClusterAddress`; empty if the server does not know it. `namespace`: the
+    namespace chosen at login; "" if none was chosen.
     """
 
     url: str
@@ -46,12 +46,12 @@ class Saved:
         return replace(self, kube_token=token, kube_expires=expires)
 
     def has_fresh_token(self, now: datetime) -> bool:
-        """Whether the token for the cluster need not be renewed yet."""
+        """Whether the token for the cluster is valid for long enough to use it."""
         return bool(self.kube_token) and now < parse_rfc3339(self.kube_expires) - EARLY
 
 
 class Known(msgspec.Struct):
-    """The logins by address, and the one last made."""
+    """The saved logins by address, and the address of the current login."""
 
     logins: dict[str, Saved] = msgspec.field(default_factory=dict)
     current: str = ""
@@ -94,7 +94,7 @@ class Known(msgspec.Struct):
 
 
 def logins_file() -> Path:
-    """$MOORAGE_CONFIG/logins.json, else under $XDG_CONFIG_HOME or ~/.config."""
+    """Return $MOORAGE_CONFIG/logins.json, else moorage/logins.json under $XDG_CONFIG_HOME or ~/.config."""
     if chosen := CONFIG.read(os.environ):
         return chosen / "logins.json"
     base = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
@@ -103,7 +103,7 @@ def logins_file() -> Path:
 
 @contextlib.contextmanager
 def known_logins() -> Iterator[Known]:
-    """The logins, to change: held by one process at a time, and stored at the end unless an error comes."""
+    """Open the saved logins for changes. Locks out other processes; saves at the end, unless the block raises."""
     path = logins_file()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     held = os.open(path.parent / ".logins.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -116,7 +116,10 @@ def known_logins() -> Iterator[Known]:
 
 
 def issuer_of(connection: KubeConnection) -> str:
-    """The server that the kubeconfig's plugin, `moor token --server URL`, gets its tokens from; empty: another."""
+    """Return the server of the kubeconfig's plugin `moor token --server URL`.
+
+    "" if it has another plugin or none.
+    """
     args = connection.exec_plugin.args if connection.exec_plugin is not None else ()
     if "token" in args and "--server" in args[:-1]:
         return args[args.index("--server") + 1].rstrip("/")

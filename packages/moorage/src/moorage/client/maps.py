@@ -1,4 +1,4 @@
-"""Maps, by the one client of our server: docs/design/0005-map.md, "For users"."""
+"""Requests about maps. See docs/design/0005-map.md, "For users"."""
 
 from __future__ import annotations
 
@@ -42,12 +42,15 @@ AT_ONCE = Patience(seconds=0.0)  # other requests fail at the first missing answ
 
 
 def map_client(address: Address, *, ca: str = "", clock: Clock = SYSTEM) -> MapClient:
-    """The maps of the server at an address. `ca`: PEM; empty: the system's authorities."""
+    """Return a client for the maps of the server at an address.
+
+    `ca`: PEM; "" means the authorities of the system.
+    """
     return MapClient(Connection(at(address, ca=ca), patience=AT_ONCE, clock=clock))
 
 
 class MapClient:
-    """The maps of one server; use it as an async context manager. Raises ApiError."""
+    """The maps of one server. Use it as an async context manager. Its methods raise ApiError."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -66,21 +69,24 @@ class MapClient:
     # -- maps
 
     async def show(self, namespace: str, name: str, *, patient: bool = False) -> Map:
-        """State, counts, rate. `patient`: a server that is away is waited for. Raises NotFound."""
+        """Return the state, counts and rate of a map. `patient`: wait for an unavailable server.
+
+        Raises NotFound.
+        """
         return await self._connection.ask(Map, "GET", _path(namespace, name), patience=_patience(patient))
 
     async def maps(self, namespace: str | None) -> tuple[Map, ...]:
-        """The maps of a namespace, or of all: those that the caller may see."""
+        """Return the maps of a namespace (None: of all namespaces) that the caller may see."""
         path = "/api/v1/maps" + (f"/{quote(namespace, safe='')}" if namespace else "")
         return (await self._connection.ask(MapList, "GET", path)).maps
 
     async def create(self, namespace: str, body: NewMap) -> Map:
-        """Create a map; without `workers`, no MapJob stands for it."""
+        """Create a map. Without `workers`, the map has no MapJob."""
         path = f"/api/v1/maps/{quote(namespace, safe='')}"
         return await self._connection.ask(Map, "POST", path, body=body, repeat=True)  # it has a `request`
 
     async def change(self, namespace: str, name: str, change: MapChange, *, patient: bool = False) -> Map:
-        """Pause, resume, cancel, close … `patient`: a server that is away is waited for."""
+        """Pause, resume, cancel, close or change a map. `patient`: wait for an unavailable server."""
         path = _path(namespace, name)
         return await self._connection.ask(
             Map,
@@ -92,7 +98,7 @@ class MapClient:
         )
 
     async def retry(self, namespace: str, name: str) -> int:
-        """Let dead items run again; how many."""
+        """Run the failed items again. Returns their number."""
         return (await self._connection.ask(Retried, "POST", _path(namespace, name, "retry"))).retried
 
     async def delete(self, namespace: str, name: str) -> None:
@@ -117,7 +123,7 @@ class MapClient:
         close: bool = False,
         patient: bool = False,
     ) -> int:
-        """Add lines as `NewItem`; the number of items that the map has now.
+        """Add items, as lines of `NewItem`. Returns the new number of items of the map.
 
         Safe to repeat with `first` (the number of the first line) or `request` (an id of these lines).
         """
@@ -161,7 +167,7 @@ class MapClient:
     async def items(
         self, namespace: str, name: str, *, states: Iterable[str] = (), after: int | None = None
     ) -> AsyncIterator[MapItem]:
-        """Items in order, of some states."""
+        """Yield items in order. `states`: only items in these states; empty means all."""
         path, wanted = _path(namespace, name, "items"), tuple(states)
         while True:
             page = await self._connection.ask(ItemList, "GET", path, params={"state": wanted, "after": after})
@@ -172,11 +178,14 @@ class MapClient:
             after = page.next
 
     async def item(self, namespace: str, name: str, item: int) -> ItemOutput:
-        """An item, with the last output of its last failure. Raises NotFound."""
+        """Return an item with the end of its output in its last failed attempt. Raises NotFound."""
         return await self._connection.ask(ItemOutput, "GET", _path(namespace, name, f"items/{item}"))
 
     async def results(self, namespace: str, name: str, *, after: int | None = None) -> AsyncIterator[bytes]:
-        """Results so far, one JSON object each, in the items' order. A broken connection is taken up again."""
+        """Yield the results so far in the order of the items, each as a JSON object.
+
+        A broken connection is resumed.
+        """
         path = _path(namespace, name, "results")
         lines = self._resumed(
             path, {"after": after}, lambda line: int(json.loads(line)["item"]), silence=SILENT_SECONDS
@@ -207,7 +216,7 @@ class MapClient:
     async def _resumed(
         self, path: str, params: dict[str, object], after_of: Callable[[bytes], int], *, silence: float | None
     ) -> AsyncIterator[bytes]:
-        """The lines of a stream; a connection that breaks is taken up again behind the last line."""
+        """Yield the lines of a stream. After a broken connection it continues behind the last line."""
         backoff = Backoff(self._connection.clock, PATIENCE_SECONDS)
         while True:
             try:
@@ -230,7 +239,7 @@ def _patience(patient: bool) -> float:
 
 
 def _take(lines: BinaryIO) -> list[bytes]:
-    """The next lines, as many as fit into one request."""
+    """Read the next lines, as many as fit into one request."""
     part: list[bytes] = []
     size = 0
     while len(part) < UPLOAD_LINES and size < UPLOAD_BYTES:

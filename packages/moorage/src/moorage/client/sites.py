@@ -1,4 +1,4 @@
-"""Which server a program talks to, by its own words, the environment, the logins and the kubeconfig."""
+"""Choose the server that a program uses, from its arguments, the environment, the logins and the kubeconfig."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Given:
 
 
 def finder_of(given: Given) -> Finder:
-    """Finds the server that `find_site` chooses."""
+    """Return a finder for the server that `find_site` chooses."""
 
     async def find(stack: AsyncExitStack) -> Site:
         return await find_site(given, stack, os.environ)

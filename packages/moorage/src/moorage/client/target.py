@@ -1,4 +1,4 @@
-"""The options that choose a cluster, and the kubeconfig that they mean."""
+"""The options that choose a cluster, and the kubeconfig that they select."""
 
 from __future__ import annotations
 

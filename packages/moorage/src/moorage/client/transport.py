@@ -1,4 +1,7 @@
-"""How a request reaches the server, and its answer us. HTTP here; a call in this process in `sdk.local`."""
+"""Send a request to the server and return its answer.
+
+This module uses HTTP; `sdk.local` calls the server directly.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 class Answer(Protocol):
-    """An answer whose body may still be on its way. `close` it."""
+    """An answer whose body may not be complete yet. The caller must `close` it."""
 
     @property
     def status(self) -> int: ...
@@ -35,14 +38,14 @@ class Answer(Protocol):
         ...
 
     def parts(self) -> AsyncIterator[bytes]:
-        """The body as it comes."""
+        """Yield the body as it arrives."""
         ...
 
     def close(self) -> None: ...
 
 
 class Transport(Protocol):
-    """All raise ServerError with status 0 when no answer comes."""
+    """Sends requests. All methods raise ServerError with status 0 if no answer arrives."""
 
     async def request(
         self,
@@ -54,7 +57,10 @@ class Transport(Protocol):
         headers: Mapping[str, str],
         silence: float | None,
     ) -> Answer:
-        """`silence`: the longest time, in seconds, between two parts of the answer; None: any."""
+        """Send a request.
+
+        `silence`: the maximum time between two parts of the answer, in seconds; None: no limit.
+        """
         ...
 
     async def close(self) -> None: ...
@@ -100,7 +106,7 @@ class HttpTransport:
     async def socket(
         self, url: str, params: Pairs, headers: Mapping[str, str], protocol: str
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A WebSocket. Raises ApiError where it is refused."""
+        """Open a WebSocket. Raises ApiError if the server refuses it."""
         import aiohttp
 
         try:
@@ -126,7 +132,10 @@ class HttpTransport:
             await kept.aclose()
 
     async def _session(self) -> aiohttp.ClientSession:
-        """The session of the running loop; a new one where the former was closed with its loop."""
+        """Return the HTTP session of the running event loop.
+
+        If the old session's loop has closed, create a new session.
+        """
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -177,7 +186,7 @@ class _HttpAnswer:
 
 
 def proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for an address; None for this machine itself, and without one."""
+    """Return the proxy that the environment names for an address; None for localhost, or without a proxy."""
     from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(url)

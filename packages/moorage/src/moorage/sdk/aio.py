@@ -40,12 +40,12 @@ EXIT_CODE_LOOKS = 5  # more, at a run that failed, before its exit code counts a
 
 
 class AsyncWorkspaces(Group):
-    """JupyterLab, code-server and others."""
+    """Workspaces: interactive pods with JupyterLab, code-server or another server."""
 
     async def list(
         self, *, namespace: str | None = None, all_namespaces: bool = False
     ) -> AsyncIterator[Workspace]:
-        """The workspaces of a namespace, or of all in which you may list them."""
+        """List the workspaces of a namespace, or of all namespaces where you may list workspaces."""
         async for page in self._pages("workspaces", namespace, all_namespaces):
             yield read(Workspace, page)
 
@@ -78,11 +78,12 @@ class AsyncWorkspaces(Group):
         dry_run: bool = False,
         key: str | None = None,
     ) -> Workspace:
-        """Make a workspace, and start it unless `running` is false.
+        """Create a workspace, and start it unless `running` is false.
 
         `machine`: (group, type), instead of resources; `queue`: a LocalQueue of Kueue; `volumes`:
-        `NAME:/path[:ro]`; `spec`: more fields of the kind Workspace, over the others; `key`: asking again with it
-        gives the same one (None: this call's own).
+        `NAME:/path[:ro]`; `spec`: more fields of the kind Workspace, which override the other arguments;
+        `key`: an idempotency key: a second call with the same key returns the same workspace (None: a new key
+        for this call).
         """
         # values that are not given are left out: the server has the defaults
         resources = {"cpu": cpu, "memory": memory, "gpus": gpus or None, "gpuType": gpu_type or None}
@@ -120,12 +121,17 @@ class AsyncWorkspaces(Group):
         return read(Workspace, await self._json("POST", path))
 
     async def snooze(self, name: str, *, time: str, namespace: str | None = None) -> IdleWork:
-        """Put off its suspension for a span such as "4h", within the limits of the idle policy."""
+        """Postpone the suspension of an idle workspace by a time such as "4h", within the limits of the idle
+        policy.
+        """
         path = await self._path("workspaces", namespace, name, "snooze")
         return read(IdleWork, await self._json("POST", path, body={"time": time}))
 
     async def open(self, name: str, *, path: str = "", namespace: str | None = None) -> str:
-        """An address that lets a browser in, good once and for a minute. `path`: where in it to begin."""
+        """Return an address that logs a browser in to the workspace. It works once, within a minute.
+
+        `path`: the first page to show, relative to the workspace.
+        """
         where = await self._path("workspaces", namespace, name, "open")
         return str((await self._json("POST", where, body={"path": path}))["url"])
 
@@ -148,7 +154,7 @@ class AsyncWorkspaces(Group):
             pause = min(pause * 1.5, LOOKS[1])
 
     async def delete(self, name: str, *, delete_home: bool = False, namespace: str | None = None) -> None:
-        """Its home stays, but with `delete_home`."""
+        """Delete a workspace. Its home volume stays, unless `delete_home` is set."""
         params = {"deleteHome": delete_home or None}
         await self._json("DELETE", await self._path("workspaces", namespace, name), params=params)
 
@@ -157,7 +163,7 @@ class AsyncVolumes(Group):
     """Persistent volumes."""
 
     async def list(self, *, namespace: str | None = None, all_namespaces: bool = False) -> AsyncIterator[Volume]:
-        """The volumes of a namespace, or of all."""
+        """List the volumes of a namespace, or of all namespaces."""
         async for page in self._pages("volumes", namespace, all_namespaces):
             yield read(Volume, page)
 
@@ -171,18 +177,18 @@ class AsyncVolumes(Group):
         namespace: str | None = None,
         key: str | None = None,
     ) -> Volume:
-        """Make a volume of a size such as 10Gi. `key`: as with workspaces."""
+        """Create a volume of a size such as 10Gi. `key`: as for workspaces."""
         body = {"name": name, "size": size, "accessMode": access_mode, "storageClass": storage_class}
         body["namespace"] = await self._in(namespace)
         return read(Volume, await self._json("POST", "/api/v1/volumes", body=body, key=key or new_key()))
 
     async def resize(self, name: str, size: str, *, namespace: str | None = None) -> Volume:
-        """Make a volume larger. Raises Conflict for a smaller size."""
+        """Make a volume larger. Raises Conflict if the new size is smaller than the old."""
         path = await self._path("volumes", namespace, name)
         return read(Volume, await self._json("PATCH", path, body={"size": size}))
 
     async def delete(self, name: str, *, force: bool = False, namespace: str | None = None) -> None:
-        """Raises Conflict (code `in_use`) while something mounts it, unless `force`."""
+        """Delete a volume. Raises Conflict (code `in_use`) while a pod mounts it, unless `force` is set."""
         path = await self._path("volumes", namespace, name)
         await self._json("DELETE", path, params={"force": force or None})
 
@@ -191,7 +197,7 @@ class AsyncCrons(Group):
     """Schedules of workflows."""
 
     async def list(self, *, namespace: str | None = None, all_namespaces: bool = False) -> AsyncIterator[Cron]:
-        """The schedules of a namespace, or of all."""
+        """List the schedules of a namespace, or of all namespaces."""
         async for page in self._pages("crons", namespace, all_namespaces):
             yield read(Cron, page)
 
@@ -207,9 +213,9 @@ class AsyncCrons(Group):
         namespace: str | None = None,
         key: str | None = None,
     ) -> Cron:
-        """`manifest`: a CronWorkflow in Argo's format; `key`: as with workspaces.
+        """Create a schedule. `manifest`: a CronWorkflow in Argo's format; `key`: as for workspaces.
 
-        `replace`: change one that exists. Raises AlreadyExists.
+        `replace`: change the schedule if it exists; otherwise an existing schedule raises AlreadyExists.
         """
         body = {"manifest": dict(manifest), "namespace": await self._in(namespace)}
         try:
@@ -221,11 +227,11 @@ class AsyncCrons(Group):
         return read(Cron, await self._json("PUT", await self._path("crons", namespace, name), body=body))
 
     async def suspend(self, name: str, *, namespace: str | None = None) -> Cron:
-        """Run no slot from now on. Runs that go on are left alone."""
+        """Suspend a schedule: it starts no more runs. Runs that have started continue."""
         return read(Cron, await self._json("POST", await self._path("crons", namespace, name, "suspend")))
 
     async def resume(self, name: str, *, namespace: str | None = None) -> Cron:
-        """Run slots again, from now on."""
+        """Resume a suspended schedule, from now on."""
         return read(Cron, await self._json("POST", await self._path("crons", namespace, name, "resume")))
 
     async def run(
@@ -236,7 +242,7 @@ class AsyncCrons(Group):
         namespace: str | None = None,
         key: str | None = None,
     ) -> CronRun:
-        """Start its workflow now, outside of the schedule. `key`: as with workspaces."""
+        """Start the workflow of a schedule now, outside of the schedule. `key`: as for workspaces."""
         path = await self._path("crons", namespace, name, "run")
         body = {"parameters": dict(parameters or {})}
         return read(CronRun, await self._json("POST", path, body=body, key=key or new_key()))
@@ -265,15 +271,15 @@ class AsyncCrons(Group):
         return read(CronHistory, await self._json("GET", path)).runs
 
     async def delete(self, name: str, *, namespace: str | None = None) -> None:
-        """Delete it with its workflows."""
+        """Delete a schedule and its workflows."""
         await self._json("DELETE", await self._path("crons", namespace, name))
 
 
 class AsyncDatasets(Group):
-    """Volumes that are filled once and read by many."""
+    """Datasets: volumes that are filled once and read by many pods."""
 
     async def list(self, *, namespace: str | None = None, all_namespaces: bool = False) -> AsyncIterator[Dataset]:
-        """The datasets of a namespace, or of all."""
+        """List the datasets of a namespace, or of all namespaces."""
         async for page in self._pages("datasets", namespace, all_namespaces):
             yield read(Dataset, page)
 
@@ -297,8 +303,11 @@ class AsyncDatasets(Group):
         dry_run: bool = False,
         key: str | None = None,
     ) -> Dataset:
-        """Make a dataset, which begins to fill at once. `source`: s3://…, gs://…, https://… or volume:NAME/FOLDER;
-        `size`: of its volume; `readers`: tenants that may read it too; `key`: as with workspaces."""
+        """Create a dataset. Moorage starts to fill it at once.
+
+        `source`: s3://…, gs://…, https://… or volume:NAME/FOLDER; `size`: the size of its volume; `readers`: other
+        tenants that may read it; `key`: as for workspaces.
+        """
         filled = {"url": source, "secret": secret, "anonymous": anonymous, "unpack": unpack}
         spec: dict[str, Any] = {"source": {field: value for field, value in filled.items() if value}, "size": size}
         spec |= {"access": access, "readers": list(readers)}
@@ -309,7 +318,7 @@ class AsyncDatasets(Group):
         return read(Dataset, made)
 
     async def share(self, name: str, readers: Sequence[str], *, namespace: str | None = None) -> Dataset:
-        """Say which tenants may read it, all of them."""
+        """Set the tenants that may read the dataset. The new list replaces the old."""
         path = await self._path("datasets", namespace, name)
         return read(Dataset, await self._json("PATCH", path, body={"readers": list(readers)}))
 
@@ -320,7 +329,7 @@ class AsyncDatasets(Group):
 
 
 class AsyncJobs(Group):
-    """Training runs, as `moor run` makes them."""
+    """Training runs, as `moor run` creates them."""
 
     async def list(
         self,
@@ -335,11 +344,13 @@ class AsyncJobs(Group):
         sort: str | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[Job]:
-        """The runs of a namespace, or of all, newest first; of one owner, in one state (such as Waiting).
+        """List the runs of a namespace, or of all namespaces, newest first.
 
-        `since`: created then or later; such as 2h or 7d ago, a day (2026-01-31) or an RFC 3339 time.
-        `selector`: of their labels, such as project=vision,stage!=test, where you may read Jobs.
-        `sort`: age, gpus (most first) or name. `limit`: at most this number, after the sort.
+        Filter by owner or state (such as Waiting).
+
+        `since`: only runs created at that time or later: 2h or 7d ago, a day (2026-01-31) or an RFC 3339 time.
+        `selector`: a label selector, such as project=vision,stage!=test, in namespaces where you may read Jobs.
+        `sort`: age, gpus (most first) or name. `limit`: the maximum number of runs, applied after the sort.
         """
         where = None if all_namespaces else await self._in(namespace)
         params = {"namespace": where, "owner": owner, "state": state, "since": since, "selector": selector}
@@ -348,7 +359,7 @@ class AsyncJobs(Group):
             yield read(Job, job)
 
     async def get(self, name: str, *, namespace: str | None = None) -> Job:
-        """With its attempts and their pods. Raises NotFound."""
+        """Return a run with its attempts and their pods. Raises NotFound."""
         return read(Job, await self._json("GET", await self._path("jobs", namespace, name)))
 
     async def run(
@@ -452,7 +463,10 @@ class AsyncJobs(Group):
                 yield line
 
     async def wait(self, name: str, *, timeout: float | None = None, namespace: str | None = None) -> Job:
-        """The run once it has ended, with its exit code. Raises TimeoutError after `timeout` seconds, or never."""
+        """Wait until the run ends, and return it with its exit code. Raises TimeoutError after `timeout` seconds.
+
+        Without `timeout` it waits without a limit.
+        """
         began, pause, more = self._clock.monotonic(), LOOKS[0], EXIT_CODE_LOOKS
         while True:
             job = await self.get(name, namespace=namespace)
@@ -467,38 +481,44 @@ class AsyncJobs(Group):
             pause = min(pause * 1.5, LOOKS[1])
 
     async def cancel(self, name: str, *, namespace: str | None = None) -> Job:
-        """Stop it: its pods get their grace period, and no attempt follows. One that has ended stays as it is."""
+        """Cancel a run: its pods get their grace period, and no new attempt starts.
+
+        A run that has ended is not changed.
+        """
         path = await self._path("jobs", namespace, name)
         return read(Job, await self._json("DELETE", path, params={"delete": False}))
 
     async def suspend(self, name: str, *, namespace: str | None = None) -> Job:
-        """Its pods get their grace period, and it holds nothing until it is resumed, from its checkpoint."""
+        """Suspend a run: its pods get their grace period. It uses no resources until `resume`."""
         return read(Job, await self._json("POST", await self._path("jobs", namespace, name, "suspend")))
 
     async def resume(self, name: str, *, namespace: str | None = None) -> Job:
-        """Start a suspended run again, from its checkpoint."""
+        """Resume a suspended run from its checkpoint."""
         return read(Job, await self._json("POST", await self._path("jobs", namespace, name, "resume")))
 
     async def snooze(self, name: str, *, time: str, namespace: str | None = None) -> IdleWork:
-        """Put off its suspension for a span such as "4h", within the limits of the idle policy."""
+        """Postpone the suspension of an idle run by a time such as "4h", within the limits of the idle policy."""
         path = await self._path("jobs", namespace, name, "snooze")
         return read(IdleWork, await self._json("POST", path, body={"time": time}))
 
     async def delete(self, name: str, *, forget: bool = False, namespace: str | None = None) -> None:
-        """Stop it, and remove it with its pods; its checkpoints stay. The server keeps facts and the end of its
-        logs for some time, and shows it as Deleted; with `forget` these are erased."""
+        """Stop a run and delete it with its pods; its checkpoints stay.
+
+        For some time the server keeps its data and the end of its logs, and shows the run as Deleted. With
+        `forget` these are deleted too.
+        """
         await self._json("DELETE", await self._path("jobs", namespace, name), params={"delete": True})
         if forget:
             await self._json("DELETE", await self._path("jobs", namespace, name, "kept"))
 
 
 class AsyncClient(Group):
-    """A Moorage server, as you. `async with AsyncClient() as client:`, or `await client.close()` at the end.
+    """A client of a Moorage server. `async with AsyncClient() as client:`, or `await client.close()` at the end.
 
-    Asked as: `server`, a URL, and `token`; else $MOORAGE_SERVER with $MOORAGE_TOKEN; else the cluster of
-    `kubeconfig`, `context` or $MOORAGE_KUBECONFIG; else the last `moor login`; else the local cluster that runs,
-    or kubectl's. A `server` alone is one that you logged in to. `namespace`: where things are, when a call does
-    not say.
+    The server is the first of these that is set: `server` (a URL) with `token`; $MOORAGE_SERVER with
+    $MOORAGE_TOKEN; the cluster of `kubeconfig`, `context` or $MOORAGE_KUBECONFIG; the server of the last
+    `moor login`; the running local cluster; the cluster of kubectl. A `server` without a token uses the login
+    saved by `moor login`. `namespace`: the default namespace of all methods.
     """
 
     def __init__(
@@ -545,7 +565,10 @@ class AsyncClient(Group):
         return read(Nodes, await self._json("GET", "/api/v1/nodes"))
 
     async def top(self, *, by: str | None = None, since: str | None = None, until: str | None = None) -> Top:
-        """GPU-hours. `by`: user (or namespace, run, workflow, type, gpu); `since`: such as 24h, or a moment."""
+        """Return used GPU-hours.
+
+        `by`: user, namespace, run, workflow, type or gpu; `since`: such as 24h, or a time.
+        """
         params = {"by": by, "since": since, "until": until}
         return read(Top, await self._json("GET", "/api/v1/top", params=params))
 
@@ -557,10 +580,10 @@ class AsyncClient(Group):
         self, *, by: str | None = None, since: str | None = None, until: str | None = None,
         time_zone: str | None = None, prices: str = "",
     ) -> Costs:  # fmt: skip
-        """Money: used, allocated, idle. `by`: user (or tenant, run, namespace, day, node, type).
+        """Return costs: used, allocated and idle. `by`: user, tenant, run, namespace, day, node or type.
 
-        `since`, `until`: such as 30d, a day or a moment. `prices`: the text of a price file,
-        instead of the one that is installed.
+        `since`, `until`: such as 30d, a day or a time. `prices`: the text of a price file,
+        used instead of the installed prices.
         """
         asked = {"by": by, "since": since, "until": until, "timeZone": time_zone}
         if not prices:
@@ -569,7 +592,7 @@ class AsyncClient(Group):
         return read(Costs, await self._json("POST", "/api/v1/cost", body=body))
 
     async def explain(self, name: str, *, namespace: str | None = None) -> Explanation:
-        """Why a run or a pod waits."""
+        """Return the reasons why a run or a pod waits."""
         return read(Explanation, await self._json("GET", await self._path("explain", namespace, name)))
 
 

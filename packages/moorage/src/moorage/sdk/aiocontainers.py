@@ -30,7 +30,10 @@ class AsyncContainers(Group):
         labels: Mapping[str, str] | None = None,
         namespace: str | None = None,
     ) -> AsyncIterator[Container]:
-        """Those that run, newest first; with `all`, those that have ended or are not started too."""
+        """List the running containers, newest first.
+
+        With `all`, also those that have ended or were not started.
+        """
         filters = (
             json.dumps({"label": [f"{label}={value}" for label, value in labels.items()]}) if labels else None
         )
@@ -70,9 +73,13 @@ class AsyncContainers(Group):
         namespace: str | None = None,
         key: str | None = None,
     ) -> Container:
-        """Make a container; `start` starts it. `cpu`: a number, or as 500m; `memory`: bytes, or as 8Gi;
-        `volumes`: `NAME:/path[:ro]`; `ports`: of the container → of its Service; `body`: more fields of Docker's,
-        over the others; `key`: asking again with it gives the same one (None: a key of this call's own)."""
+        """Create a container; with `start`, start it too.
+
+        `cpu`: a number, or a quantity such as 500m; `memory`: bytes, or a quantity such as 8Gi; `volumes`:
+        `NAME:/path[:ro]`; `ports`: port of the container → port of its Service; `body`: more fields of
+        Docker's API, which override the other arguments; `key`: an idempotency key: a second call with the
+        same key returns the same container (None: a new key for this call).
+        """
         # Docker's fields, in Docker's units
         host: dict[str, Any] = {"Binds": list(volumes), "AutoRemove": auto_remove}
         if cpu is not None:
@@ -111,17 +118,17 @@ class AsyncContainers(Group):
         await self._do(container, "start", namespace)
 
     async def stop(self, container: str, *, namespace: str | None = None) -> None:
-        """Stop it, with its grace period; one that does not run stays so."""
+        """Stop a container, with its grace period. A container that does not run is not changed."""
         await self._do(container, "stop", namespace)
 
     async def remove(self, container: str, *, force: bool = False, namespace: str | None = None) -> None:
-        """Raises Conflict while it runs, unless `force`. Volumes stay."""
+        """Remove a container. Raises Conflict while it runs, unless `force` is set. Its volumes stay."""
         path = f"/api/v1/containers/{quote(container, safe='')}"
         headers = await self._headers(namespace)
         await self._json("DELETE", path, params={"force": force or None}, headers=headers)
 
     async def wait(self, container: str, *, namespace: str | None = None) -> int:
-        """The exit code, once it has ended."""
+        """Wait until the container ends, and return its exit code."""
         where = await self._params(namespace)
         async with self._connection.stream("POST", _container(container, "wait"), params=where) as parts:
             data = b"".join([part async for part in parts])

@@ -18,7 +18,7 @@ LOOKS = (0.2, 2.0)  # first and longest pause between two checks while waiting
 
 
 class StepLine(Struct, frozen=True):
-    """A line that a step printed. `step`: its name without the workflow's."""
+    """A line that a step printed. `step`: the name of the step, without the name of the workflow."""
 
     step: str
     pod: str
@@ -26,7 +26,7 @@ class StepLine(Struct, frozen=True):
 
 
 class AsyncWorkflows(Group):
-    """Workflows in Argo's format. `@latest` as a name is the newest one."""
+    """Workflows in Argo's format. The name `@latest` means the newest workflow."""
 
     async def submit(
         self,
@@ -48,8 +48,9 @@ class AsyncWorkflows(Group):
     ) -> Workflow:
         """Submit a manifest, or a workflow from a template.
 
-        `from_`: workflowtemplate/NAME, clusterworkflowtemplate/NAME or cronworkflow/NAME; `parameters`: a mapping,
-        or NAME=VALUE texts; `key`: asking again with it gives the same one. Raises Invalid, AlreadyExists.
+        `from_`: workflowtemplate/NAME, clusterworkflowtemplate/NAME or cronworkflow/NAME; `parameters`: a
+        mapping, or strings NAME=VALUE; `key`: an idempotency key: a second call with the same key returns the
+        same workflow. Raises Invalid, AlreadyExists.
         """
         # parameters and labels are sent as NAME=VALUE
         pairs = parameters.items() if isinstance(parameters, Mapping) else None
@@ -107,7 +108,7 @@ class AsyncWorkflows(Group):
             yield item
 
     async def get(self, name: str, *, namespace: str | None = None) -> Workflow:
-        """With its nodes in `status["nodes"]`. Raises NotFound."""
+        """Return a workflow with its nodes in `status["nodes"]`. Raises NotFound."""
         return read(Workflow, await self._json("GET", await self._path("workflows", namespace, name)))
 
     async def explain(
@@ -118,7 +119,10 @@ class AsyncWorkflows(Group):
         return read(WorkflowExplanation, await self._json("GET", path, params={"step": step}))
 
     async def wait(self, name: str, *, timeout: float | None = None, namespace: str | None = None) -> Workflow:
-        """The workflow once it has ended. Raises TimeoutError after `timeout` seconds, or never."""
+        """Wait until the workflow ends, and return it. Raises TimeoutError after `timeout` seconds.
+
+        Without `timeout` it waits without a limit.
+        """
         began, pause = self._clock.monotonic(), LOOKS[0]
         while True:
             workflow = await self.get(name, namespace=namespace)
@@ -150,22 +154,25 @@ class AsyncWorkflows(Group):
     async def stop(
         self, name: str, *, node_field_selector: str = "", message: str = "", namespace: str | None = None
     ) -> Workflow:
-        """Stop it; its exit handler runs. With a selector, fail those suspended nodes instead."""
+        """Stop a workflow; its exit handler runs.
+
+        With a selector, let the selected suspended nodes fail instead.
+        """
         body = {"nodeFieldSelector": node_field_selector, "message": message}
         return await self._put(name, "stop", namespace, body)
 
     async def terminate(self, name: str, *, namespace: str | None = None) -> Workflow:
-        """Stop it at once; its exit handler does not run."""
+        """Stop a workflow at once; its exit handler does not run."""
         return await self._put(name, "terminate", namespace, {})
 
     async def suspend(self, name: str, *, namespace: str | None = None) -> Workflow:
-        """Let no further step begin."""
+        """Suspend a workflow: no more steps start."""
         return await self._put(name, "suspend", namespace, {})
 
     async def resume(
         self, name: str, *, node_field_selector: str = "", message: str = "", namespace: str | None = None
     ) -> Workflow:
-        """Let it, and its suspended nodes, go on."""
+        """Resume a suspended workflow and its suspended nodes."""
         body = {"nodeFieldSelector": node_field_selector, "message": message}
         return await self._put(name, "resume", namespace, body)
 
@@ -179,7 +186,7 @@ class AsyncWorkflows(Group):
         phase: str = "Succeeded",
         namespace: str | None = None,
     ) -> Workflow:
-        """Give a suspended node its outputs, and let it go on, or fail (`phase` Failed)."""
+        """Set the outputs of a suspended node, and let the node succeed or fail (`phase` Failed)."""
         body = {
             "outputParameters": dict(output_parameters or {}),
             "nodeFieldSelector": node_field_selector,
@@ -231,7 +238,7 @@ class AsyncWorkflows(Group):
 
 
 class AsyncWorkflowTemplates(Group):
-    """WorkflowTemplates; with `cluster`, ClusterWorkflowTemplates."""
+    """WorkflowTemplates; with `cluster=True`, ClusterWorkflowTemplates."""
 
     async def create(
         self,
@@ -242,7 +249,10 @@ class AsyncWorkflowTemplates(Group):
         namespace: str | None = None,
         dry_run: bool = False,
     ) -> WorkflowTemplate:
-        """Create a template from its manifest. `replace`: change one that exists. Raises AlreadyExists."""
+        """Create a template from its manifest. `replace`: change it if it exists.
+
+        Otherwise raises AlreadyExists.
+        """
         path = await self._base(namespace, cluster=cluster)
         if replace:
             name = str((template.get("metadata") or {}).get("name") or "")
@@ -259,7 +269,7 @@ class AsyncWorkflowTemplates(Group):
     async def list(
         self, *, cluster: bool = False, namespace: str | None = None, all_namespaces: bool = False
     ) -> AsyncIterator[WorkflowTemplate]:
-        """Templates, in the order of their names."""
+        """List templates, sorted by name."""
         base = await self._base(namespace, cluster=cluster)
         path = "/api/v1/workflow-templates" if all_namespaces and not cluster else base
         for item in read(WorkflowTemplateList, await self._json("GET", path)).items:

@@ -1,4 +1,4 @@
-"""A function packed for workers: a zip with `map.json`, as `moorage.worker.mapworker.child` reads it."""
+"""Pack a function for workers: a zip with `map.json`, which `moorage.worker.mapworker.child` reads."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def pack(function: Callable[..., Any] | str) -> bytes:
-    """The zip of a function, or of "module:function".
+    """Return the zip of a function, or of "module:function".
 
-    A callable is pickled by cloudpickle, with the module that it is from unless that is installed, and with
-    cloudpickle itself, which the image may lack. Without cloudpickle here, a function that an import finds is
-    named, not pickled. A "module:function" is imported by the worker; a module file in the current directory
-    travels along. Raises UsageError.
+    A callable is pickled by cloudpickle. The zip includes its module, unless that module is installed, and
+    cloudpickle itself, because the image may lack it. If cloudpickle is not installed here, the zip holds only the
+    name of the function, which must be importable. The worker imports a "module:function"; if the module is a file
+    in the current directory, the zip includes that file. Raises UsageError.
     """
     if isinstance(function, str):
         return _named(function)
@@ -44,7 +44,10 @@ def pack(function: Callable[..., Any] | str) -> bytes:
 
 
 def check_sendable(function: bytes) -> None:
-    """Raise UsageError for a packed function with a credential in it: on a cluster it is in a ConfigMap."""
+    """Raise UsageError for a packed function that contains a credential.
+
+    On a cluster the zip is in a ConfigMap.
+    """
     with zipfile.ZipFile(io.BytesIO(function)) as archive:
         if what := next(filter(None, (credential_in(archive.read(name)) for name in archive.namelist())), None):
             raise UsageError(
@@ -78,7 +81,7 @@ def _pickled(function: Callable[..., Any], cloudpickle: ModuleType) -> bytes:
 
 
 def _is_installed(module: ModuleType) -> bool:
-    """Whether a module is of Python itself or an installed package, which an image is to bring along."""
+    """Whether a module belongs to Python or to an installed package. The image must supply such modules."""
     file = getattr(module, "__file__", None)
     if file is None:
         return True  # built in

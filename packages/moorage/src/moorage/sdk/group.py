@@ -14,7 +14,7 @@ PAGE = 200  # things asked for at once
 
 
 class Group:
-    """The verbs of one kind of thing. `namespace` None: the client's own."""
+    """Base of the methods for one kind of object. `namespace` None: the client's default namespace."""
 
     def __init__(self, connection: Connection, clock: Clock) -> None:
         self._connection = connection
@@ -31,7 +31,7 @@ class Group:
         return (await self._connection.json(method, path, **sent))[0]
 
     async def _pages(self, kind: str, namespace: str | None, everywhere: bool) -> AsyncIterator[Any]:
-        """Every thing of a listing, a page at a time."""
+        """Yield every object of a list; requests one page at a time."""
         where = None if everywhere else await self._in(namespace)
         after: str | None = None
         while True:
@@ -45,7 +45,7 @@ class Group:
 
 
 async def lines_of(parts: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """Lines without their ends, from parts that end anywhere."""
+    """Yield the lines of a stream without line ends. Its parts may end inside a line."""
     rest = b""
     async for part in parts:
         *lines, rest = (rest + part).split(b"\n")

@@ -61,7 +61,7 @@ class Loop:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Wait for it in another thread; an interrupt there cancels it."""
+        """Run a coroutine on this loop and wait for its result. An interrupt in the waiting thread cancels it."""
         future = self.submit(work)
         try:
             return future.result()
@@ -75,12 +75,12 @@ _sites: dict[int, LocalSite] = {}
 
 
 def loop() -> Loop:
-    """The loop of this process; after a fork the child has its own."""
+    """Return the event loop of this process; after a fork the child gets another loop."""
     return _loops.setdefault(os.getpid(), Loop()) if os.getpid() not in _loops else _loops[os.getpid()]
 
 
 def site() -> LocalSite:
-    """The queue and server of this process; `start` it."""
+    """Return the queue and server of this process. The caller must `start` it."""
     current = _sites.get(os.getpid())
     if current is None:
         current = _sites[os.getpid()] = LocalSite()
@@ -89,9 +89,9 @@ def site() -> LocalSite:
 
 
 class LocalSite:
-    """A queue, and a server that listens on 127.0.0.1 only, for workers, and wants their map's token.
+    """A queue, and its server for workers on 127.0.0.1. A worker must send the token of its map.
 
-    This process itself asks it without a network: `client`.
+    This process itself calls the server without a network, by `client`.
     """
 
     def __init__(self) -> None:
@@ -107,9 +107,9 @@ class LocalSite:
         self.url = f"http://127.0.0.1:{self._sock.getsockname()[1]}"
 
     def expect_worker(self, token: str) -> asyncio.Future[str]:
-        """Let a worker that presents this token wait for the map's own, which the future is given later.
+        """Let a worker with this token wait until the returned future gets the token of its map.
 
-        So it starts while the server still does.
+        So the worker can start before the server is ready.
         """
         return self._workers.setdefault(token, asyncio.get_running_loop().create_future())
 
@@ -143,11 +143,11 @@ class LocalSite:
         return self._app
 
     def client(self) -> MapClient:
-        """The maps of this process, asked without a network."""
+        """Return a client for the maps of this process. It uses no network."""
         return MapClient(Connection(at_url(self.url), patience=AT_ONCE, transport=InProcess(self)))
 
     async def stop(self) -> None:
-        """Stop serving, and remove the queue's file."""
+        """Stop the server, and delete the folder of the queue."""
         self._stop.set()
         await asyncio.wait({self._tasks[1]})
         self._tasks[0].cancel()
@@ -155,13 +155,13 @@ class LocalSite:
         self.remove(os.getpid())
 
     def remove(self, pid: int) -> None:
-        """Remove the queue's file; only where it was made, not in a fork."""
+        """Delete the folder of the queue, but only in the process that created it, not in a fork."""
         if os.getpid() == pid:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 class LocalWorker:
-    """One worker process with a slot for each of `slots` items at once."""
+    """A worker process that runs up to `slots` items at once."""
 
     def __init__(self, folder: Path, name: str, function: bytes, *, url: str, token: str, slots: int) -> None:
         packed = folder / f"{name}.zip"
@@ -198,7 +198,7 @@ class LocalWorker:
             )
 
     def stop(self) -> None:
-        """End it, in order if it may; safe to call again."""
+        """Stop the worker: terminate it, and kill it after 10 seconds. It is safe to call this again."""
         if self._process.poll() is None:
             self._process.terminate()
             try:
@@ -209,7 +209,7 @@ class LocalWorker:
 
 
 class InProcess:
-    """A `Transport`: a request is a call of the application in this process, as the owner of its maps."""
+    """A `Transport` that calls the application in this process, as the owner of its maps."""
 
     def __init__(self, site: LocalSite) -> None:
         self._site = site
@@ -248,7 +248,10 @@ class InProcess:
 
 
 class _Called:
-    """The answer of a call: the status when it is known, the parts as the application sends them."""
+    """The answer of a call to the application.
+
+    Its status, then the parts of its body as the application sends them.
+    """
 
     def __init__(self, app: ASGIApp, scope: Scope, body: bytes) -> None:
         self.status = 0
@@ -259,7 +262,7 @@ class _Called:
         self._calling = asyncio.create_task(self._call(app, scope))
 
     async def begin(self) -> None:
-        """Wait for the status."""
+        """Wait until the application sends the status."""
         await self._began.wait()
         if not self.status:
             await self._calling  # it raised

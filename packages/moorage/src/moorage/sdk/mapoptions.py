@@ -1,4 +1,4 @@
-"""How a map is made, in the words of Python: the options of `moorage.map`, and the request that they are."""
+"""The options of `moorage.map`, and the request that creates a map from them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ CLUSTER_ONLY = (
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """How a map is made; texts are those of `moor map create`.
+    """The options of a map; strings have the format of the options of `moor map create`.
 
-    `retries` None: 3 on a cluster, none on this machine. `time`: of an item, such as 5m, or seconds. `keep`: the
-    map stays at its end.
+    `retries` None: 3 on a cluster, 0 on this machine. `time`: the time limit of an item, such as 5m, or seconds.
+    `keep`: do not delete the map when it ends.
     """
 
     where: Where = "cluster"
@@ -101,7 +101,7 @@ def check_local(options: Options) -> None:
 
 
 def seconds_of(time: str | float | None) -> float | None:
-    """The time limit of an item in seconds. Raises UsageError."""
+    """Return the time limit of an item in seconds; None if there is no limit. Raises UsageError."""
     from moorage.decide.runs.timelimit import parse_time
 
     if not isinstance(time, str):

@@ -1,4 +1,4 @@
-"""The results of a map as they come: in order, each once, failures among them."""
+"""Read the results and failures of a map while it runs: in order, each once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def is_good(pair: tuple[int, Any]) -> bool:
 
 
 class Reader(Generic[R]):
-    """Puts results in order, each once. `after`: all items up to it are known."""
+    """Sorts results by item number and yields each once. `after`: all items up to this number have a result."""
 
     def __init__(self, *, ordered: bool) -> None:
         self.after: int | None = None

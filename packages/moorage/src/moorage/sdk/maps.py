@@ -97,7 +97,10 @@ class AsyncMap(Generic[R]):
     async def start(
         cls, function: bytes, items: Spool, options: Options, label: str, opener: Opener | None = None
     ) -> AsyncMap[R]:
-        """Make the map and its workers; items go up in the background. `opener`: connects to another cluster."""
+        """Create the map and its workers; items are uploaded in the background.
+
+        `opener`: connects to another cluster.
+        """
         name = options.name or _name(label)
         try:
             if options.where == "local":
@@ -113,7 +116,7 @@ class AsyncMap(Generic[R]):
 
     @classmethod
     async def attach(cls, name: str, options: Options, opener: Opener | None = None) -> AsyncMap[R]:
-        """A map that is there already. Raises NotFound."""
+        """Return a map that exists already. Raises NotFound."""
         if options.where == "local":
             raise UsageError("cannot attach: a map on this machine ends with its process")
         if options.context is None and options.kubeconfig is None and SERVER_URL.read(os.environ):
@@ -131,7 +134,7 @@ class AsyncMap(Generic[R]):
 
     @classmethod
     async def _attach_by_server(cls, name: str, options: Options) -> AsyncMap[R]:
-        """By the server alone, as `moorage.Client` finds it: programs in pods have no kubeconfig."""
+        """Attach to a map over the server only, which `moorage.Client` also does: pods have no kubeconfig."""
         connection = Connection(finder_of(Given(namespace=options.namespace)), patience=AT_ONCE)
         client = MapClient(connection)
         made: AsyncMap[R] = cls(client, options, name, "")
@@ -225,7 +228,7 @@ class AsyncMap(Generic[R]):
         return made
 
     def _bind(self, cluster: Cluster, uid: str | None) -> None:
-        """Look after the map by its MapJob, and remove it with that."""
+        """Check, scale and delete the map through its MapJob from now on."""
         from moorage.actions import mapjobs
 
         async def check() -> None:
@@ -241,7 +244,7 @@ class AsyncMap(Generic[R]):
         self._check, self._remove, self._set_workers = check, remove, set_workers
 
     async def _open(self) -> Cluster:
-        """The connection to the cluster that the options name."""
+        """Connect to the cluster that the options name."""
         from moorage.client.target import Target
 
         given = self._options
@@ -268,7 +271,7 @@ class AsyncMap(Generic[R]):
         return await self._client.show(self.namespace, self.name, patient=True)
 
     async def wait(self) -> MapStatus:
-        """Wait until all items are done or failed."""
+        """Wait until all items are done or have failed. Returns the state of the map."""
         with Bar(wanted=self._options.progress) as bar:
             first, longest = LOOK_SECONDS[self._options.where]
             pause = first
@@ -284,15 +287,15 @@ class AsyncMap(Generic[R]):
                 pause = min(pause * 1.5, longest)
 
     async def failures(self) -> list[ItemError]:
-        """The items that failed for good, in order."""
+        """Return the items that failed in all attempts, in order."""
         return [failure async for failure in self._failures()]
 
     async def retry(self) -> int:
-        """Run the failed items again; how many."""
+        """Run the failed items again. Returns their number."""
         return await self._client.retry(self.namespace, self.name)
 
     async def add(self, items: Spool, *, request: str | None = None, close: bool = False) -> int:
-        """Add items to an open map; the number of items that it has now. Raises Conflict for a closed one."""
+        """Add items to an open map. Returns the new number of items. Raises Conflict if the map is closed."""
         try:
             tag = request or secrets.token_hex(8)
             total = 0
@@ -308,7 +311,7 @@ class AsyncMap(Generic[R]):
             items.close()
 
     async def scale(self, workers: int) -> None:
-        """Set how many workers the map has at most. Raises UsageError for a map on this machine."""
+        """Set the maximum number of workers. Raises UsageError for a map on this machine."""
         if self._set_workers is None:
             raise UsageError("cannot scale a map on this machine", hint="use where='cluster'")
         await self._set_workers(workers)
@@ -317,7 +320,7 @@ class AsyncMap(Generic[R]):
         await self._client.change(self.namespace, self.name, MapChange(state=MapState.CANCELLED))
 
     async def delete(self) -> None:
-        """Remove the map with its results, and let go of all that it holds here."""
+        """Delete the map with its results, and release its resources in this process."""
         if self._uploading is not None:
             self._uploading.cancel()
             with suppress(asyncio.CancelledError, MoorageError):
@@ -407,7 +410,7 @@ class AsyncMap(Generic[R]):
         return True
 
     async def _look_after(self) -> None:
-        """Raise when nothing more would come."""
+        """Raise an error if the upload failed or the workers cannot produce more results."""
         self._uploaded()
         if self._check is not None:
             try:
@@ -423,7 +426,10 @@ def _open_cluster(target: Target) -> AbstractAsyncContextManager[Cluster]:
 
 
 class Map(Generic[R]):
-    """A map, from ordinary code. Closing it lets a map on a cluster go on; one on this machine ends."""
+    """A map for code without an event loop.
+
+    `close` leaves a map on a cluster running, but ends a map on this machine.
+    """
 
     def __init__(self, inner: AsyncMap[R]) -> None:
         self._inner = inner
@@ -438,7 +444,7 @@ class Map(Generic[R]):
 
     @classmethod
     def attach(cls, name: str, **options: Any) -> Map[Any]:
-        """A map that was started elsewhere: by another process, or by `moor map create`. Raises NotFound."""
+        """Return a map that another process or `moor map create` started. Raises NotFound."""
         attached: AsyncMap[Any] = _run(AsyncMap.attach(name, options_of(options)))
         return Map(attached)
 
@@ -460,17 +466,17 @@ class Map(Generic[R]):
         return _run(self._inner.status())
 
     def wait(self) -> MapStatus:
-        """Wait until all items are done or failed."""
+        """Wait until all items are done or have failed. Returns the state of the map."""
         return _run(self._inner.wait())
 
     def results(self, *, ordered: bool = True, on_error: OnError = "raise") -> Iterator[R]:
-        """Results in the items' order, or as they come; waits for those that are not there yet."""
+        """Yield results in the order of the items, or as they arrive. Waits for missing results."""
         for page in _pages(self._inner, ordered=ordered, on_error=on_error):
             for _, value in page:
                 yield value  # type: ignore[misc]
 
     def pairs(self, *, ordered: bool = False, on_error: OnError = "raise") -> Iterator[tuple[int, R]]:
-        """As `results`, each with the number of its item."""
+        """Yield pairs (number of the item, result). Otherwise as `results`."""
         for page in _pages(self._inner, ordered=ordered, on_error=on_error):
             yield from page  # type: ignore[misc]
 
@@ -478,7 +484,7 @@ class Map(Generic[R]):
         return _run(self._inner.failures())
 
     def retry(self) -> int:
-        """Run the failed items again; how many."""
+        """Run the failed items again. Returns their number."""
         return _run(self._inner.retry())
 
     def add(self, items: Iterable[Any], *, request: str | None = None, close: bool = False) -> int:
@@ -490,7 +496,7 @@ class Map(Generic[R]):
         return _run(self._inner.add(spool(encode(item, "auto") for item in items), request=request, close=close))
 
     def scale(self, workers: int) -> None:
-        """Set how many workers the map has at most, also while it runs. Raises UsageError, NotFound."""
+        """Set the maximum number of workers, also while the map runs. Raises UsageError, NotFound."""
         _run(self._inner.scale(workers))
 
     def cancel(self) -> None:
@@ -559,7 +565,7 @@ async def amap(
     on_error: OnError = "raise",
     **options: Any,
 ) -> AsyncIterator[R]:
-    """`moorage.map` for async code: the caller's loop is not held up."""
+    """`moorage.map` for async code: it does not block the caller's event loop."""
     given = options_of(options)
     function, spooled = await asyncio.to_thread(_prepared, func, items)
     inner: AsyncMap[R] = await _elsewhere(AsyncMap.start(function, spooled, given, function_name(func)))
@@ -576,7 +582,7 @@ async def amap(
 
 
 class Mapped(Generic[T, R]):
-    """A function that can be called as it is, and mapped."""
+    """A function that can be called, or mapped over items with `map`."""
 
     def __init__(self, func: Callable[[T], R], options: Mapping[str, Any]) -> None:
         functools.update_wrapper(self, func)
@@ -587,7 +593,7 @@ class Mapped(Generic[T, R]):
         return self._func(item)
 
     def map(self, items: Iterable[T], **options: Any) -> Iterator[R]:
-        """`moorage.map` with the decorator's options, and these over them."""
+        """`moorage.map` with the options of the decorator; the options given here override them."""
         return map(self._func, items, **{**self._options, **options})
 
     def amap(self, items: Iterable[T], **options: Any) -> AsyncIterator[R]:

@@ -1,6 +1,6 @@
-"""One line on stderr that says how far a map or a transfer is, redrawn in place; nothing but on a terminal.
+"""Show the progress of a map or a transfer in one line on stderr, redrawn in place. Only on a terminal.
 
-`map_line` and `transfer_line` are pure; `Bar` alone writes.
+`map_line` and `transfer_line` are pure; only `Bar` writes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PATIENCE_SECONDS = 1.0  # work that ends within this time prints no line
 
 
 class Bar:
-    """Use as a context manager; `show` may be called often, and from a thread.
+    """A progress line. Use it as a context manager; `show` may be called often, and from any thread.
 
-    Nothing is drawn before `after` seconds.
+    Nothing is drawn in the first `after` seconds.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Bar:
             self._drawn = ""
 
     def show(self, text: str, *, now: bool = False) -> None:
-        """Draw a line instead of the one before; `now`: even if that is a moment ago."""
+        """Replace the shown line. Without `now`, lines less than 0.2 seconds after the last are not drawn."""
         moment = self._clock.monotonic()
         if not self._on or moment < self._draws_from or (not now and moment - self._drawn_at < REDRAW_SECONDS):
             return
@@ -66,13 +66,13 @@ class Bar:
 
 
 def share_bar(share: float) -> str:
-    """A bar that is so far filled, 0 to 1."""
+    """Return a progress bar. `share`: the filled part, 0 to 1."""
     filled = round(BAR * min(1.0, max(0.0, share)))
     return "[" + "#" * filled + "." * (BAR - filled) + "]"
 
 
 def map_line(shown: Map) -> str:
-    """How far a map is, on one line."""
+    """Return the progress of a map as one line."""
     counts = shown.counts
     parts = [
         share_bar(counts.ended / counts.total if counts.total else 0.0),
@@ -91,7 +91,7 @@ def map_line(shown: Map) -> str:
 
 
 class Transfer(Struct, frozen=True, kw_only=True):
-    """Files that go from one place to another, at a moment. None: not known."""
+    """Progress of a transfer of files at one moment. None: not known."""
 
     bytes: int
     bytes_total: int | None = None
@@ -101,7 +101,7 @@ class Transfer(Struct, frozen=True, kw_only=True):
 
 
 def transfer_line(transfer: Transfer) -> str:
-    """How far a transfer is, on one line: percent and time left where the total is known."""
+    """Return the progress of a transfer as one line, with percent and time left if the total is known."""
     parts = []
     done, total, rate = transfer.bytes, transfer.bytes_total, transfer.bytes_per_second
     size = bytes_text(done)

@@ -1,7 +1,7 @@
-"""`moorage.Client`: the same as `AsyncClient`, for programs without an event loop.
+"""`moorage.Client`: the methods of `AsyncClient` for programs without an event loop.
 
-Each method is the async one, waited for while the SDK's own loop runs it: names, types and documentation are
-those of `aio.py`.
+Each method runs the async method on the SDK's own loop and waits for its result. Names, types and
+documentation are those of `aio.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _END = object()
 def _call(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """The method, waited for."""
+    """Return a blocking version of an async method."""
 
     def wait(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return loop().run(method(self._over, *args, **kwargs))
@@ -56,7 +56,7 @@ async def _next(iterator: AsyncIterator[T]) -> T | object:
 
 
 class Workspaces:
-    """JupyterLab, code-server and others."""
+    """Workspaces: interactive pods with JupyterLab, code-server or another server."""
 
     def __init__(self, over: aio.AsyncWorkspaces) -> None:
         self._over = over
@@ -102,7 +102,7 @@ class Crons:
 
 
 class Datasets:
-    """Volumes that are filled once and read by many."""
+    """Datasets: volumes that are filled once and read by many pods."""
 
     def __init__(self, over: aio.AsyncDatasets) -> None:
         self._over = over
@@ -115,7 +115,7 @@ class Datasets:
 
 
 class Jobs:
-    """Training runs, as `moor run` makes them."""
+    """Training runs, as `moor run` creates them."""
 
     def __init__(self, over: aio.AsyncJobs) -> None:
         self._over = over
@@ -133,7 +133,7 @@ class Jobs:
 
 
 class Containers:
-    """Containers, as Docker knows them. `container`: its name, or the beginning of its id."""
+    """Containers as in Docker. `container`: a name, or the beginning of an id."""
 
     def __init__(self, over: aio.AsyncContainers) -> None:
         self._over = over
@@ -150,7 +150,7 @@ class Containers:
 
 
 class Workflows:
-    """Workflows in Argo's format. `@latest` as a name is the newest one."""
+    """Workflows in Argo's format. The name `@latest` means the newest workflow."""
 
     def __init__(self, over: aio.AsyncWorkflows) -> None:
         self._over = over
@@ -172,7 +172,7 @@ class Workflows:
 
 
 class WorkflowTemplates:
-    """WorkflowTemplates; with `cluster`, ClusterWorkflowTemplates."""
+    """WorkflowTemplates; with `cluster=True`, ClusterWorkflowTemplates."""
 
     def __init__(self, over: aio.AsyncWorkflowTemplates) -> None:
         self._over = over
