@@ -1,1 +1,1 @@
-"""Use cases of workflows and schedules, once each: read, decide, write."""
+"""Use cases of workflows and schedules: read, decide, write. All callers share them."""

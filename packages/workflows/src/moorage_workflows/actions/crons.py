@@ -62,16 +62,16 @@ _SERVERS = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "sel
 
 
 class BackfillPlan(Struct, frozen=True):
-    """Slots to run, and those passed over: they have a Workflow, or had one."""
+    """Slots to run, and skipped slots, for which a Workflow exists or existed."""
 
     slots: tuple[datetime, ...]
     skipped: tuple[datetime, ...]
 
 
 def plan_cron(document: Mapping[str, Any], namespace: str, controller: Controller) -> Obj:
-    """The CronWorkflow as it is sent. Where Moorage runs workflows for certain it is marked as ours.
+    """Return the CronWorkflow to send. It gets our label if Moorage is known to run the workflows.
 
-    Raises InvalidObject with all that is wrong, each with its field, and UsageError for another kind.
+    Raises InvalidObject with all errors, each with its field, and UsageError for another kind.
     """
     kind, version = document.get("kind"), document.get("apiVersion")
     if kind != CRON_WORKFLOWS.kind or version != CRON_WORKFLOWS.api_version:
@@ -174,7 +174,10 @@ async def replace_cron(api: Api, made: Obj, *, check: Check = no_check) -> tuple
 async def list_crons(
     api: Api, namespace: str | None, now: datetime, *, limit: int | None = None, after: str | None = None
 ) -> tuple[list[Cron], str | None]:
-    """The schedules of a namespace (None: of all), and the token of the next page. Raises ApiError, NotReady."""
+    """Return the schedules of a namespace (None: of all), and the token of the next page.
+
+    Raises ApiError, NotReady.
+    """
     try:
         listed = await api.list(CRON_WORKFLOWS, namespace, limit=limit, cont=after)
         runs = (await api.list(WORKFLOWS, namespace, label_selector=CRON_LABEL)).items
@@ -196,14 +199,14 @@ def _summary(run: Obj) -> Obj:
 
 
 async def get_cron(api: Api, namespace: str, name: str, now: datetime) -> Cron:
-    """One schedule with its next slot and its newest run. Raises NotFound."""
+    """Return a schedule with its next slot and its newest run. Raises NotFound."""
     obj = await get_object(api, CRON, namespace, name)
     runs = (await api.list(WORKFLOWS, namespace, label_selector=f"{CRON_LABEL}={name}")).items
     return cron_of(obj, [view_workflow({**run, "status": _summary(run)}) for run in runs], now)
 
 
 def cron_of(obj: Obj, runs: Sequence[WorkflowView], now: datetime) -> Cron:
-    """A CronWorkflow as an answer."""
+    """Return a CronWorkflow as a `Cron` for an answer."""
     view = parse_cron(obj)
     timetable, problem = _timetable(view)
     is_open = not (view.is_suspended or view.is_stopped) and timetable is not None
@@ -233,7 +236,7 @@ def cron_of(obj: Obj, runs: Sequence[WorkflowView], now: datetime) -> Cron:
 
 
 def _since(view: CronView) -> datetime | None:
-    """Since when slots are due or were missed; None: no operator of ours has looked yet."""
+    """Return the time after which slots are due or missed; None before our operator has read the schedule."""
     if not view.state.cursor:
         return None
     cursor = max(view.created, datetime.fromtimestamp(view.state.cursor, UTC))
@@ -252,7 +255,7 @@ def _timetable(view: CronView) -> tuple[Timetable | None, str]:
 
 
 def run_of(view: WorkflowView) -> CronRun:
-    """A Workflow of a schedule as an answer."""
+    """Return a Workflow of a schedule as a `CronRun` for an answer."""
     return CronRun(
         name=view.name,
         phase=view.phase or "Pending",
@@ -265,7 +268,7 @@ def run_of(view: WorkflowView) -> CronRun:
 
 
 async def suspend_cron(api: Api, namespace: str, name: str, now: datetime, *, is_suspended: bool) -> Cron:
-    """Run no slot from now on, or run slots again. A schedule that its stop strategy ended begins again too.
+    """Suspend or resume a schedule. Resuming also restarts a schedule that its stop strategy ended.
 
     Raises NotFound.
     """
@@ -287,7 +290,10 @@ async def run_cron(
     check: Check = no_check,
     mark: str = "",
 ) -> Submitted:
-    """Start its Workflow now, outside of the schedule, as the caller. Raises NotFound, UsageError, ApiError."""
+    """Start the workflow of a schedule now, outside of the schedule, as the caller.
+
+    Raises NotFound, UsageError, ApiError.
+    """
     document = await read_source(api, namespace, f"cronworkflow/{name}")
     additions = Additions(parameters=tuple(f"{key}={value}" for key, value in parameters.items()))
     return await submit_workflow(
@@ -353,7 +359,10 @@ async def backfill_cron(
 
 
 async def _for_backfill(api: Api, namespace: str, name: str, *, dry_run: bool) -> tuple[Obj, Timetable]:
-    """A schedule that may be backfilled, and its slots. Raises as `run_cron`."""
+    """Return a schedule that may be backfilled, and its timetable. Raises as `run_cron`.
+
+    Raises Conflict if another controller runs it, a backfill is running, or it has no slots.
+    """
     obj = await get_object(api, CRON, namespace, name)
     view = parse_cron(obj)
     if not is_ours(obj) and labels_of(obj).get(INSTANCE_LABEL) is not None:
@@ -378,7 +387,7 @@ async def _for_backfill(api: Api, namespace: str, name: str, *, dry_run: bool) -
 def plan_backfill(
     timetable: Timetable, name: str, begin: datetime, end: datetime, known: set[str]
 ) -> BackfillPlan:
-    """The slots in [begin, end], apart from those whose Workflow is in `known`. Raises UsageError."""
+    """Return the slots in [begin, end]; slots whose Workflow is in `known` are skipped. Raises UsageError."""
     if end < begin:
         raise UsageError(
             f"invalid stretch: it ends at {rfc3339(end)}, before it begins at {rfc3339(begin)}",

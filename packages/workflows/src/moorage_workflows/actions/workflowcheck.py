@@ -60,7 +60,7 @@ _TYPES: Mapping[str, str] = {
 
 
 class Located(Struct, frozen=True, kw_only=True):
-    """A finding in a file. `line` counts from 1; `kind` and `name` of the document are empty where it has none."""
+    """A finding in a file. `line` counts from 1; `kind` and `name` are "" if the document has none."""
 
     file: str
     line: int
@@ -81,7 +81,10 @@ class Report(Struct, frozen=True, kw_only=True):
 
 
 class _Read(Struct, frozen=True, kw_only=True):
-    """A document of a file, as it was written. `node`: its YAML, for lines; `path`: where in it the object is."""
+    """A document of a file as written.
+
+    `node`: its YAML, for line numbers; `path`: the place of the object in it.
+    """
 
     file: str
     document: Obj
@@ -136,7 +139,7 @@ def check_document(
     knows_others: bool = True,
     is_run: bool = False,
 ) -> list[Finding]:
-    """Everything that is wrong with one document as it was written; the others are normalised.
+    """Return all findings in one document as written; `others` are normalised documents.
 
     `knows_others`: a template that is not in `others` does not exist.
     """
@@ -158,7 +161,7 @@ def check_document(
 
 
 def check_fields(document: Mapping[str, Any]) -> Iterator[Finding]:
-    """Fields that Argo does not know, and values of the wrong type, of a normalised document of Argo's kinds."""
+    """Find unknown fields and values of the wrong type in a normalised document of Argo's kinds."""
     import pydantic
     from hera.workflows import models
 
@@ -182,7 +185,7 @@ def check_fields(document: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _unknown_fields(annotation: Any, value: Any, path: Path) -> Iterator[Finding]:
-    """The fields below a value that none of the classes of its annotation has."""
+    """Find the unknown fields below a value. Its annotation lists the possible classes."""
     shapes = list(_alternatives(annotation))
     if isinstance(value, list):
         inner = [argument for shape in shapes for argument in _arguments(shape, list)]
@@ -236,7 +239,10 @@ def _arguments(shape: Any, container: type) -> tuple[Any, ...]:
 
 
 def _path_of(location: Iterable[Any], document: Any) -> tuple[Path, Path]:
-    """Where a problem is, and the names beyond that are not there; names of classes are left out."""
+    """Return the existing path of a problem, and the last name after it that does not exist.
+
+    Names of classes are left out.
+    """
     path: list[str | int] = []
     beyond: list[str | int] = []
     for step in location:
@@ -253,7 +259,7 @@ def _path_of(location: Iterable[Any], document: Any) -> tuple[Path, Path]:
 
 
 def _read(file: str, text: str) -> Iterator[_Read | Located]:
-    """The documents of a text with their YAML, or a finding in their place."""
+    """Yield the documents of a text with their YAML; a finding for an unreadable document."""
     try:
         check_yaml(text, bytes_max=BYTES_MAX)
         documents = parse_yaml_documents(text, bytes_max=BYTES_MAX)

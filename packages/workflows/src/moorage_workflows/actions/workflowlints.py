@@ -27,8 +27,11 @@ TEMPLATES_MAX = 200  # that one workflow may need, directly and through others
 def checks_of(
     api: Api, namespace: str, known: Sequence[Mapping[str, Any]] = (), *, evaluation: Evaluation
 ) -> Check:
-    """The check of documents that go into this namespace. It reads the templates that they refer to, but for those
-    that are `known`: they come with the documents. `evaluation`: where it runs, for users' text drives it."""
+    """Return a check for documents of this namespace.
+
+    The check reads the templates that a document refers to, except for the `known` ones, which come with the
+    documents. `evaluation`: the process that runs it, because a user's text controls the work.
+    """
     given = {
         TemplateKey(each.get("kind") == CLUSTER_WORKFLOW_TEMPLATES.kind, str(each["metadata"]["name"])): normalise(
             each
@@ -59,7 +62,7 @@ def checks_of(
 
 
 async def _limits(api: Api, namespace: str, document: Obj) -> list[Finding]:
-    """Warnings of semaphores without a limit, as far as this user may read the ConfigMaps."""
+    """Return warnings for semaphores without a limit, if this user may read their ConfigMaps."""
     limits = list(semaphore_limits(document))[:CONFIG_MAPS_MAX]
     read: dict[tuple[str, str], Mapping[str, Any] | None] = {}
     for place, name in {(limit.namespace, limit.config_map) for limit in limits}:
@@ -74,7 +77,7 @@ async def _limits(api: Api, namespace: str, document: Obj) -> list[Finding]:
 async def _templates(
     api: Api, namespace: str, document: Obj, given: Mapping[TemplateKey, Mapping[str, Any]]
 ) -> tuple[dict[TemplateKey, Mapping[str, Any]], bool]:
-    """The templates that a document needs, as far as they exist; and whether all of them could be read."""
+    """Return the existing templates that a document needs, and whether all of them could be read."""
     others = dict(given)
     absent: set[TemplateKey] = set()
     knows_others, plain = True, normalise(document)

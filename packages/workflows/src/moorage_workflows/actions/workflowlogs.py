@@ -31,7 +31,7 @@ AHEAD = 256  # lines that are read ahead of the reader
 
 
 class StepLine(Struct, frozen=True):
-    """A line without its end, of a step's pod."""
+    """A line of the log of a step's pod, without its line end."""
 
     step: str
     pod: str
@@ -89,7 +89,7 @@ class WorkflowLog:
         self._is_over = False
 
     async def open(self) -> WorkflowView:
-        """The workflow. Raises NotFound for one, or a step, that does not exist."""
+        """Read the workflow and return its view. Raises NotFound if the workflow or a step does not exist."""
         view = view_workflow(await get_workflow(self._api, self._namespace, self._name, self._records))
         self._name, self._uid = view.name, view.uid
         steps = {step_path(node.name, view.name) for node in view.nodes if node.type.has_pod}
@@ -140,7 +140,7 @@ class WorkflowLog:
             await asyncio.gather(looking, return_exceptions=True)
 
     async def _look(self, queue: asyncio.Queue[StepEvent | None]) -> None:
-        """Begin to read each pod that starts; end when the workflow has, and all is read."""
+        """Start to read the log of each pod that starts. End when the workflow has ended and all logs are read."""
         readers: dict[str, asyncio.Task[None]] = {}
         try:
             await self._pass_on_gone(queue)
@@ -274,7 +274,7 @@ class WorkflowLog:
 
 
 def main_container(pod: Mapping[str, object]) -> str | None:
-    """The container whose log is the step's."""
+    """Return the name of the container whose log is the log of the step; None if it is unknown."""
     spec = pod.get("spec")
     containers = spec.get("containers") if isinstance(spec, Mapping) else None
     if isinstance(containers, list) and any(each.get("name") == MAIN for each in containers):
@@ -283,7 +283,7 @@ def main_container(pod: Mapping[str, object]) -> str | None:
 
 
 def _nodes(view: WorkflowView) -> dict[str, str]:
-    """Name of a pod → the name of its node."""
+    """Return the name of the node for each pod name."""
     return {node.pod_name: node.name for node in view.nodes if node.type.has_pod}
 
 
@@ -300,6 +300,9 @@ def _kept_start(pod: _Started, nodes: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _start(pod: Obj) -> tuple[str, str]:
-    """Pods of one second by their nodes' names, which have the numbers of groups of steps."""
+    """Return a sort key of a pod: its start time, then the name of its node.
+
+    Names of nodes contain the numbers of groups of steps.
+    """
     started = (pod.get("status") or {}).get("startTime") or pod["metadata"].get("creationTimestamp") or "~"
     return str(started), annotations_of(pod).get(NODE_NAME_ANNOTATION) or _name(pod)

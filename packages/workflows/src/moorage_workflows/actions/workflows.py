@@ -73,7 +73,7 @@ LOOK_SECONDS = (0.2, 2.0)  # first and longest pause between two looks
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """Which workflows are listed. `phases` empty: all; `since`: created then or later."""
+    """The filters of a list of workflows. `phases` empty: all; `since`: created at that time or later."""
 
     phases: tuple[str, ...] = ()
     prefix: str = ""
@@ -96,7 +96,7 @@ class Records(Protocol):
 
 
 class NoRecords:
-    """Where there is no server."""
+    """Records of workflows without a server: none."""
 
     async def read(self, namespace: str, name: str, live: Obj | None) -> Obj | None:  # noqa: ARG002
         return None
@@ -163,7 +163,7 @@ async def submit_workflow(
 
 
 async def read_source(api: Api, namespace: str, text: str) -> Obj:
-    """The Workflow that KIND/NAME starts, before additions. Raises UsageError, NotFound, ApiError."""
+    """Return the Workflow that KIND/NAME starts, before additions. Raises UsageError, NotFound, ApiError."""
     resource, name = source_of(text)
     where = namespace if resource.namespaced else None
     try:
@@ -276,7 +276,7 @@ async def _kept(records: Records | None, namespace: str | None, choice: Choice) 
 
 
 def _newer(live: Obj, kept: Obj) -> Obj:
-    """The object with the status of its record, where that has ended and the object does not say so yet."""
+    """Return the object with the status of its record, if the record has ended and the object has not."""
     phase, known = (live.get("status") or {}).get("phase"), (kept.get("status") or {}).get("phase")
     return live if phase in ENDED or known not in ENDED else {**live, "status": kept["status"]}
 
@@ -324,7 +324,7 @@ async def get_workflow(api: Api, namespace: str, name: str, records: Records | N
 
 
 async def resolve_name(api: Api, namespace: str, name: str) -> str:
-    """The name that is meant; `@latest`: of the workflow that was created last. Raises NotFound."""
+    """Return the name of a workflow; `@latest` is the workflow that was created last. Raises NotFound."""
     if name != LATEST:
         return name
     views = await list_workflows(api, namespace, Choice(limit=1))
@@ -347,7 +347,7 @@ async def _live(api: Api, namespace: str, name: str) -> Obj | None:
 
 
 async def missing(api: Api, resource: Resource, namespace: str, name: str) -> NotFound:
-    """The error for an object that does not exist, with the names like it that the caller may list."""
+    """Return the error for an object that does not exist. Its hint has similar names that the caller may list."""
     noun, command = {
         WORKFLOWS: ("workflow", "moor workflow list"),
         WORKFLOW_TEMPLATES: ("workflow template", "moor workflow template list"),
@@ -396,9 +396,9 @@ async def wait_workflow(
 
 
 async def stop_workflow(api: Api, namespace: str, name: str, *, terminate: bool = False) -> Obj:
-    """Stop a workflow: running steps end, and no step follows. Its exit handler runs, unless `terminate`.
+    """Stop a workflow: running steps end, and no more steps start. Its exit handler runs, unless `terminate`.
 
-    Raises Conflict for one that has ended.
+    Raises Conflict if the workflow has ended.
     """
     live = await _unfinished(api, namespace, name)
     if str((live.get("spec") or {}).get("shutdown") or "") == "Terminate":
@@ -408,7 +408,7 @@ async def stop_workflow(api: Api, namespace: str, name: str, *, terminate: bool 
 
 
 async def suspend_workflow(api: Api, namespace: str, name: str) -> Obj:
-    """Let no further step begin; steps that run go on. Raises Conflict for a workflow that has ended."""
+    """Suspend a workflow: no more steps start, running steps continue. Raises Conflict if it has ended."""
     live = await _unfinished(api, namespace, name)
     return await api.patch(WORKFLOWS, live["metadata"]["name"], {"spec": {"suspend": True}}, namespace)
 
@@ -422,9 +422,11 @@ async def resume_workflow(
     now: datetime,
     records: Records | None = None,
 ) -> Obj:
-    """Let a workflow and its suspended nodes go on; with a selector, those nodes alone, or fail them.
+    """Resume a workflow and its suspended nodes.
 
-    Where the nodes are known, a selector that chooses none that waits is refused. Raises Conflict, UsageError.
+    With a selector, resume only the selected nodes, or let them fail.
+
+    If the nodes are known and no selected node waits, raises Conflict. Raises UsageError.
     """
 
     async def read() -> tuple[Obj, Obj]:
@@ -471,7 +473,7 @@ def _asked(live: Obj) -> list[Any]:
 
 
 def _is_argos(live: Obj) -> bool:
-    """Whether Argo's controller has taken it: it writes nodes into the object, and Moorage never does."""
+    """Whether Argo's controller runs the workflow. Only Argo's controller writes nodes into the object."""
     status = live.get("status") or {}
     return not is_ours(live) and any(
         status.get(key) for key in ("nodes", "compressedNodes", "offloadNodeStatusVersion")
@@ -479,7 +481,7 @@ def _is_argos(live: Obj) -> bool:
 
 
 def _resumed_for_argo(live: Obj, view: WorkflowView, chosen: list[str], resume: Resume, now: datetime) -> Obj:
-    """The nodes as Argo's own client would leave them. Raises Conflict where they are packed."""
+    """Return the nodes as Argo's own client changes them. Raises Conflict if they are compressed."""
     if chosen and not (live.get("status") or {}).get("nodes"):
         raise Conflict(
             f"the nodes of workflow {view.name!r} are packed, and Argo runs it: Moorage cannot change them",
@@ -537,7 +539,7 @@ async def retry_workflow(
 
 
 async def _retryable(api: Api, namespace: str, name: str, retry: Retry, records: Records | None) -> Obj:
-    """The object of a workflow that may be retried. Raises as `retry_workflow`."""
+    """Return the object of a workflow that may be retried. Raises as `retry_workflow`."""
     live = await _live(api, namespace, name)
     if live is None:
         gone = view_workflow(await get_workflow(api, namespace, name, records))
@@ -598,7 +600,7 @@ async def delete_workflow(api: Api, namespace: str, name: str) -> str:
 
 
 async def _unfinished(api: Api, namespace: str, name: str) -> Obj:
-    """The object of a workflow that has not ended. Raises NotFound, Conflict."""
+    """Return the object of a workflow that has not ended. Raises NotFound, Conflict."""
     name = await resolve_name(api, namespace, name)
     live = await _live(api, namespace, name)
     if live is None:

@@ -38,7 +38,10 @@ def resource_of(*, cluster: bool) -> Resource:
 
 
 def template_of(document: Mapping[str, Any], namespace: str) -> tuple[Resource, Obj]:
-    """The kind of a template's manifest, and the object to send. Raises UsageError for another kind or name."""
+    """Return the kind and the object to send for a template's manifest.
+
+    Raises UsageError for another kind or name.
+    """
     resource = {each.kind: each for each in (WORKFLOW_TEMPLATES, CLUSTER_WORKFLOW_TEMPLATES)}.get(
         str(document.get("kind"))
     )
@@ -78,7 +81,7 @@ def template_of(document: Mapping[str, Any], namespace: str) -> tuple[Resource, 
 async def create_template(
     api: Api, namespace: str, document: Mapping[str, Any], *, check: Check = no_check, dry_run: bool = False
 ) -> Obj:
-    """Create a template. Raises AlreadyExists, UsageError, NotReady where the cluster has no such kind."""
+    """Create a template. Raises AlreadyExists, UsageError; NotReady if the cluster lacks the kind."""
     resource, made = template_of(document, namespace)
     await check(made)
     where = namespace if resource.namespaced else None
@@ -148,7 +151,7 @@ async def _replacement(api: Api, namespace: str, document: Mapping[str, Any]) ->
 
 
 async def list_templates(api: Api, namespace: str | None, *, cluster: bool = False) -> list[Obj]:
-    """Templates in the order of their names. Raises NotReady, ApiError."""
+    """Return templates, sorted by name. Raises NotReady, ApiError."""
     resource = resource_of(cluster=cluster)
     try:
         items = (await api.list(resource, None if cluster else namespace)).items

@@ -1,4 +1,4 @@
-"""Why a workflow, or one of its steps, waits."""
+"""Explain why a workflow or a step waits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FindHolders = Callable[[Sequence[str]], Awaitable[Sequence[LockHolder]]]
 
 
 async def no_holders(_locks: Sequence[str]) -> Sequence[LockHolder]:
-    """Where the records of other workflows cannot be read."""
+    """Return no lock holders. For callers that cannot read the records of other workflows."""
     return ()
 
 
@@ -66,7 +66,10 @@ async def explain_workflow(
 
 
 async def _with_notes(api: Api, view: WorkflowView, waits: Waits, now: datetime) -> Waits:
-    """The same, with why steps still run whose commands have ended; of some."""
+    """Add a note to running steps whose command has ended: why they still run.
+
+    At most PODS_EXPLAINED pods are read.
+    """
     running = list(waits.running)
     for place, each in enumerate(running[:PODS_EXPLAINED]):
         with contextlib.suppress(ApiError):
@@ -92,7 +95,7 @@ async def with_starts(api: Api, view: WorkflowView) -> WorkflowView:
 
 
 async def _why_not_started(api: Api, namespace: str, name: str) -> str:
-    """Empty: nothing is wrong, or it may not be read."""
+    """Return why a pod does not start; "" if it has no problem, or the user may not read it."""
     try:
         pod, events = await asyncio.gather(
             api.get(PODS, name, namespace),
@@ -122,7 +125,7 @@ async def explain_waits(
 
 
 async def _of_pod(wait: Wait, explain_pod: ExplainPod) -> Explained:
-    """Without an explanation where the pod does not exist or may not be read."""
+    """Explain why a pod waits. There is no explanation if the pod does not exist or the user may not read it."""
     try:
         return Explained(wait=wait, explanation=await explain_pod(wait.pod))
     except NotFound:

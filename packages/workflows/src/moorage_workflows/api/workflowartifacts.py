@@ -1,4 +1,4 @@
-"""Artifacts of a workflow, as people list them."""
+"""Artifacts of a workflow in the REST API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from moorage.api.fields import Answer, Query, Text, about
 
 
 class WhichRun(Query):
-    """One of several runs that had the name."""
+    """Selects one of several runs with the same name."""
 
     uid: Annotated[Text, about("Uid of the run; left out: the newest run of this name.")] = ""
 

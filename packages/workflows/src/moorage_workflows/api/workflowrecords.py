@@ -26,7 +26,7 @@ Key = Annotated[str, msgspec.Meta(min_length=1, max_length=512, pattern="^[^\\x0
 
 
 class _Body(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A newer operator's fields are left out."""
+    """Base of requests and answers. Fields that a newer operator sends are ignored."""
 
 
 class Begin(_Body, frozen=True):
@@ -47,7 +47,7 @@ class Save(_Body, frozen=True):
 
 
 class Saved(_Body, frozen=True):
-    """`problems`: why values of metrics were not taken."""
+    """The answer to Save. `problems`: why some metric values were refused."""
 
     problems: tuple[str, ...] = ()
 
@@ -66,7 +66,7 @@ class DeleteArtifacts(_Body, frozen=True):
 
 
 class Left(_Body, frozen=True):
-    """Why artifacts could not be deleted, a sentence each."""
+    """The answer to DeleteArtifacts: a sentence for each artifact that could not be deleted."""
 
     failures: tuple[str, ...] = ()
 

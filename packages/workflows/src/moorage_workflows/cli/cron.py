@@ -404,7 +404,7 @@ def _zone(view: Cron) -> tzinfo | None:
 
 
 def _when(moment: datetime | None, view: Cron) -> str:
-    """A slot on the clock of its schedule."""
+    """Return a slot as text in the time zone of its schedule."""
     if moment is None:
         return "none"
     return moment.astimezone(_zone(view)).strftime("%Y-%m-%d %H:%M %Z")

@@ -1,4 +1,4 @@
-"""`moor workflow artifacts`: files that steps left, listed and fetched."""
+"""`moor workflow artifacts`: list and fetch the output files of steps."""
 
 from __future__ import annotations
 
@@ -119,14 +119,14 @@ def get(target: Target, name: str, artifact: str, path: str) -> int:
 
 
 def checked(file: Path) -> Path:
-    """Raises UsageError for a file that exists."""
+    """Return the path. Raises UsageError if the file exists."""
     if file.exists():
         raise UsageError(f"the file {file} exists", hint="name another: --file FILE")
     return file
 
 
 async def _write(file: Path, parts: object) -> int:
-    """Write a file whole or not at all; its bytes."""
+    """Write a file completely or not at all. Returns its size in bytes."""
     size = 0
     with replacing(file, new=True) as stream:
         async for part in parts:  # type: ignore[attr-defined]
@@ -150,7 +150,7 @@ def all_artifacts(view: WorkflowView) -> list[tuple[NodeRecord, Artifact]]:
 
 
 def find_artifact(view: WorkflowView, step: str, name: str) -> tuple[NodeRecord, Artifact]:
-    """The artifact of a step; of several attempts, the newest that has it. Raises NotFound, UsageError."""
+    """Find an artifact of a step; the newest attempt with the artifact counts. Raises NotFound, UsageError."""
     known = [(step_path(node.name, view.name), node, artifact) for node, artifact in all_artifacts(view)]
     exact = [(path, node, each) for path, node, each in known if path == step and each.name == name]
     near = exact or [(path, node, each) for path, node, each in known if is_step(path, step) and each.name == name]

@@ -1,4 +1,4 @@
-"""`moor workflow convert`: CronJobs and older spellings of Argo → workflows as they are written today."""
+"""`moor workflow convert`: convert CronJobs and manifests of older Argo versions to current workflows."""
 
 from __future__ import annotations
 

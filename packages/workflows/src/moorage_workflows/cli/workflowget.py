@@ -66,7 +66,7 @@ def get(target: Target, name: str, whole: bool, output: str) -> int:
 
 
 async def _peaks(session: Session, view: WorkflowView) -> dict[str, int]:
-    """Memory that each pod used at most, in bytes by its name, as far as the server keeps it."""
+    """Return the peak memory in bytes by pod name, for pods that the server has measured."""
     if not any(node.type.has_pod for node in view.nodes) or len(view.nodes) > NODES_MEASURED:
         return {}
     pods = await AskedKept(session).steps(view.namespace, view.name, view.uid)
@@ -130,7 +130,7 @@ def wait(target: Target, names: tuple[str, ...], timeout: str | None) -> int:
 
 
 async def wait_for(session: Session, names: Sequence[str]) -> bool:
-    """Wait until all have ended, and say how each did; whether all succeeded."""
+    """Wait until all workflows have ended, and print each result. Returns whether all succeeded."""
     views = await asyncio.gather(
         *(
             wait_workflow(session.api, session.namespace, name, session.clock, records=ServerRecords(session))
@@ -149,7 +149,10 @@ async def wait_for(session: Session, names: Sequence[str]) -> bool:
 
 
 async def watch_one(session: Session, name: str) -> WorkflowView:
-    """Show a workflow until it has ended: redrawn on a terminal, else each change as lines; how it ended."""
+    """Show a workflow until it has ended, and return its last view.
+
+    On a terminal the view is redrawn; otherwise each change is printed as lines.
+    """
     import sys
 
     is_screen = sys.stdout.isatty()

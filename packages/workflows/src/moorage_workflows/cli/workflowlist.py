@@ -127,7 +127,7 @@ def _phase(view: WorkflowView) -> str:
 
 
 def item_of(view: WorkflowView) -> dict[str, object]:
-    """A workflow of the list, for programs."""
+    """Return a workflow of the list for JSON and YAML output."""
     times = {"created": view.created, "started": view.started, "finished": view.finished}
     return {
         "namespace": view.namespace,

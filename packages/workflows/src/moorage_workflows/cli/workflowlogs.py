@@ -64,7 +64,7 @@ def logs(target: Target, name: str, follow: bool, since: str | None, prefix: boo
 
 
 async def follow_logs(session: Session, name: str, *, prefix: bool | None = None, **chosen: Any) -> None:
-    """Print lines as they come, until the workflow has ended."""
+    """Print log lines as they arrive, until the workflow has ended."""
     log, _ = await _open(session, name, **chosen)
     printer = StepPrinter(prefix=not chosen.get("step") if prefix is None else prefix)
     async with ending_with_reader(), contextlib.aclosing(log.follow()) as events:

@@ -33,7 +33,7 @@ KEPT = frozenset({"STATUS", "DURATION"})  # columns that a narrow terminal shows
 
 
 class ServerRecords:
-    """Implements `actions.workflows.Records` by asking the server. One that is away is noted once."""
+    """Implements `actions.workflows.Records` with requests to the server. The first failure prints a note."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -79,7 +79,7 @@ class ServerRecords:
 
 
 def as_object(workflow: Workflow) -> Obj:
-    """An answer as the object that it is."""
+    """Return an answer as a Workflow object."""
     return {
         "apiVersion": workflow.api_version,
         "kind": workflow.kind,
@@ -110,7 +110,7 @@ def span_text(span: timedelta | None) -> str:
 def show_text(
     view: WorkflowView, now: datetime, *, whole: bool = False, peaks: Mapping[str, int] | None = None
 ) -> str:
-    """A workflow with its steps as a tree, for people. `peaks`: bytes of memory by the names of pods."""
+    """Print a workflow with its steps as a tree. `peaks`: peak memory in bytes by pod name."""
     rows = [
         ("name", view.name),
         ("namespace", view.namespace),
@@ -167,7 +167,7 @@ def _origin(view: WorkflowView) -> str:
 
 
 def node_rows(view: WorkflowView, now: datetime, *, whole: bool = False) -> list[list[str]]:
-    """A row of the table for each node; many that are alike are counted, unless `whole`."""
+    """Return a table row for each node. Unless `whole`, similar nodes share a row with their number."""
     return [_node_row(row, view, now) for row in tree_of(view.nodes, whole=whole)]
 
 

@@ -48,7 +48,7 @@ AFTER: tuple[Callable[[Any], Any], ...] = (
 
 
 def with_options(options: Sequence[Callable[[R], R]]) -> Callable[[R], R]:
-    """Give a command several options."""
+    """Return a decorator that adds several options to a command."""
 
     def decorate(command: R) -> R:
         for option in reversed(options):
@@ -255,7 +255,7 @@ async def submit_all(
     watch: bool,
     follow: bool,
 ) -> int:
-    """Submit Workflows, print them, and follow them where that is asked for; the exit code."""
+    """Submit Workflows, print them, and follow them if the options say so. Returns the exit code."""
     from moorage.evaluator.pool import InPlace
     from moorage_workflows.actions.workflowlints import checks_of
     from moorage_workflows.actions.workflows import submit_workflow

@@ -1,4 +1,4 @@
-"""`moor workflow template`: templates that are stored in a namespace, or for the whole cluster."""
+"""`moor workflow template`: templates of a namespace or of the whole cluster."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Decisions about workflows, as pure functions."""
+"""Decisions about workflows: pure functions."""

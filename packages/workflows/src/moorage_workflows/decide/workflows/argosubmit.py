@@ -49,7 +49,7 @@ _SHORTHANDS: Mapping[str, str] = {"F": "%Y-%m-%d", "T": "%H:%M:%S"}
 
 
 class Submit(Struct, frozen=True, kw_only=True):
-    """One `argo submit --from TEMPLATE`. `monitor`: the key of `cronitor exec KEY` around it."""
+    """The arguments of one `argo submit --from TEMPLATE`. `monitor`: KEY, if `cronitor exec KEY` runs it."""
 
     template: str
     is_cluster: bool = False
@@ -64,15 +64,15 @@ class Submit(Struct, frozen=True, kw_only=True):
 
 
 class NotConverted(Struct, frozen=True):
-    """Why a command that calls `argo submit` must stay a command."""
+    """The reason why a command that calls `argo submit` cannot be converted."""
 
     reason: str
 
 
 def parse_submit(words: Sequence[str], namespace: str = "") -> Submit | NotConverted | None:
-    """Read a container's command and arguments; None where they do not call `argo submit`.
+    """Read a container's command and arguments; None if they do not call `argo submit`.
 
-    `namespace`: of the CronJob; a submit into another one is not converted.
+    `namespace`: the namespace of the CronJob; a submit into another namespace is not converted.
     """
     if not _CALL.search(" ".join(words)):
         return None
@@ -83,7 +83,7 @@ def parse_submit(words: Sequence[str], namespace: str = "") -> Submit | NotConve
 
 
 class _No(Exception):
-    """Not converted, and why."""
+    """The command cannot be converted; the message is the reason."""
 
 
 def _submit(words: Sequence[str], namespace: str) -> Submit:
@@ -192,7 +192,7 @@ def _parsed(words: Sequence[str], substitutions: Sequence[str], namespace: str, 
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(option, value) for those with a value."""
+    """Yield (option, value) for each option with a value, and skip flags. Raises _No for unknown options."""
     index = 0
     while index < len(words):
         word = words[index]
@@ -213,7 +213,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _text(option: str, value: str, substitutions: Sequence[str]) -> tuple[str, bool]:
-    """The value with each `date` as a tag, and whether there was one."""
+    """Return the value with each `date` command replaced by a tag, and whether there was such a command."""
 
     def tag(match: re.Match[str]) -> str:
         command = substitutions[int(match[1])]

@@ -1,6 +1,6 @@
-"""Templates that need no image of the user's: `http` and `data`.
+"""Templates without a user's image: `http` and `data`.
 
-Their pod has one container, `main`, in which `executor` does the work, as the workflow's service account
+Their pod has one container, `main`, in which `executor` does the work, with the service account of the workflow
 and in its network. So the operator never sends a request that a manifest chose.
 """
 
@@ -35,7 +35,7 @@ def is_built_in(template: Mapping[str, Any]) -> bool:
 
 
 def built_in(template: Mapping[str, Any], *, wants_result: bool) -> BuiltIn | None:
-    """None for every other template. Raises OrderError."""
+    """Return the built-in work of a template; None for templates of other types. Raises OrderError."""
     if template.get("http") is not None:
         return _request(template["http"], wants_result=wants_result)
     if template.get("data") is not None:

@@ -24,12 +24,12 @@ class Outcome(StrEnum):
 
     @property
     def is_loss(self) -> bool:
-        """A person must know of it."""
+        """Whether a user must read about this field."""
         return self in (Outcome.CHANGED, Outcome.LOST, Outcome.ADVICE, Outcome.REFUSED)
 
 
 class Change(Struct, frozen=True):
-    """One field of the source. `becomes`: the field in the result; empty: there is none."""
+    """The conversion of one field of the source. `becomes`: the field in the result; "" if there is none."""
 
     path: Path
     outcome: Outcome
@@ -42,9 +42,9 @@ class Change(Struct, frozen=True):
 
 
 class Converted(Struct, frozen=True, kw_only=True):
-    """One document of the result. `document`: None where it was refused; `changes` then say why.
+    """One document of the result. `document`: None if it was refused; then `changes` has the reasons.
 
-    `is_changed`: False for a document that is passed through as it is.
+    `is_changed`: False if the document was not converted.
     """
 
     kind: str
@@ -95,7 +95,7 @@ class Fields:
         self._left = {key: None for key, held in value.items() if held is not None}
 
     def take(self, key: str) -> Any:
-        """The value, or None."""
+        """Return the value of a field, or None, and mark the field as taken."""
         self._left.pop(key, None)
         return self._value.get(key)
 
@@ -103,13 +103,13 @@ class Fields:
         return (*self.path, key)
 
     def taken(self, keys: Iterable[str]) -> Iterator[tuple[str, Any]]:
-        """Those of these fields that are there, in the order of `keys`."""
+        """Take the existing fields among `keys`, in the order of `keys`."""
         for key in keys:
             value = self.take(key)
             if value is not None:
                 yield key, value
 
     def rest(self) -> Iterator[Path]:
-        """The paths of fields that were not taken."""
+        """Yield the paths of fields that were not taken."""
         for key in self._left:
             yield (*self.path, str(key))

@@ -46,7 +46,7 @@ FOLDER_PATH, ORDER_PATH = "/moorage/step", "/moorage/order"
 
 
 class Doomed(Struct, frozen=True, kw_only=True):
-    """An artifact that is to be deleted now."""
+    """An artifact that must be deleted now."""
 
     node: str
     artifact: Artifact
@@ -58,7 +58,7 @@ class Doomed(Struct, frozen=True, kw_only=True):
 
 
 class Deleter(Struct, frozen=True):
-    """A pod that deletes artifacts, and which."""
+    """A pod that deletes artifacts, and the artifacts that it deletes."""
 
     name: str
     doomed: tuple[Doomed, ...]
@@ -89,7 +89,7 @@ def with_collection(
 
 
 def collects(document: Mapping[str, Any]) -> bool:
-    """Whether a run of this stored document may leave artifacts that are to be deleted."""
+    """Whether a run of this stored document may create artifacts with a deletion strategy."""
     spec = document.get("spec") or {}
     usual = (spec.get("artifactGC") or {}).get("strategy") or ""
     stored = [template for listed in (document.get(STORED) or {}).values() for template in listed]
@@ -111,7 +111,7 @@ def _archives_logs(document: Mapping[str, Any], templates: Sequence[Any]) -> boo
 
 
 def _output_artifacts(value: Any) -> Iterator[Mapping[str, Any]]:
-    """The output artifacts of templates, those of inline templates too."""
+    """Yield the output artifacts of templates, including inline templates."""
     if isinstance(value, Mapping):
         outputs = value.get("outputs")
         if isinstance(outputs, Mapping):
@@ -132,7 +132,7 @@ def doomed(nodes: Iterable[NodeRecord], *, is_deleting: bool) -> list[Doomed]:
 
 
 def left(nodes: Iterable[NodeRecord]) -> list[Doomed]:
-    """All artifacts that are not deleted yet, and are to be at some time."""
+    """Return the artifacts with a deletion strategy that are not deleted yet."""
     return [
         Doomed(node=node.id, artifact=artifact, strategy=str(artifact.collection["strategy"]))
         for node in sorted(nodes, key=lambda node: node.id)

@@ -21,7 +21,7 @@ class Controller(StrEnum):
 
 
 def is_live_deployment(deployment: Mapping[str, Any]) -> bool:
-    """Whether it is of Argo's controller, and has a pod that is ready."""
+    """Whether a Deployment runs Argo's controller and has a ready pod."""
     labels = labels_of(deployment)
     is_argos = (deployment.get("metadata") or {}).get("name") == NAME or any(
         labels.get(key) == value for key, value in LABELS

@@ -1,7 +1,7 @@
-"""Documents of other spellings → workflows as Argo v4 spells them, with a line for each field.
+"""Convert documents to workflows with the fields of Argo v4, and report each field.
 
 CronJobs become CronWorkflows. Argo's own documents get the fields of v4: `schedules`, `mutexes`, `semaphores`.
-Others are passed through. https://argo-workflows.readthedocs.io/en/latest/upgrading/
+Other documents are not changed. https://argo-workflows.readthedocs.io/en/latest/upgrading/
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def convert_documents(documents: Iterable[Any], *, time_zone: str = "") -> Itera
 
 
 def convert(document: Any, *, time_zone: str = "") -> Converted:
-    """Convert one document. The one that is given stays as it is."""
+    """Convert one document. The argument is not changed."""
     if not isinstance(document, dict):
         ledger = Ledger()
         ledger.refused((), f"is not a Kubernetes object but a {type(document).__name__}")
@@ -59,7 +59,7 @@ def _with_limits(result: Converted) -> Converted:
 
 
 def _respelled(kind: str, name: str, document: Obj) -> Converted:
-    """An Argo document with the spellings of v4."""
+    """Convert an Argo document to the field names of v4."""
     ledger = Ledger()
     made: Obj = _copied(document)
     if kind == "CronWorkflow":

@@ -174,7 +174,7 @@ class _Conversion:
         return spec
 
     def _schedule(self, fields: Fields, spec: dict[str, Any]) -> str:
-        """Write the schedule; the time zone."""
+        """Write the schedule into the spec. Returns the time zone."""
         ledger = self._ledger
         schedule, zone = fields.take("schedule"), fields.take("timeZone")
         path = fields.at("schedule")
@@ -329,7 +329,7 @@ class _Conversion:
             self._failure_rules(sequence(rules), (*job.at("podFailurePolicy"), "rules"), main, leaf[place])
 
     def _failure_rules(self, rules: Any, path: Path, main: set[str], strategy: dict[str, Any]) -> None:
-        """The first rule that fits decides, as in a Job."""
+        """Convert the rules of a pod failure policy. As in a Job, the first matching rule decides."""
         ledger = self._ledger
         # each rule with exit codes becomes a condition; all others are reported
         choices: list[tuple[str, bool]] = []  # (condition, whether it is tried again)
@@ -380,7 +380,7 @@ class _Conversion:
         return job.get("completions") not in (None, 1) or job.get("parallelism") not in (None, 0, 1)
 
     def _parallel(self, job: Fields, spec: dict[str, Any], leaf: dict[str, Any]) -> None:
-        """Several pods of one Job: a step that is run once for each number."""
+        """Convert a Job with several pods to a step with a loop over numbers."""
         ledger = self._ledger
         # invalid numbers are refused before anything is written
         parallelism, completions = job.take("parallelism"), job.take("completions")
@@ -571,7 +571,7 @@ class _Conversion:
             leaf["sidecars"] = beside
 
     def _warn_of_texts(self, pod: Fields) -> None:
-        """Texts that a workflow reads differently."""
+        """Warn of strings that have another meaning in a workflow."""
         value = at(self._obj, pod.path)
         for path, text in _texts(value, pod.path):
             if _TAGS_OPEN in text:
@@ -604,7 +604,7 @@ class _Conversion:
         return submit
 
     def _by_reference(self, job: Fields, template: Fields, pod: Fields, submit: Submit) -> None:
-        """The CronWorkflow starts the WorkflowTemplate itself: no pod submits it, and none waits for it."""
+        """Let the CronWorkflow start the WorkflowTemplate itself: there is no pod that submits it and waits."""
         ledger, workflow = self._ledger, self._workflow
         # the reference replaces the pod that ran `argo submit`
         path = (*pod.at("containers"), 0)
@@ -691,7 +691,7 @@ _SUBMIT_NOTES: Mapping[str, str] = {
 
 
 def _texts(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
-    """Every text within, keys left out, with its path."""
+    """Yield every string in a value, except keys, with its path."""
     waiting: list[tuple[Path, Any]] = [(path, value)]
     while waiting:
         where, held = waiting.pop()

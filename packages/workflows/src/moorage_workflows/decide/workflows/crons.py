@@ -1,4 +1,4 @@
-"""The two conditions of a CronWorkflow: `when`, asked at each slot, and `stopStrategy`, asked when a run ended.
+"""The two conditions of a CronWorkflow: `when`, checked at each slot, and `stopStrategy`, checked after each run.
 
 https://argo-workflows.readthedocs.io/en/latest/variables/#cronworkflow
 """
@@ -39,7 +39,10 @@ def cron_scope(
 
 
 def is_wanted(when: str, scope: Mapping[str, Any], now: datetime) -> bool:
-    """Whether a slot is to run: tags are replaced, then the text is a condition as in a step. Raises TextError."""
+    """Whether a slot must run: tags in `when` are replaced, then it is a condition as in a step.
+
+    Raises TextError.
+    """
     if not when:
         return True
     from moorage_workflows.decide.workflows.text.expressions import evaluate, expression_text
@@ -56,7 +59,7 @@ def is_wanted(when: str, scope: Mapping[str, Any], now: datetime) -> bool:
 
 
 def is_to_stop(expression: str, scope: Mapping[str, Any], now: datetime) -> bool:
-    """Whether the schedule has done its work. Raises TextError."""
+    """Whether the stop expression of a schedule is true. Raises TextError."""
     if not expression:
         return False
     from moorage_workflows.decide.workflows.text.expressions import evaluate

@@ -1,4 +1,4 @@
-"""Commands of images that are known, for steps that are wrapped and set no command."""
+"""Known commands of images, for wrapped steps that set no command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from moorage_kube.meta import annotations_of
 
 
 class Entrypoints(Mapping[str, tuple[Sequence[str], Sequence[str]]]):
-    """(ENTRYPOINT, CMD) by image, for every image that a rule fits. It lists the rules' patterns."""
+    """Maps an image to its (ENTRYPOINT, CMD) by rules with patterns.
+
+    Iteration yields the patterns of the rules.
+    """
 
     def __init__(self, rules: Sequence[ImageRule] = ()) -> None:
         self._rules = tuple(rules)

@@ -34,7 +34,7 @@ LOGS = "main-logs"  # the artifact with the log of main, where logs are archived
 
 
 class OrderError(MoorageError):
-    """Inputs or outputs of a template that cannot be; `path` is the field at fault."""
+    """Invalid inputs or outputs of a template; `path` is the invalid field."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
@@ -42,7 +42,10 @@ class OrderError(MoorageError):
 
 
 class Input(Struct, frozen=True):
-    """An artifact to be there before main starts. `mount`: the mount of main that its path lies in, if any."""
+    """An artifact that must exist before main starts.
+
+    `mount`: the volumeMount of main that contains its path, or None.
+    """
 
     field: str
     path: str
@@ -72,7 +75,10 @@ def make_order(
     wants_result: bool,
     archives_logs: bool,
 ) -> Ordered:
-    """`workflow`: its metadata. `mounts`: volumeMounts of main. Raises OrderError."""
+    """Return the order of the executor. `workflow`: its metadata; `mounts`: volumeMounts of main.
+
+    Raises OrderError.
+    """
     # secrets are numbered for init and wait separately: each gets only its own
     archive_location: Mapping[str, Any] = template.get("archiveLocation") or {}
     input_secrets: list[Mapping[str, Any]] = []
@@ -158,7 +164,7 @@ def location_of(entry: Mapping[str, Any], field: str) -> Obj:
 
 
 def refuse_fields(kind: str, values: Mapping[str, Any], field: str) -> None:
-    """Raise OrderError for a field of a store that is not supported."""
+    """Raise OrderError if a store has a field that is not supported."""
     for name in UNSUPPORTED[kind]:
         first, _, second = name.partition(".")
         value = values.get(first)
@@ -167,7 +173,7 @@ def refuse_fields(kind: str, values: Mapping[str, Any], field: str) -> None:
 
 
 def own_key(location: Mapping[str, Any]) -> str:
-    """The key in our own store of an artifact that has a bucket's key and no bucket; "": it has not.
+    """Return the key in our own store for a location with a key but without a bucket; "" for other locations.
 
     https://argo-workflows.readthedocs.io/en/latest/key-only-artifacts/
     """
@@ -181,7 +187,10 @@ def own_key(location: Mapping[str, Any]) -> str:
 def _source(
     entry: Mapping[str, Any], artifact: Artifact | None, field: str, archive_location: Mapping[str, Any]
 ) -> tuple[Obj | None, str]:
-    """Where an input is, and how it is packed ("": that shows when it is read); None: it is not there."""
+    """Return the location of an input and its packing. Without a location the input is missing.
+
+    A packing of "" is found out when the artifact is read.
+    """
     declared = _archive(entry, field, usual="")
     if artifact is not None and not artifact.location and not artifact.digest:
         # a key that the manifest gives is one of the repository, where there is one
@@ -214,7 +223,10 @@ def _source(
 
 
 def _is_blank(places: Mapping[str, Any]) -> bool:
-    """Whether a store is named without anything that says where in it, as a tag with an empty value leaves it."""
+    """Whether the locations name stores without a value for their required fields.
+
+    A tag with an empty value leaves such a location.
+    """
     named = [kind for kind in (*STORES, *OTHER_STORES) if places.get(kind) is not None]
     return all(
         kind in STORES and REQUIRED[kind] and not any(places[kind].get(name) for name in REQUIRED[kind])
@@ -268,7 +280,10 @@ def _saved(
 
 
 def output_fault(entry: Mapping[str, Any]) -> OrderError | None:
-    """Why no pod could save this output artifact; None: one could, as far as is known before it runs."""
+    """Return the reason why pods cannot save this output artifact.
+
+    None if the output has no known error before the pod runs.
+    """
     try:
         _saved(entry, "", "workflow/pod", {}, [])
     except OrderError as error:
@@ -285,7 +300,7 @@ def _log(archive_location: Mapping[str, Any], secrets: list[Mapping[str, Any]]) 
 
 
 def _archive(entry: Mapping[str, Any], field: str, *, usual: str) -> str:
-    """The word for `archive: {none: {}}` and its like."""
+    """Return the packing from a field such as `archive: {none: {}}`. Raises OrderError."""
     given = entry.get("archive")
     if not given:
         return usual
@@ -306,7 +321,7 @@ def _checked_path(entry: Mapping[str, Any], field: str) -> str:
 
 
 def _mount_of(path: str, mounts: Sequence[Mapping[str, Any]], field: str) -> Mapping[str, Any] | None:
-    """The mount that a path lies in: the deepest."""
+    """Return the volumeMount that contains a path, the deepest one; None if there is none. Raises OrderError."""
     best: Mapping[str, Any] | None = None
     pure = PurePosixPath(path)
     for mount in mounts:
@@ -320,7 +335,7 @@ def _mount_of(path: str, mounts: Sequence[Mapping[str, Any]], field: str) -> Map
 
 
 def numbered_secrets(location: Any, secrets: list[Mapping[str, Any]]) -> Any:
-    """The location with {"secret": number} in the place of each selector of a Secret's key."""
+    """Return the location with each selector of a Secret's key replaced by {"secret": number}."""
     if isinstance(location, Mapping):
         if "key" in location and "name" in location and set(location) <= {"name", "key", "optional"}:
             selector = dict(location)

@@ -21,7 +21,7 @@ class Severity(StrEnum):
 
 
 class Finding(findings.Finding, frozen=True):
-    """A field of a manifest that is wrong. `rule`: one word for its kind, such as "tag"."""
+    """A problem in a field of a manifest. `rule`: one word for its kind, such as "tag"."""
 
     severity: Severity = Severity.ERROR
 
@@ -31,7 +31,7 @@ class Finding(findings.Finding, frozen=True):
 
 
 class Gathered(Struct):
-    """Findings, each once, in the order in which they were made."""
+    """A list of findings without duplicates, in the order of their creation."""
 
     items: dict[Finding, None] = field(default_factory=dict)
 

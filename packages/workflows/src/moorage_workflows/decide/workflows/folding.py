@@ -36,12 +36,12 @@ Counts = Mapping[NodePhase, int]
 
 
 class Box(Struct, frozen=True, kw_only=True):
-    """One box. `node` None: a group of boxes that no node stands for.
+    """One box of the graph. `node` None: a group of boxes without a node.
 
-    `inside` and `edges` (pairs of places in it, each from an earlier step to a later one) are empty unless it is
-    open. `counts`: of the items of a loop or the members of a group; of a template, of all steps within.
-    `nodes`: those directly within, open or not. `attempts`: of a step that is retried, oldest first. Times are
-    RFC 3339, empty where unknown.
+    `inside` and `edges` are empty unless the box is open. An edge is a pair of indexes in `inside`, from an
+    earlier step to a later one. `counts`: for a loop or a group, its items or members by phase; for a
+    template, all steps in it. `nodes`: the direct children, also of a closed box. `attempts`: of a retried
+    step, oldest first. Times are RFC 3339, "" if unknown.
     """
 
     id: str
@@ -75,12 +75,12 @@ def fold(
 
 @lru_cache(maxsize=1 << 16)
 def natural(text: str) -> tuple[object, ...]:
-    """A key to sort by: numbers in a text in the order of their size."""
+    """Return a sort key that sorts numbers in a string by their value."""
     return tuple(int(part[:18]) if at % 2 else part for at, part in enumerate(_NUMBERS.split(text)))
 
 
 class _Forest:
-    """Which node is within which: a template's node above its steps, a loop's above its items."""
+    """The parent of each node in the view: a template above its steps, a loop above its items."""
 
     def __init__(self, nodes: Sequence[NodeRecord]) -> None:
         in_order = sorted(nodes, key=lambda node: (node.started_at or "~", natural(node.name)))
@@ -109,7 +109,7 @@ class _Forest:
         return above if above in self.by_id and above not in seen else ""
 
     def _cut_circles(self) -> None:
-        """Names and boundaries of damaged records may form a circle: one of its nodes comes to the top."""
+        """Break cycles in the parents, which damaged records may have: one node of a cycle becomes a root."""
         done: set[str] = set()
         for start in self.above:
             path: list[str] = []
@@ -125,7 +125,10 @@ class _Forest:
 
 
 class _Piece(Struct, frozen=True):
-    """A box before it is decided whether it is open. `pieces`: of a group; a node's are found when needed."""
+    """A box that is not yet decided to be open.
+
+    `pieces`: the pieces of a group; those of a node are computed later.
+    """
 
     id: str
     label: str
@@ -191,7 +194,10 @@ class _Folding:
         return way
 
     def _open_at_first(self, level: _Level) -> frozenset[str]:
-        """Templates and short loops, the outermost first, while the boxes are few."""
+        """Return the ids of the boxes to open by default.
+
+        These are templates and short loops, outermost first, while there are few boxes.
+        """
         automatic: set[str] = set()
         left = OPEN_AT_FIRST - len(level.pieces)
         waiting = deque(level.pieces)
@@ -212,7 +218,10 @@ class _Folding:
         return roots[0].id if roots else ""
 
     def _has_inside(self, node: NodeRecord) -> bool:
-        """Whether it is more than one step. A retried step is one box with its attempts."""
+        """Whether a node contains other steps.
+
+        A retried step counts as one step, unless its attempts contain steps.
+        """
         within = self._within(node.id)
         return any(self._within(child.id) for child in within) if _is_retry(node) else bool(within)
 
@@ -259,7 +268,7 @@ class _Folding:
         )
 
     def _is_revealed(self, piece: _Piece, member: NodeRecord) -> bool:
-        """Whether a box is open to show a node: it holds it, and is not itself that node."""
+        """Whether a box must be open to show a node that it contains, other than the box's own node."""
         if member.id not in self._reveal:
             return False
         return piece.node is None or any(child.id in self._reveal for child in self._within(member.id))
@@ -270,7 +279,7 @@ class _Folding:
         return self._steps[node.id]
 
     def _counted(self) -> dict[str, Counter[NodePhase]]:
-        """Of each node the steps within it by phase; under "" those of the workflow. A retried step is one."""
+        """Count the steps in each node by phase; key "": all steps. A retried step counts once."""
         below = self._forest.below
         counts: dict[str, Counter[NodePhase]] = {"": Counter()}
         order = [""]
@@ -310,7 +319,7 @@ class _Folding:
         return _Piece(node.id, node.display_name or node.name, node)
 
     def _before(self, above: str, children: Sequence[NodeRecord]) -> list[tuple[int, ...]]:
-        """For each child the places of those it comes after, itself never among them."""
+        """Return for each child the indexes of the children before it, without its own index."""
         places = {child.id: at for at, child in enumerate(children)}
         known: dict[tuple[str, ...], tuple[int, ...]] = {}
         before = []
@@ -327,7 +336,7 @@ class _Folding:
         return before
 
     def _lifted(self, node_id: str, above: str) -> str:
-        """The child of `above` that a node is, or is in; empty: neither."""
+        """Return the child of `above` that is or contains a node; "" if there is none."""
         at = node_id
         while at and (owner := self._forest.above.get(at)) is not None:
             if owner == above:
@@ -336,7 +345,7 @@ class _Folding:
         return ""
 
     def _grouped(self, above: str, children: Sequence[NodeRecord], before: Sequence[tuple[int, ...]]) -> _Level:
-        """Equal children as one piece each, in the order of the graph. Groups of steps are passed through."""
+        """Put equal children into one piece each, in the order of the graph. Groups of steps get no piece."""
         # pieces are numbered as they are made; groups of steps only pass their parents on
         ranks = _ranks(before)
         pieces: list[_Piece] = []
@@ -426,7 +435,10 @@ def _group_of(
 
 
 def _limited(above: str, pieces: Sequence[_Piece], edges: Iterable[tuple[int, int]]) -> _Level:
-    """At most SHOWN_MAX pieces: more are put into groups, by their layers where they have some."""
+    """Return at most SHOWN_MAX pieces.
+
+    If there are more, they are put into groups, by layer if the graph has layers.
+    """
     pairs = tuple(dict.fromkeys(edges))
     if len(pieces) <= SHOWN_MAX:
         return _Level(tuple(pieces), pairs)
@@ -476,7 +488,7 @@ def _range_of(
 
 
 def _range_label(first: str, last: str) -> str:
-    """Of items of a loop "fan 0–49", else both labels."""
+    """Return the label of a range: "fan 0–49" for items of a loop, else both labels."""
     begin, end = _ITEM.match(first), _ITEM.match(last)
     if begin is not None and end is not None and begin[1] == end[1]:
         return f"{begin[1]} {begin[2]}–{end[2]}"
@@ -484,7 +496,7 @@ def _range_label(first: str, last: str) -> str:
 
 
 def _round_size(least: int) -> int:
-    """1, 2, 5, 10, 20, 50, … so that a loop that grows keeps the ids of its ranges for a while."""
+    """Return the next of 1, 2, 5, 10, 20, 50, …: the ranges of a growing loop then rarely change their ids."""
     size = 1
     while True:
         for factor in (1, 2, 5):
@@ -494,7 +506,7 @@ def _round_size(least: int) -> int:
 
 
 def _ranks(before: Sequence[Sequence[int]]) -> list[int]:
-    """For each place the length of the longest way to it; those in a circle get the rank after all others."""
+    """Return the length of the longest path to each index. Members of a cycle get the rank after all others."""
     after: list[list[int]] = [[] for _ in before]
     left = [len(starts) for starts in before]
     for place, starts in enumerate(before):

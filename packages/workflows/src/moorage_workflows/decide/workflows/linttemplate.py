@@ -110,7 +110,10 @@ def check_retry(out: Gathered, strategy: Any, path: Path) -> None:
 
 
 def check_pod_resources(out: Gathered, given: Any, path: Path) -> None:
-    """Resources of a pod as a whole. https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/"""
+    """Resources of a pod as a whole.
+
+    Https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/
+    """
     resources = mapping(given)
     if resources.get("claims"):
         out.error("resources", (*path, "claims"), "is not for whole pods; use resourceClaims")

@@ -1,4 +1,4 @@
-"""A child of a steps or DAG template: its condition, its loop and the items of it, its hooks."""
+"""Run a child of a steps or DAG template, with its condition, its loop and its hooks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ITEM = re.compile(r"\bitem\b")
 
 
 def child_call(frame: Frame, step: Mapping[str, Any], name: str, display: str, parents: tuple[str, ...]) -> Call:
-    """How a step or task is called, before its tags are resolved."""
+    """Return the call of a step or task before its tags are resolved."""
     return Call(
         name=name,
         display_name=display,
@@ -52,7 +52,7 @@ def way_of(
     prefix: str,
     parents: tuple[str, ...],
 ) -> Callable[[], Any]:
-    """How a step or task is carried out, once its tags are resolved. Raises TextError."""
+    """Resolve the tags of a step or task, and return a function that starts it. Raises TextError."""
     # a skipped step stays skipped when the run is loaded again
     name = str(step.get("name"))
     call = child_call(frame, step, prefix + name, name, parents)
@@ -97,7 +97,7 @@ def way_of(
 
 
 async def _known(state: State, frame: Frame, step: Mapping[str, Any], record: NodeRecord) -> Seen:
-    """A child that has ended before it began: it is skipped, or cannot be carried out."""
+    """Return a child that ended before it started: it was skipped, or it is invalid."""
     return seen_of(state, frame, step, record)
 
 
@@ -178,7 +178,7 @@ async def _run_loop(
 def _way_of_item(
     state: State, frame: Frame, step: Mapping[str, Any], item: Any, scope: Scope, call: Call
 ) -> Callable[[], Any]:
-    """How one item of a loop is carried out, once its tags are resolved. Raises TextError."""
+    """Resolve the tags of one item of a loop, and return a function that starts it. Raises TextError."""
     strict = (f"{frame.prefix}.", "item")
     state.budget.spend(len(scope.values) // 16)
     own = msgspec.structs.replace(scope, values={**scope.values, **item_scope(item)})
@@ -214,7 +214,7 @@ async def _not_begun(
 
 
 async def _run_child(state: State, frame: Frame, step: Mapping[str, Any], call: Call) -> Seen | TextError | Cut:
-    """One child with its hooks, when its template's parallelism lets it."""
+    """Run one child with its hooks, when the parallelism of its template allows it."""
     is_new = not state.has_begun(call.name)
     is_known = not is_new and state.records[state.ids.of(call.name)].phase.is_fulfilled
     if is_new:
@@ -246,6 +246,6 @@ async def _run_child(state: State, frame: Frame, step: Mapping[str, Any], call: 
 
 
 def _names_item(when: str) -> bool:
-    """Whether an expression of a condition reads the item of its loop."""
+    """Whether an expression in a condition reads the item of the loop."""
     tags = (line.partition("{{=")[2] for line in when.split("\n"))
     return any(_ITEM.search(tag) for tag in tags)

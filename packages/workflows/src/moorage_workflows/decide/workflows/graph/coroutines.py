@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Future(Generic[T]):
-    """A value that is there later. It is set once; setting it again changes nothing."""
+    """A value that is set later. Only the first `set` has an effect."""
 
     __slots__ = ("_scheduler", "_value", "_waiting", "is_done")
 
@@ -33,12 +33,12 @@ class Future(Generic[T]):
             call(value)
 
     def value(self) -> T:
-        """Only when it is done."""
+        """The value. Read it only when the future is done."""
         assert self.is_done
         return self._value  # type: ignore[return-value]
 
     def when_done(self, call: Callable[[T], None]) -> None:
-        """Call with the value, at once where it is there."""
+        """Call `call` with the value; at once if the value is set already."""
         if self.is_done:
             call(self.value())
         else:
@@ -51,7 +51,7 @@ class Future(Generic[T]):
 
 
 class Scheduler:
-    """Runs coroutines, the one that was ready first before the others."""
+    """Runs coroutines, in the order in which they became ready."""
 
     def __init__(self) -> None:
         self._ready: deque[tuple[Coroutine[Any, Any, Any], Future[Any]]] = deque()
@@ -71,7 +71,7 @@ class Scheduler:
             self._ready.popleft()[0].close()
 
     def run(self) -> None:
-        """Run until every coroutine waits for something from outside."""
+        """Run until every coroutine waits for an event from outside."""
         while self._ready:
             work, done = self._ready.popleft()
             try:
@@ -83,7 +83,7 @@ class Scheduler:
 
 
 class Channel(Generic[T]):
-    """Values in the order in which they were put; one coroutine takes them."""
+    """A queue of values in the order of `put`; a single coroutine takes them."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -104,9 +104,9 @@ class Channel(Generic[T]):
 
 
 class Slots:
-    """At most `limit` holders at a time, the one that asked first before the others. None: no limit.
+    """At most `limit` holders at a time, first come, first served. None: no limit.
 
-    `held`: by so many from the beginning; they give, and do not take.
+    `held`: the number of holders at the beginning. They call `give` without `take`.
     """
 
     def __init__(self, scheduler: Scheduler, limit: int | None, *, held: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""DAGs: tasks that start when those that they depend on have ended."""
+"""DAGs: each task starts when the tasks that it depends on have ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ from moorage_workflows.model.workflow import NodePhase
 
 
 async def run_dag(state: State, frame: Frame) -> tuple[NodePhase, str]:
-    """Carry out tasks as those before them end; the phase, and why. Raises TextError."""
+    """Run the tasks of a DAG in the order of their dependencies. Returns its phase and message.
+
+    Raises TextError.
+    """
     # read all conditions, and check the names in them
     dag = frame.template.get("dag") or {}
     tasks = {str(task.get("name")): task for task in dag.get("tasks") or ()}
@@ -93,7 +96,10 @@ def _dag_phase(
     conditions: Mapping[str, Depends],
     targets: Sequence[str],
 ) -> tuple[NodePhase, str]:
-    """Of each target its own phase, or that of the branch where it was left out; a failure before success."""
+    """Return the phase of a DAG from its target tasks: a failed target wins over successful ones.
+
+    A target that was skipped or omitted has the phase of the failed tasks before it, if any failed.
+    """
     if frame.is_failing:
         return NodePhase.FAILED, "template has failed or errored children and failFast enabled"
     branch: dict[str, NodePhase] = {}

@@ -13,7 +13,7 @@ from moorage_workflows.model.workflow import Artifact, MetricPoint, NodeRecord, 
 
 
 class ContainerSeen(Struct, frozen=True, kw_only=True):
-    """A container of a pod. `exit_code`: None while it has not ended; times are RFC 3339."""
+    """The state of a container of a pod. `exit_code`: None until it has ended; times are RFC 3339."""
 
     name: str
     is_running: bool = False
@@ -61,12 +61,12 @@ class PodSeen(Struct, frozen=True, kw_only=True):
 
     @property
     def has_run(self) -> bool:
-        """Whether a process of it runs or has run."""
+        """Whether a process of the pod runs or has run."""
         return self.is_running or self.exit_code is not None
 
 
 class CreatePod(Struct, frozen=True, kw_only=True):
-    """A pod to create, after the node's record was saved."""
+    """A pod to create. The node's record must be saved before."""
 
     record: NodeRecord
     template: Mapping[str, Any]
@@ -88,7 +88,7 @@ class CreatePod(Struct, frozen=True, kw_only=True):
 
 
 class EndPod(Struct, frozen=True):
-    """A pod that is to end before its work is done."""
+    """A pod to end before its work is done."""
 
     pod: str
 
@@ -122,13 +122,13 @@ Query = ConfigMapValue | Recall | Locks
 
 
 class Refusal(Struct, frozen=True):
-    """An answer that ends a step: why."""
+    """An answer that ends a step. `message`: the reason."""
 
     message: str
 
 
 class Remember(Struct, frozen=True):
-    """Outputs to be remembered under a key."""
+    """Outputs to store in the cache under a key (memoization)."""
 
     memo: Recall
     node: NodeRecord

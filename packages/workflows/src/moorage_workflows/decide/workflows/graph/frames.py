@@ -27,7 +27,7 @@ class Cut(Exception):
 
 
 class Frame(Struct):
-    """One steps or DAG template that is being carried out."""
+    """The state of a steps or DAG template that is running."""
 
     record: NodeRecord
     template: Mapping[str, Any]
@@ -63,7 +63,7 @@ class Attempt(Struct, frozen=True, kw_only=True):
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """A template to carry out as a node."""
+    """A template to run as a node."""
 
     name: str
     display_name: str

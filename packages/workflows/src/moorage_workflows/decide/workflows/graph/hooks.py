@@ -1,4 +1,4 @@
-"""Hooks: templates that run when a step or the workflow comes to a state, or has ended."""
+"""Hooks: templates that run when a step or the workflow reaches a state, or has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from moorage_workflows.model.workflow import NodeRecord
 async def run_exit_hook(
     state: State, frame: Frame, step: Mapping[str, Any], call: Call, record: NodeRecord
 ) -> None:
-    """`hooks.exit` (or the older `onExit`) of a step that has ended; its own failure changes nothing."""
+    """Run `hooks.exit` (or the older `onExit`) of a step that has ended.
+
+    A failed hook does not change the step.
+    """
     hook = (step.get("hooks") or {}).get("exit")
     if hook is None and step.get("onExit"):
         hook = {"template": step["onExit"]}
@@ -102,7 +105,7 @@ def watch_hooks(state: State, frame: Frame, step: Mapping[str, Any], call: Call)
 
 
 async def _quietly(work: Callable[[], Awaitable[NodeRecord]]) -> None:
-    """A hook's failure ends nothing."""
+    """Run a hook and ignore its failure."""
     try:
         await work()
     except (TextError, Cut):
@@ -110,7 +113,7 @@ async def _quietly(work: Callable[[], Awaitable[NodeRecord]]) -> None:
 
 
 def start_workflow_hooks(state: State, phase: str) -> None:
-    """Hooks of the workflow whose expression holds at this phase; each starts once."""
+    """Start the workflow's hooks whose expression is true in this phase. Each hook starts once."""
     scope = state.globals | {"workflow.status": phase}
     for name, hook in (state.spec.get("hooks") or {}).items():
         if name == "exit" or name in state.workflow_hooks:
@@ -125,7 +128,7 @@ def start_workflow_hooks(state: State, phase: str) -> None:
 
 
 def _is_due(hook: Mapping[str, Any], scope: Mapping[str, str | None]) -> bool:
-    """Whether a hook's condition is true; one that cannot be read is not."""
+    """Whether a hook's condition is true. False for an unreadable condition."""
     try:
         return is_true(str(hook.get("expression") or "false"), scope)
     except TextError:

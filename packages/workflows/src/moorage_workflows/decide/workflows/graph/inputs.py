@@ -22,7 +22,10 @@ ConfigMapReader = Callable[[str, str], Awaitable[str]]
 
 
 class Inputs(Struct, frozen=True, kw_only=True):
-    """A template's inputs with their values. `document`: `inputs` of the template, as a pod is made from it."""
+    """A template's inputs with their values.
+
+    `document`: the template's field `inputs` with values, for the pod.
+    """
 
     parameters: Mapping[str, str]
     artifacts: Mapping[str, Artifact]
@@ -53,11 +56,11 @@ async def resolve_inputs(
     kept: Mapping[str, str],
     config_map: ConfigMapReader,
 ) -> Inputs:
-    """The inputs of a template that is called with these arguments.
+    """Return the inputs of a template that is called with these arguments.
 
-    `given`: artifacts of the arguments. `absent`: arguments whose producer was skipped. `kept`: values that an
-    earlier look found. A value of the caller counts before the template's own, and this before a default.
-    Raises TextError for an input without a value.
+    `given`: artifacts of the arguments. `absent`: arguments whose producer was skipped. `kept`: stored values
+    of an earlier evaluation, which win. Then a value of the caller wins over the template's own value, and
+    this over a default. Raises TextError for an input without a value.
     """
     # parameters: an earlier look, the caller, the template, then the default
     declared = template.get("inputs") or {}
@@ -175,9 +178,9 @@ def artifact_of(
     artifacts: Mapping[str, Artifact],
     missing: frozenset[str] = frozenset(),
 ) -> Artifact | None:
-    """The artifact that a document names, by a tag, an expression or a place; None: none.
+    """Return the artifact that a document refers to by a tag, an expression or a location; None if there is none.
 
-    In the scope None stands for an output that is absent. Raises TextError, also for a tag of such an output.
+    A value None in the scope is an absent output. Raises TextError, also for a tag of an absent output.
     """
     if source := artifact.get("from"):
         text = substitute_text(str(source), scope)
@@ -205,7 +208,7 @@ def artifact_of(
 
 
 def _own_key(location: Mapping[str, Any]) -> str:
-    """The key in our own store: a location without a bucket is one there. Empty: it is elsewhere."""
+    """Return the key of a location without a bucket, which is in our own store; "" for other locations."""
     for kind in ("s3", "gcs"):
         place = location.get(kind) or {}
         if place and not place.get("bucket"):
@@ -214,7 +217,7 @@ def _own_key(location: Mapping[str, Any]) -> str:
 
 
 def _below(value: Artifact, artifact: Mapping[str, Any], scope: Mapping[str, str | None]) -> Artifact:
-    """The part of an artifact that `subPath` names."""
+    """Return the part of an artifact that `subPath` selects. Raises TextError for a path with ".."."""
     if not artifact.get("subPath"):
         return value
     below = substitute_text(str(artifact["subPath"]), scope).strip("/")

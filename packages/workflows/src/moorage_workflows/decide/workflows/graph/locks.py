@@ -80,7 +80,7 @@ def right_to_hold(lock: str) -> dict[str, str]:
 
 
 def lock_name(lock: str) -> str:
-    """A lock as Argo names it."""
+    """Return the name of a lock in Argo's format."""
     kind, _, rest = lock.partition("/")
     namespace, _, name = rest.partition("/")
     if kind == "DatabaseMutex":
@@ -93,7 +93,7 @@ def lock_name(lock: str) -> str:
 
 
 class Waiting(Struct, frozen=True):
-    """A node of a workflow, and the locks that it wants."""
+    """A node of a workflow that waits for locks."""
 
     workflow: str  # uid
     asked: Locks
@@ -113,7 +113,7 @@ class LockTable:
         self._number = 0
 
     def restore(self, workflow: str, node: str, locks: Iterable[str]) -> None:
-        """A node holds these by its record."""
+        """Add a node that holds these locks according to its saved record."""
         for lock in locks:
             self._holders.setdefault(lock, set()).add((workflow, node))
 
@@ -125,7 +125,7 @@ class LockTable:
         self._waiting.sort(key=lambda row: (-row.asked.priority, row.asked.created_at, row.number))
 
     def release(self, workflow: str, node: str = "") -> None:
-        """A node holds and wants no lock any more; without `node`, no node of this workflow does."""
+        """Remove a node as holder of and waiter for locks; without `node`, remove all nodes of the workflow."""
         for holders in self._holders.values():
             holders -= {holder for holder in holders if holder[0] == workflow and node in ("", holder[1])}
         self._waiting = [
@@ -196,5 +196,5 @@ class LockTable:
         return status
 
     def holders(self, lock: str) -> frozenset[tuple[str, str]]:
-        """(workflow's uid, node's id) of each."""
+        """Return the holders of a lock: (uid of the workflow, id of the node)."""
         return frozenset(self._holders.get(lock, ()))

@@ -17,7 +17,7 @@ def has_loop(step: Mapping[str, Any]) -> bool:
 
 
 def items_of(step: Mapping[str, Any]) -> list[Any]:
-    """The items of a step whose text was substituted. Raises TextError."""
+    """Return the items of a step's loop. Its tags must be replaced already. Raises TextError."""
     if step.get("withItems") is not None:
         items = step["withItems"]
     elif step.get("withParam") is not None:
@@ -54,7 +54,7 @@ def _parsed(text: str) -> Any:
 
 
 def literal_count(step: Mapping[str, Any]) -> int:
-    """The items of a step's loop, as far as they can be counted before it runs; else 0."""
+    """Return the number of items of a step's loop if it is known before the run, else 0."""
     if isinstance(items := step.get("withItems"), list):
         return len(items)
     if not isinstance(sequence := step.get("withSequence"), Mapping):
@@ -74,7 +74,7 @@ def _sequence(sequence: Mapping[str, Any]) -> list[str]:
 
 
 def _count(numbers: range) -> int:
-    """len() takes 63 bits."""
+    """Return the length of a range. `len` fails for more than 63 bits."""
     return abs(numbers.stop - numbers.start) if numbers else 0
 
 

@@ -22,7 +22,7 @@ METRICS_ERROR_MAX = 500  # characters
 
 
 def measure_run(state: State, root: NodeRecord | None, *, since: str = "") -> None:
-    """Note the values of the workflow's own metrics, at its beginning (`since`) and at its end."""
+    """Record the values of the workflow's own metrics. `since`: set at the start of the run, "" at its end."""
     metrics = state.spec.get("metrics")
     if not metrics:
         return
@@ -46,7 +46,7 @@ def measure_node(
     retries: int | None = None,
     begins: bool = False,
 ) -> None:
-    """Note the values that a node's beginning, or its end, gives to the metrics of its template."""
+    """Record the values of a template's metrics when a node starts (`begins`) or ends."""
     metrics = template.get("metrics")
     if not metrics or record.phase.is_fulfilled is begins:
         return
@@ -63,7 +63,7 @@ def measure_node(
 
 
 def measure_end(state: State, template: Mapping[str, Any], record: NodeRecord, inputs: Inputs) -> None:
-    """The values of a node that has ended; those of a daemon come with its end."""
+    """Record the metric values of a node that has ended; for a daemon, do it when its pod ends."""
     if record.is_daemon and not record.phase.is_fulfilled:
         state.pods.daemon_metrics[record.pod_name] = lambda final: measure_node(state, template, final, inputs)
     else:
@@ -93,7 +93,7 @@ def uses_resources(metrics: Any) -> bool:
 def scope_of(
     record: NodeRecord | None, inputs: Mapping[str, str], *, now: datetime, retries: int | None
 ) -> dict[str, str]:
-    """The names of a node itself. `record` None: the run ended before its first node."""
+    """Return the tag values about the node itself. `record` None: the run ended before its first node."""
     scope = {**inputs, "duration": "0.000000", "status": "Pending", **resources_texts(())}
     if retries is not None:
         scope["retries"] = str(retries)
@@ -114,7 +114,7 @@ def scope_of(
 
 
 def resources_below(record: NodeRecord | None, records: Iterable[NodeRecord]) -> dict[str, str]:
-    """`resourcesDuration.*` of all pods of a node, and of those below it; None: of all."""
+    """Return `resourcesDuration.*` of all pods of a node and of the nodes below it; None: of all pods."""
     inside = ("", ".", "[", "(")
     return resources_texts(
         [

@@ -1,4 +1,4 @@
-"""Names of nodes and of their pods, as Argo's controller makes them: people and scripts look for them.
+"""Names of nodes and pods, equal to those of Argo's controller: users and scripts rely on them.
 
 https://argo-workflows.readthedocs.io/en/latest/pod-names/
 """
@@ -25,15 +25,15 @@ def fnv1a(text: str) -> int:
 
 
 def node_id(workflow: str, node: str) -> str:
-    """The id of a node by its name; the root's is the workflow's name."""
+    """Return the id of a node from its name; the id of the root is the name of the workflow."""
     return workflow if node == workflow else f"{workflow}-{fnv1a(node)}"
 
 
 class Ids:
-    """The ids of the nodes of one run, by their names.
+    """The ids of the nodes of one run, by name.
 
-    Of two names with the same hash the second gets a longer id: as one node, one of them would never end. Of loops
-    with 20,000 items one in twenty has such names.
+    If two names have the same hash, the second gets a longer id; with a shared id one node would never end. One in
+    twenty loops with 20,000 items has such names.
     """
 
     __slots__ = ("_doubles", "_names", "_workflow")
@@ -58,11 +58,11 @@ class Ids:
 def pod_name(
     workflow: str, node: str, template: str, *, identity: str = "", retries: int = 0, lost: int = 0
 ) -> str:
-    """The name of the pod of a node, another one for each time that its work is done again.
+    """Return the name of a node's pod. Each time that the node runs again, the name is another one.
 
-    `identity`: the node's id; empty: the plain one. `retries`: how often the workflow was retried; `lost`: how
-    many pods of this node were lost to their nodes.
-    A name longer than Kubernetes allows is cut, with a hash of the whole.
+    `identity`: the node's id; "": the id without collisions. `retries`: how often the workflow was retried;
+    `lost`: the number of pods of this node that were lost with their Kubernetes nodes. A name that is too
+    long for Kubernetes is cut and gets a hash of the whole name.
     """
     suffix = (f"-w{retries}" if retries else "") + (f"-l{lost}" if lost else "")
     if node == workflow:
@@ -76,7 +76,7 @@ def pod_name(
 
 
 def item_text(item: Any) -> str:
-    """How an item of a loop is written in the name of its node: "x", "a:1,b:2", "[a b]"; no parentheses."""
+    """Return a loop item as it appears in the name of its node: "x", "a:1,b:2", "[a b]"; without parentheses."""
     if isinstance(item, dict):
         text = ",".join(f"{key}:{_plain(value)}" for key, value in sorted(item.items()))
     elif isinstance(item, list):

@@ -40,7 +40,7 @@ from moorage_workflows.model.workflow import RECURSION_MAX, NodePhase, NodeRecor
 
 
 async def run_node(state: State, call: Call) -> NodeRecord:
-    """Carry out a template as a node, with its retries; the node's final record. Raises Cut."""
+    """Run a template as a node, with its retries. Returns the final record of the node. Raises Cut."""
     # a final node is not walked again
     record = state.records.get(state.ids.of(call.name))
     if record is not None and record.phase.is_fulfilled:
@@ -105,7 +105,7 @@ async def run_node(state: State, call: Call) -> NodeRecord:
 async def _prepare(
     state: State, call: Call, resolved: Resolved, record: NodeRecord | None
 ) -> tuple[Mapping[str, Any], Inputs]:
-    """The template with its inputs' values, and these. Raises TextError."""
+    """Return the template with the values of its inputs, and the inputs. Raises TextError."""
     kept = (record.inputs.get("parameters") or {}) if record is not None else {}
 
     async def config_map(name: str, key: str) -> str:
@@ -131,7 +131,7 @@ async def _prepare(
 def _recalled_node(
     state: State, call: Call, resolved: Resolved, inputs: Inputs, template: Mapping[str, Any], outputs: Outputs
 ) -> NodeRecord:
-    """A node that is not carried out: its outputs are remembered."""
+    """Save a successful node that did not run: its outputs come from the cache (memoization)."""
     node = state.node(call, resolved, inputs, type_of(template), NodePhase.SUCCEEDED)
     record = state.save(
         msgspec.structs.replace(
@@ -177,7 +177,7 @@ async def _run_attempts(
     inputs: Inputs,
     strategy: Mapping[str, Any],
 ) -> NodeRecord:
-    """Carry out a template until it succeeds, or its strategy gives up. Raises Cut."""
+    """Run a template until it succeeds or its retry strategy gives up. Raises Cut."""
     # the node of the attempts is above them
     node = state.node(call, resolved, inputs, NodeType.RETRY, NodePhase.RUNNING)
     if node.type is NodeType.RETRY:
@@ -271,7 +271,7 @@ async def _run_children(
     kind: NodeType,
     slots: Slots,
 ) -> NodeRecord:
-    """Carry out a steps or DAG template; its daemons end with it."""
+    """Run a steps or DAG template. At its end its daemons end too."""
     node = state.node(call, resolved, inputs, kind, NodePhase.RUNNING)
     node = state.save(msgspec.structs.replace(node, phase=NodePhase.RUNNING, message=""))
     frame = Frame(
@@ -298,7 +298,7 @@ async def _run_children(
 
 
 def _strategy_of(state: State, template: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The template's own `retryStrategy`, or that of the workflow."""
+    """Return the `retryStrategy` of the template, else that of the workflow; None if neither has one."""
     own: Mapping[str, Any] | None = template.get("retryStrategy")
     if own is not None:
         return own

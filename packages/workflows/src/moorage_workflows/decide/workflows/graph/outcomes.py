@@ -127,9 +127,10 @@ def outcome_of(
 
 
 def _as_a_whole(pod: PodSeen, members: Sequence[str]) -> PodSeen:
-    """The pod of a container set, as if one container had ended as the set did.
+    """Return the pod of a container set as if it had one container with the result of the set.
 
-    That is the first one that failed; a container that did not run because another failed comes after the others.
+    The result is that of the first failed container. Containers that did not run because another failed count
+    last.
     """
     by_name = {container.name: container for container in pod.containers}
     ends = [by_name.get(name) or ContainerSeen(name=name) for name in members]
@@ -145,10 +146,10 @@ def _as_a_whole(pod: PodSeen, members: Sequence[str]) -> PodSeen:
 
 
 def ended_by_itself(pod: PodSeen, late_at: datetime | None) -> bool:
-    """Whether a pod that has to end by now ended for another reason, which then counts, as with Argo.
+    """Whether a pod that must end by now ended for another reason. As in Argo, that reason then counts.
 
-    One that was deleted counts where it had ended before this moment; None: the moment is not known. One that
-    failed shortly before it may have ended because of it.
+    A deleted pod counts only if it had ended before `late_at` (None: the time is unknown). A failure shortly
+    before `late_at` does not count: the clocks may differ.
     """
     finished = moment(pod.finished_at) if pod.finished_at else None
     slack = timedelta() if pod.exit_code == 0 else CLOCKS_DIFFER
@@ -157,7 +158,7 @@ def ended_by_itself(pod: PodSeen, late_at: datetime | None) -> bool:
 
 
 def members_of(template: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the containers of a container set; none for every other template."""
+    """Return the names of the containers of a container set; empty for other templates."""
     containers = (template.get("containerSet") or {}).get("containers") or ()
     return tuple(str(container["name"]) for container in containers)
 

@@ -1,4 +1,4 @@
-"""Artifacts that arguments name, the outputs of steps and DAG templates, and outputs with a global name."""
+"""Artifacts in arguments, outputs of steps and DAG templates, and outputs with a global name."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from moorage_workflows.model.workflow import Artifact, NodeRecord, Outputs
 
 
 def given_artifacts(state: State, arguments: Mapping[str, Any], scope: Scope | None = None) -> dict[str, Artifact]:
-    """Artifacts of arguments: found by `from`, or where they say. Raises TextError."""
+    """Return the artifacts of arguments, from `from` or from their location. Raises TextError."""
     known = scope or Scope(state.globals, state.global_artifacts, frozenset())
     return {value.name: value for _, value in _found(arguments, known) if value is not None}
 
 
 def outputs_of(state: State, frame: Frame) -> Outputs | None:
-    """The outputs of a steps or DAG template whose children have ended. Raises TextError."""
+    """Return the outputs of a steps or DAG template whose children have ended. Raises TextError."""
     declared = frame.template.get("outputs") or {}
     if not declared.get("parameters") and not declared.get("artifacts"):
         return None
@@ -48,7 +48,7 @@ def outputs_of(state: State, frame: Frame) -> Outputs | None:
 
 
 def export_outputs(state: State, template: Mapping[str, Any], record: NodeRecord) -> None:
-    """Note outputs that have a global name. The workflow's record keeps them from the save of the node on."""
+    """Record outputs with a global name. The workflow's record includes them from the next save of the node."""
     if record.outputs is None:
         return
     declared = template.get("outputs") or {}

@@ -1,4 +1,4 @@
-"""A node with a pod: its order, its timeouts, its containers' nodes, and another pod where a node took it away."""
+"""Run a node with a pod: create the pod, apply its timeouts, record its containers, and replace a lost pod."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def run_pod(
     inputs: Inputs,
     attempt: Attempt,
 ) -> NodeRecord:
-    """One attempt of a step as a pod; again as another pod where its node took it away. Raises Cut."""
+    """Run one attempt of a step as a pod. If a Kubernetes node took the pod away, start another. Raises Cut."""
     node = state.node(call, resolved, inputs, type_of(template), NodePhase.PENDING)
     has_place = bool(node.pod_name)
     # a new pod takes a place within the parallelism of the workflow
@@ -142,7 +142,7 @@ async def run_pod(
 def _end_pod_node(
     state: State, node: NodeRecord, template: Mapping[str, Any], phase: NodePhase, message: str
 ) -> NodeRecord:
-    """End the node of a pod that is not there, and those of its containers."""
+    """End the node of a pod that does not exist, and the nodes of its containers."""
     ids = [state.ids.of(f"{node.name}.{name}") for name in members_of(template)]
     members = [state.records[member] for member in ids if member in state.records]
     note_members(state, members, None, Ended(phase=phase, message=message))
@@ -150,7 +150,7 @@ def _end_pod_node(
 
 
 def _member_nodes(state: State, node: NodeRecord, template: Mapping[str, Any]) -> list[NodeRecord]:
-    """The nodes of the containers of a container set, as they begin or are stored; else none."""
+    """Return the new or stored nodes of the containers of a container set; empty for other templates."""
     containers = (template.get("containerSet") or {}).get("containers") or ()
     ids = {row["name"]: state.ids.of(f"{node.name}.{row['name']}") for row in containers}
     return [
@@ -182,7 +182,10 @@ async def _carry_out(
     *,
     is_exit: bool,
 ) -> Ended | Ready:
-    """`timeout`: of the step as a whole. `patience`: how long it may wait for its pod to run."""
+    """Create the pod if necessary and wait for its result.
+
+    `timeout`: of the step as a whole. `patience`: how long the step may wait until its pod runs.
+    """
     # a ready daemon needs no wait
     record, name = order.record, order.record.pod_name
     seen = state.pods.seen.get(name)
@@ -233,7 +236,7 @@ async def _time_out(
 
 
 def _lost_pods_max(state: State) -> int:
-    """How many pods of one attempt nodes may take away."""
+    """Return how many lost pods of one attempt are replaced."""
     annotations = (state.workflow.document.get("metadata") or {}).get("annotations") or {}
     text = str(annotations.get(LOST_PODS_ANNOTATION, ""))
     usual = 0 if is_strict(state.workflow.document) else LOST_PODS_MAX
@@ -243,7 +246,7 @@ def _lost_pods_max(state: State) -> int:
 def _ends_by(
     state: State, attempt: Attempt, node: NodeRecord, timeout: timedelta | None, *, is_exit: bool
 ) -> datetime | None:
-    """The first of the deadlines of a step: its own, its workflow's, and that of all its attempts."""
+    """Return the first deadline of a step: its own, that of the workflow, or that of all its attempts."""
     moments: list[datetime] = []
     if timeout is not None:
         moments.append((moment(node.started_at) or state.now) + timeout)

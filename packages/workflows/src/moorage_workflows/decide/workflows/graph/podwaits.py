@@ -14,14 +14,14 @@ from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
 
 
 def pod_seen(state: State, pod: PodSeen) -> None:
-    """The pod exists, and is like this now."""
+    """Handle the current state of an existing pod."""
     state.pods.refused.discard(pod.name)
     state.pods.seen[pod.name] = pod
     look_at(state, pod.name)
 
 
 def pod_gone(state: State, name: str) -> None:
-    """The pod does not exist any more."""
+    """Handle a pod that does not exist any more."""
     before = state.pods.seen.pop(name, None)
     waiting = state.pods.awaited.get(name)
     if waiting is None:
@@ -42,7 +42,7 @@ def pod_gone(state: State, name: str) -> None:
 
 
 def pod_refused(state: State, name: str, message: str, *, for_now: bool) -> None:
-    """The API server did not take a pod. `for_now`: it may take it later (a quota)."""
+    """Handle a pod that the API server refused. `for_now`: it may accept the pod later (a quota)."""
     waiting = state.pods.awaited.get(name)
     if waiting is None:
         return
@@ -55,7 +55,7 @@ def pod_refused(state: State, name: str, message: str, *, for_now: bool) -> None
 
 
 def look_at(state: State, name: str) -> None:
-    """A pod has changed: note it, and end its wait where it has ended."""
+    """Handle a changed pod: update its node, and end the wait if the pod has ended."""
     waiting, pod = state.pods.awaited.get(name), state.pods.seen.get(name)
     if waiting is None or pod is None:
         return
@@ -87,7 +87,7 @@ def note_members(state: State, members: Sequence[NodeRecord], pod: PodSeen | Non
 
 
 def end_pod(state: State, name: str, message: str) -> None:
-    """Ask for a pod's end; its node fails with this message when it has ended."""
+    """Request the end of a pod. When the pod has ended, its node fails with this message."""
     state.pods.cut.setdefault(name, message)
     state.draft.end[name] = EndPod(name)
     if name in state.pods.seen:

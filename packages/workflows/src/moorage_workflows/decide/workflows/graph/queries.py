@@ -32,9 +32,9 @@ def set_answer(state: State, query: Query, value: Any) -> None:
 
 
 async def take_locks(state: State, identity: str, locks: tuple[str, ...], *, is_exit: bool = False) -> str:
-    """Wait for all of these locks; why they cannot be had, where the workflow is not to wait for that.
+    """Wait until the node holds all of these locks. Returns "", or why they are not available without waiting.
 
-    Raises Cut where the wait ends without them. A node that holds them by its record does not ask again.
+    Raises Cut if the wait ends without the locks. A node whose record says that it holds them does not ask again.
     """
     priority, created = state.limits.priority, state.workflow.created_at
     asked = Locks(node=identity, priority=priority, created_at=created, locks=locks, is_exit=is_exit)

@@ -1,4 +1,4 @@
-"""A workflow that has ended and is retried, or submitted again: which of its nodes run again.
+"""Choose the nodes that run again when an ended workflow is retried or resubmitted.
 
 https://argo-workflows.readthedocs.io/en/latest/cli/argo_retry/
 https://argo-workflows.readthedocs.io/en/latest/cli/argo_resubmit/
@@ -38,7 +38,11 @@ def nodes_to_forget(nodes: Iterable[NodeRecord], asked: Retry, *, also: Set[str]
 
 
 def _forgotten(records: Mapping[str, NodeRecord], asked: Retry, settled: Set[str], also: Set[str]) -> set[str]:
-    """`settled`: names of nodes with several attempts whose failures do not count."""
+    """Return the ids of the nodes to run again.
+
+    `settled`: names of nodes with several attempts whose failures do not count; `also`: ids of more nodes to
+    include.
+    """
     forgotten = {
         node.id
         for node in records.values()
@@ -114,7 +118,7 @@ def _names_around(name: str) -> Iterator[str]:
 
 
 def _retry_of(node: NodeRecord) -> str:
-    """The name of the node that this one would be an attempt of; empty: it is none."""
+    """Return the name of the node of which this node may be an attempt; "" if it is not an attempt."""
     name, bracket, number = node.name.rpartition("(")
     return name if bracket and number.endswith(")") and number[:-1].isdigit() else ""
 
@@ -171,7 +175,10 @@ def nodes_taken_over(
 
 
 def with_exports_of(workflow: WorkflowRecord, earlier: WorkflowRecord) -> WorkflowRecord:
-    """The new run's record, with the global outputs of the earlier one. Steps that run again replace theirs."""
+    """Return the new run's record with the global outputs of the earlier run.
+
+    Steps that run again replace theirs.
+    """
     artifacts = (_as_read(Outputs(artifacts=earlier.artifacts)) or Outputs()).artifacts
     kept = tuple(artifact for artifact in artifacts if not artifact.is_deleted)
     return msgspec.structs.replace(workflow, parameters=earlier.parameters, artifacts=kept)
@@ -186,7 +193,7 @@ def _lacks_artifacts(outputs: Outputs | None) -> bool:
 
 
 def _as_read(outputs: Outputs | None) -> Outputs | None:
-    """Without the orders to delete artifacts."""
+    """Return outputs without the deletion strategies of their artifacts."""
     if outputs is None:
         return None
     artifacts = tuple(msgspec.structs.replace(artifact, collection={}) for artifact in outputs.artifacts)

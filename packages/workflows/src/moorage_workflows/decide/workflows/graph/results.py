@@ -31,7 +31,7 @@ def seen_of(state: State, frame: Frame, step: Mapping[str, Any], record: NodeRec
 
 
 def _last_attempt(state: State, record: NodeRecord) -> NodeRecord | None:
-    """The last attempt of a step that is tried again."""
+    """Return the last attempt of a retried step; None if there is none."""
     last, number = None, 0
     while (attempt := state.records.get(state.ids.of(f"{record.name}({number})"))) is not None:
         last, number = attempt, number + 1
@@ -55,7 +55,7 @@ def scope_among(state: State, frame: Frame, visible: Mapping[str, Seen]) -> Scop
 
 
 def parents_of(frame: Frame, condition: Depends) -> tuple[str, ...]:
-    """Ids of the nodes that come right before a task."""
+    """Return the ids of the nodes directly before a task."""
     before = [frame.seen[name] for name in condition.tasks if name in frame.seen]
     ends = [record.id for seen in before for record in ends_of(seen)]
     return tuple(dict.fromkeys(ends)) or (frame.record.id,)

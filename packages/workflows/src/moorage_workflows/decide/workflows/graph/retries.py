@@ -1,4 +1,4 @@
-"""Whether a step that failed is tried again, and when.
+"""Decide whether and when a failed step gets another attempt.
 
 https://argo-workflows.readthedocs.io/en/latest/retries/
 """
@@ -28,13 +28,16 @@ _TRANSIENT = re.compile(
 
 
 class Again(Struct, frozen=True):
-    """Try again, not before this moment."""
+    """Start another attempt, but not before `at`."""
 
     at: datetime
 
 
 class GiveUp(Struct, frozen=True):
-    """The last attempt's phase is the node's. `message`: why there is no other; `at`: not before (None: now)."""
+    """Start no other attempt: the node gets the phase of its last attempt.
+
+    `message`: the reason; `at`: the node must not end before this time (None: now).
+    """
 
     message: str = ""
     at: datetime | None = None
@@ -92,7 +95,7 @@ def _next_attempt(
 
 
 def backoff_of(backoff: Mapping[str, Any], attempts: int) -> timedelta:
-    """The wait after so many attempts. Raises TextError."""
+    """Return the wait after the given number of attempts. Raises TextError."""
     wait = parse_duration(str(backoff.get("duration") or "0"))
     try:
         factor = float(backoff.get("factor") or 1)

@@ -52,15 +52,15 @@ class Run:
     # --- events
 
     def pod_seen(self, pod: PodSeen) -> None:
-        """The pod exists, and is like this now."""
+        """Handle the current state of an existing pod."""
         pod_seen(self._state, pod)
 
     def pod_gone(self, name: str) -> None:
-        """The pod does not exist any more."""
+        """Handle a pod that does not exist any more."""
         pod_gone(self._state, name)
 
     def pod_refused(self, name: str, message: str, *, for_now: bool) -> None:
-        """The API server did not take a pod. `for_now`: it may take it later (a quota)."""
+        """Handle a pod that the API server refused. `for_now`: it may accept the pod later (a quota)."""
         pod_refused(self._state, name, message, for_now=for_now)
 
     def answer(self, query: Query, value: Any) -> None:
@@ -76,7 +76,7 @@ class Run:
         note_problems(self._state, problems)
 
     def resume(self, asked: Resume) -> None:
-        """Let suspended nodes go on that are meant."""
+        """Resume the suspended nodes that the request selects."""
         resume(self._state, asked)
 
     def control(self, controls: Controls) -> None:
@@ -94,16 +94,16 @@ class Run:
 
     @property
     def workflow(self) -> WorkflowRecord:
-        """The workflow's record, as it is now."""
+        """The current record of the workflow."""
         return self._state.workflow
 
     @property
     def records(self) -> Mapping[str, NodeRecord]:
-        """The nodes' records, by their ids."""
+        """The records of the nodes, by id."""
         return self._state.records
 
     def written(self) -> Mapping[str, Any]:
-        """The workflow with the values of the tags of its spec, but for those in templates."""
+        """Return the workflow with the tags of its spec replaced by values, except for tags in templates."""
         with shared(self._state.budget):
             return self.document
 
@@ -129,11 +129,11 @@ class Run:
 
     @property
     def nodes_by_pod(self) -> Mapping[str, NodeRecord]:
-        """The nodes that have pods, by the pods' names."""
+        """The nodes with pods, by pod name."""
         return self._state.by_pod
 
     def node_of_pod(self, name: str) -> NodeRecord | None:
-        """The node whose pod this is; None: it is of no node any more."""
+        """Return the node of a pod; None if the pod belongs to no current node."""
         return self._state.by_pod.get(name)
 
     @property
@@ -141,7 +141,7 @@ class Run:
         return self._state.is_done
 
     def validate(self) -> None:
-        """Raises AssertionError where the records contradict each other; for tests, after every case."""
+        """Raise AssertionError if the records contradict each other. Tests call this after every case."""
         faults = violations(self.workflow, self.records.values())
         assert not faults, "; ".join(faults)
 
@@ -153,7 +153,7 @@ class Run:
 
     @property
     def node_count(self) -> int:
-        """The nodes that the run has, and those that its loops are about to make."""
+        """The number of nodes of the run, including those that its loops are about to create."""
         return self._state.budget.nodes
 
     def decide(self, now: datetime, *, other_nodes: int = 0) -> Decision:

@@ -61,7 +61,7 @@ def globals_of(workflow: WorkflowRecord) -> dict[str, str]:
 
 
 def inputs_scope(parameters: Mapping[str, str], artifacts: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """`inputs.*` of a template."""
+    """Return the tag values `inputs.*` of a template."""
     scope = {f"inputs.parameters.{name}": value for name, value in parameters.items()}
     scope["inputs.parameters"] = compact([{"name": name, "value": value} for name, value in parameters.items()])
     for artifact in artifacts:
@@ -71,7 +71,7 @@ def inputs_scope(parameters: Mapping[str, str], artifacts: Iterable[Mapping[str,
 
 
 def outputs_paths(template: Mapping[str, Any]) -> dict[str, str]:
-    """`outputs.*.path` of a template."""
+    """Return the tag values `outputs.*.path` of a template."""
     outputs = template.get("outputs") or {}
     scope = {
         f"outputs.parameters.{parameter['name']}.path": str(parameter["valueFrom"]["path"])
@@ -149,7 +149,7 @@ class Seen:
 
 
 def _not_made(template: Mapping[str, Any], outputs: Outputs | None) -> frozenset[str]:
-    """The optional output artifacts of a template that ran and did not write them."""
+    """Return the optional output artifacts that a template's run did not create."""
     declared = (template.get("outputs") or {}).get("artifacts") or ()
     if not declared:
         return frozenset()
@@ -162,7 +162,7 @@ def _not_made(template: Mapping[str, Any], outputs: Outputs | None) -> frozenset
 
 
 def _undone(template: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """(defaults, names without one) of the output parameters of a template that did not run."""
+    """Return the output parameters of a template that did not run: defaults, and the names without a default."""
     defaults: dict[str, str] = {}
     absent = []
     for parameter in (template.get("outputs") or {}).get("parameters") or ():
@@ -175,10 +175,10 @@ def _undone(template: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
 
 
 def aggregated(children: Sequence[NodeRecord]) -> Outputs:
-    """Outputs of a loop: of those of its nodes that succeeded, in the order of the items.
+    """Return the outputs of a loop: those of its successful nodes, in the order of the items.
 
-    `outputs.parameters.x` is a JSON list of texts, unless every value is a JSON list or object. Raises TextError
-    for results that are no JSON.
+    `outputs.parameters.x` is a JSON list of strings, unless every value is a JSON list or object. Raises TextError
+    for a result that is not JSON.
     """
     rows = [
         child.outputs for child in children if child.phase is NodePhase.SUCCEEDED and child.outputs is not None
@@ -196,7 +196,7 @@ def aggregated(children: Sequence[NodeRecord]) -> Outputs:
 
 
 def all_parameters(children: Sequence[NodeRecord]) -> str:
-    """`outputs.parameters` of a loop: a JSON list with an object for each of its nodes that succeeded."""
+    """Return `outputs.parameters` of a loop: a JSON list with an object for each successful node."""
     return compact(
         [
             {name: value for name, value in sorted((child.outputs or Outputs()).parameters.items())}
@@ -230,7 +230,7 @@ def _as_json(text: str) -> Any:
 
 
 def failures_of(nodes: Iterable[NodeRecord]) -> str:
-    """`workflow.failures`: a JSON text within a JSON text, as Argo gives it."""
+    """Return `workflow.failures` as in Argo: JSON inside a JSON string."""
     rows = [
         {
             "displayName": node.display_name,

@@ -55,7 +55,7 @@ class Draft(Struct):
 
 
 class Pods(Struct):
-    """The pods of a run, by their names."""
+    """The pods of a run, by name."""
 
     seen: dict[str, PodSeen]
     slots: Slots
@@ -130,7 +130,7 @@ class State:
         return self.workflow.phase in ("Succeeded", "Failed", "Error")
 
     def execute(self, call: Call) -> Awaitable[NodeRecord]:
-        """Carry out a template as a node; the node's final record. Raises Cut."""
+        """Run a template as a node. Returns the final record of the node. Raises Cut."""
         return self._execute(self, call)
 
     # --- nodes
@@ -148,7 +148,7 @@ class State:
         phase: NodePhase,
         message: str = "",
     ) -> NodeRecord:
-        """The record of a node as it begins, or as it is stored."""
+        """Return the stored record of a node, or a new record if there is none."""
         identity = self.ids.of(call.name)
         stored = self.records.get(identity)
         if stored is not None and stored.type is kind:
@@ -170,7 +170,7 @@ class State:
         )
 
     def save(self, record: NodeRecord) -> NodeRecord:
-        """Keep the record, and say that it is to be stored where it is another one now."""
+        """Put a record into the run's records. If it is new or has changed, it is also marked to be stored."""
         before = self.records.get(record.id)
         if before == record:
             return record
@@ -197,7 +197,7 @@ class State:
     def end_node(
         self, node: NodeRecord, phase: NodePhase, message: str = "", outputs: Outputs | None = None
     ) -> NodeRecord:
-        """Give a node its last phase, unless it has one."""
+        """Set the last phase of a node, unless the node has ended."""
         current = self.records.get(node.id, node)
         if current.phase.is_fulfilled:
             return current
@@ -212,7 +212,7 @@ class State:
         )
 
     def fail(self, call: Call, message: str) -> NodeRecord:
-        """A node that could not begin."""
+        """Save a node that could not start, or that cannot continue, with the phase Error."""
         stored = self.records.get(self.ids.of(call.name))
         if stored is not None:  # it began, and cannot go on
             if not stored.phase.is_fulfilled:
@@ -225,7 +225,7 @@ class State:
         return self.save(record)
 
     def skip(self, call: Call, phase: NodePhase, message: str) -> NodeRecord:
-        """A node that is left out."""
+        """Save a node that does not run."""
         stored = self.records.get(self.ids.of(call.name))
         if stored is not None and stored.phase.is_fulfilled:
             return stored
@@ -254,11 +254,11 @@ class State:
     # --- time
 
     def seconds(self) -> float:
-        """How long the workflow runs by now."""
+        """Return the current run time of the workflow in seconds."""
         started = moment(self.workflow.started_at) or self.now
         return max((self.now - started).total_seconds(), 0.0)
 
     async def until(self, at: datetime) -> None:
-        """Wait for this moment, unless it is over."""
+        """Wait until this time. Returns at once if it has passed."""
         if at > self.now:
             await self.timers.at(at)

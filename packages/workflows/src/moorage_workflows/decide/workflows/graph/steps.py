@@ -1,4 +1,4 @@
-"""Steps: groups of children, one group after the other."""
+"""Steps: groups of children that run one group after the other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
 
 
 async def run_steps(state: State, frame: Frame) -> tuple[NodePhase, str]:
-    """Carry out one group after the other; the phase, and why. Raises TextError, Cut."""
+    """Run the groups of steps in order. Returns the phase of the template and its message.
+
+    Raises TextError, Cut.
+    """
     before: tuple[str, ...] = (frame.record.id,)
     for number, group in enumerate(frame.template.get("steps") or ()):
         name = f"{frame.record.name}[{number}]"
@@ -37,7 +40,7 @@ async def run_steps(state: State, frame: Frame) -> tuple[NodePhase, str]:
 async def _run_group(
     state: State, frame: Frame, node: NodeRecord, group: Sequence[Mapping[str, Any]]
 ) -> tuple[NodePhase, str, tuple[str, ...]]:
-    """One group of steps: its phase, why, and the nodes that come last in it."""
+    """Run one group of steps. Returns its phase, its message, and the ids of its last nodes."""
     try:
         scope = scope_among(state, frame, frame.seen)
         starts = [way_of(state, frame, step, scope, node.name + ".", (node.id,)) for step in group]

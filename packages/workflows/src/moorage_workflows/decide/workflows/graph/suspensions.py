@@ -1,4 +1,4 @@
-"""Suspended nodes: they wait for a person, for values, or for a time."""
+"""Suspended nodes: they wait for a user, for values, or for a time."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def _resume_later(state: State, identity: str, at: datetime) -> None:
 
 
 def resume(state: State, asked: Resume) -> None:
-    """Let suspended nodes go on that are meant."""
+    """Resume the suspended nodes that the request selects."""
     for record, _, future in list(state.waits.suspended.values()):
         if is_meant(record, asked.selector):
             future.set(asked)

@@ -46,7 +46,7 @@ class Scope(Struct, frozen=True):
 
     @property
     def with_absent(self) -> Mapping[str, str | None]:
-        """The values, and None for each absent output."""
+        """Return the tag values, with None for each absent output."""
         return {**dict.fromkeys(self.absent), **self.values} if self.absent else self.values
 
 
@@ -69,7 +69,7 @@ def type_of(template: Mapping[str, Any]) -> NodeType:
 def resolve_step(
     step: Mapping[str, Any], values: Mapping[str, str | None], strict: Sequence[str]
 ) -> dict[str, Any]:
-    """The step with the values of its tags; its hooks and inline template keep theirs, which are resolved later.
+    """Return the step with its tags replaced by values. Tags in its hooks and inline template are resolved later.
 
     Raises TextError.
     """
@@ -79,7 +79,7 @@ def resolve_step(
 
 
 def without_artifacts(step: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the artifacts of its arguments: they are found by name, not by text."""
+    """Return the step without the artifacts of its arguments, which are resolved by name, not by text."""
     arguments = step.get("arguments") or {}
     if not arguments.get("artifacts"):
         return dict(step)
@@ -87,7 +87,10 @@ def without_artifacts(step: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_absent(step: Mapping[str, Any], scope: Scope) -> tuple[Mapping[str, Any], frozenset[str]]:
-    """Without the arguments that are nothing but an absent output, for which defaults count; and their names."""
+    """Return the step without arguments that are only the tag of an absent output, and their names.
+
+    For these arguments the defaults of the template apply.
+    """
     if not scope.absent:
         return step, frozenset()
     arguments = step.get("arguments") or {}
@@ -125,7 +128,10 @@ def visible_to(frame: Frame, task: Mapping[str, Any], conditions: Mapping[str, D
 
 
 def results_used(template: Mapping[str, Any]) -> frozenset[str] | None:
-    """The names of the steps whose results a template uses; None: some are named by tags, so it may be any."""
+    """Return the names of the steps whose results a template uses.
+
+    None if names contain tags: then it may use any step.
+    """
     text = json.dumps(template)
     if "outputs.result" not in text and "outputs[" not in text:
         return frozenset()
@@ -165,7 +171,7 @@ def words_of(task: Mapping[str, Any], seen: Seen) -> frozenset[str]:
 
 
 def continues(step: Mapping[str, Any], phase: NodePhase) -> bool:
-    """Whether this phase of a step stops nothing."""
+    """Whether `continueOn` of a step allows this phase, so that the workflow continues."""
     goes_on = step.get("continueOn") or {}
     if phase is NodePhase.ERROR:
         return goes_on.get("error") is True
@@ -173,7 +179,7 @@ def continues(step: Mapping[str, Any], phase: NodePhase) -> bool:
 
 
 def ends_of(seen: Seen) -> tuple[NodeRecord, ...]:
-    """The nodes that a following one comes after."""
+    """Return the nodes that are the parents of the next node."""
     return (seen.record,) if seen.record.id else seen.children
 
 
@@ -183,7 +189,7 @@ def leaves(conditions: Mapping[str, Depends]) -> list[str]:
 
 
 def ancestors(conditions: Mapping[str, Depends], names: Iterable[str]) -> set[str]:
-    """These tasks and all before them. A circle is walked once."""
+    """Return these tasks and all tasks before them. Cycles are allowed."""
     reached: set[str] = set()
     open_names = list(names)
     while open_names:
@@ -196,7 +202,7 @@ def ancestors(conditions: Mapping[str, Depends], names: Iterable[str]) -> set[st
 
 
 def in_order(conditions: Mapping[str, Depends], among: Mapping[str, Seen]) -> list[str]:
-    """Tasks, each after those that it depends on."""
+    """Return tasks in the order of their dependencies."""
     left = {name: len({parent for parent in conditions[name].tasks if parent in among}) for name in among}
     dependents: dict[str, list[str]] = {}
     for name in among:
@@ -270,9 +276,10 @@ def is_true(expression: str, scope: Mapping[str, str | None]) -> bool:
 
 
 def locks_of(synchronization: Mapping[str, Any] | None, scope: Mapping[str, str]) -> tuple[str, ...]:
-    """The locks that are asked for: `Mutex/NAMESPACE/NAME`, `Semaphore/NAMESPACE/NAME/KEY`.
+    """Return the requested locks: `Mutex/NAMESPACE/NAME`, `Semaphore/NAMESPACE/NAME/KEY`.
 
-    Those with `database` are others than those without. A semaphore of them has its limit in a ConfigMap, too.
+    A lock with `database` differs from a lock of the same name without it. A semaphore with `database` has
+    its limit in a ConfigMap too.
     """
     if not synchronization:
         return ()
@@ -303,12 +310,12 @@ def waiting_for(locks: Iterable[str], reason: str = "") -> str:
 
 
 def stamp(at: datetime) -> str:
-    """RFC 3339 with milliseconds, UTC."""
+    """Return a time as RFC 3339 with milliseconds, in UTC."""
     return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
 
 
 class Limits(Struct, frozen=True):
-    """The numbers of a workflow's own spec. None: there is no such limit."""
+    """The limits in a workflow's spec. None: no limit."""
 
     parallelism: int | None = None
     runs_for: timedelta | None = None
@@ -316,7 +323,7 @@ class Limits(Struct, frozen=True):
 
 
 def limits_of(spec: Mapping[str, Any], scope: Mapping[str, str]) -> Limits:
-    """Raises TextError for a number that cannot be read, with its field."""
+    """Return the limits of a spec. Raises TextError with the field for a value that is not a number."""
     names = ("parallelism", "activeDeadlineSeconds", "priority")
     values = substitute({name: spec[name] for name in names if spec.get(name) is not None}, scope)
     seconds = whole_number(values.get("activeDeadlineSeconds"), "spec.activeDeadlineSeconds")
@@ -328,7 +335,7 @@ def limits_of(spec: Mapping[str, Any], scope: Mapping[str, str]) -> Limits:
 
 
 def whole_number(value: Any, field: str) -> int | None:
-    """None: there is none. Raises TextError."""
+    """Return a whole number; None for a missing or empty value. Raises TextError."""
     if value is None or value == "":
         return None
     try:
@@ -338,13 +345,13 @@ def whole_number(value: Any, field: str) -> int | None:
 
 
 def positive(value: Any, field: str) -> int | None:
-    """A limit; None: there is none. Raises TextError."""
+    """Return a limit; None if it is missing or not above 0. Raises TextError."""
     number = whole_number(value, field)
     return number if number is not None and number > 0 else None
 
 
 def is_meant(record: NodeRecord, selector: str) -> bool:
-    """Whether a selector such as "displayName=approve" means this node; an empty one means every one."""
+    """Whether a selector such as "displayName=approve" matches this node. An empty selector matches every node."""
     fields = {
         "displayName": record.display_name,
         "name": record.name,

@@ -1,4 +1,4 @@
-"""Moments that coroutines wait for."""
+"""Times that coroutines wait for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Timers:
         return future
 
     def fire(self, now: datetime) -> bool:
-        """Whether there was anything to be done by now."""
+        """Set the futures that are due. Returns whether any was due."""
         fired = False
         while self._heap and self._heap[0][0] <= now:
             heapq.heappop(self._heap)[2].set(None)

@@ -28,7 +28,7 @@ LEFT_OVER = "the workflow ended before this node"
 
 
 async def run_workflow(state: State) -> None:
-    """Carry out the entrypoint and the exit handler, and say how the workflow ended."""
+    """Run the entrypoint and the exit handler, and record how the workflow ended."""
     # the first decision starts the run
     workflow = state.workflow
     if not workflow.started_at:
@@ -87,7 +87,7 @@ async def run_workflow(state: State) -> None:
 
 
 async def _run_exit_handler(state: State, phase: str, message: str) -> tuple[str, str]:
-    """Run the exit handler, and wait for the other hooks; the phase and message after them."""
+    """Run the exit handler, and wait for the other hooks. Returns the phase and message after them."""
     state.is_exiting = True
     state.globals["workflow.status"] = phase
     state.globals["workflow.failures"] = failures_of(state.records.values())
@@ -155,7 +155,7 @@ async def _watch_deadline(state: State, deadline: datetime) -> None:
 
 
 def cut_short(state: State) -> None:
-    """End every pod and every wait for which there is a reason to end now."""
+    """End every pod and every wait that has a reason to end now."""
     for name, waiting in list(state.pods.awaited.items()):
         if reason := reason_to_end(state, is_exit=waiting.is_exit):
             end_pod(state, name, reason)
