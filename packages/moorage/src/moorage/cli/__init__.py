@@ -1,4 +1,4 @@
-"""The command line: `moor`. One module per noun; `main` holds the table of commands and imports nothing heavy.
+"""The command line: `moor`. Each noun has a module; `main` has the table of commands and imports nothing heavy.
 
-Does not belong here: decisions (decide), how the API is spoken (kube).
+Does not belong here: decisions (decide), the protocol of the API (kube).
 """

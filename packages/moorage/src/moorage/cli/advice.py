@@ -21,7 +21,7 @@ ADVICE_SECONDS = 2.0  # a run is not held up by a server that is slow
 
 
 async def advice_for(session: Session, job: Obj) -> list[str]:
-    """Remarks about a Job that is to be submitted, by past runs of its command."""
+    """Remarks about a Job before it is submitted, from past runs of its command."""
     template = (job.get("spec") or {}).get("template") or {}
     spec = template.get("spec") or {}
     work = work_of(spec)

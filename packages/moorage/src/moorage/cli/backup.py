@@ -68,7 +68,7 @@ def backup(target: Target, file: Path) -> None:
 
 
 def local_folder(target: Target) -> DataFolder | None:
-    """The data folder of the local cluster that is meant; None: a cluster elsewhere is."""
+    """The data folder of the chosen local cluster; None if another cluster is chosen."""
     if target.data is not None:
         return _existing(DataFolder(target.data.absolute()))
     if target.context is not None or target.kubeconfig is not None:
@@ -133,7 +133,10 @@ def back_up_folder(folder: DataFolder, file: Path) -> Manifest:
 
 @contextlib.contextmanager
 def _objects(folder: DataFolder) -> Iterator[Copy]:
-    """A copy of the cluster's objects as they are now: made by the control plane, or of a stopped folder here."""
+    """A copy of the cluster's current objects, inside the `with` block.
+
+    The control plane creates it; if the cluster is stopped, this process does.
+    """
     from moorage.cli.embedded import embedded
 
     if folder.is_running():
@@ -148,7 +151,7 @@ def _objects(folder: DataFolder) -> Iterator[Copy]:
 
 
 async def _new_copy(folder: DataFolder) -> Copy:
-    """Raises StorageError where the control plane could not make it, as on a full disk, or does not answer."""
+    """Let the control plane create a copy. Raises StorageError if it fails (a full disk) or does not answer."""
     from moorage.cli.embedded import embedded
     from moorage_kube.remote.client import KubeClient
 

@@ -1,4 +1,4 @@
-"""Open an address in the user's browser, where there is one."""
+"""Open an address in the user's browser, if there is one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def open_browser(
     platform: str = sys.platform,
     find: Callable[[], webbrowser.BaseBrowser] = webbrowser.get,
 ) -> bool:
-    """Whether a browser was started. Without a screen none is tried: one of the terminal would block."""
+    """Start a browser; return whether it started. Without a screen, do nothing: a text browser would block."""
     if platform not in ("darwin", "win32") and not any(env.get(name) for name in SCREENS):
         return False
     try:

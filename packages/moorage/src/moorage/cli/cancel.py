@@ -1,4 +1,4 @@
-"""`moor cancel`: the end of runs."""
+"""`moor cancel`: stop runs."""
 
 from __future__ import annotations
 

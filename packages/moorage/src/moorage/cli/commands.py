@@ -145,7 +145,7 @@ MEANT: dict[str, str] = {
 
 
 def find_command(word: str) -> tuple[str, str] | None:
-    """The name and the target of the command that a word calls, by its name or another word for it."""
+    """The name and the import target of a command, by its name or an alias; None if unknown."""
     word = ALIASES.get(word, word)
     return next(((name, target) for _, name, target, _ in COMMANDS if name == word), None)
 

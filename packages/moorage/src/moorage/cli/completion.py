@@ -1,4 +1,4 @@
-"""`moor completion`: scripts for bash, zsh and fish, and the answers they ask for."""
+"""`moor completion`: scripts for bash, zsh and fish, and the completions that these scripts request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ def completion(shell: str) -> None:
 
 
 def complete() -> int:
-    """Answer the shell; called when $_MOOR_COMPLETE is set. Silent on errors: its words would land in the line."""
+    """Answer the shell; called when $_MOOR_COMPLETE is set.
+
+    Errors are not printed: they would land in the line.
+    """
     from click.shell_completion import shell_complete
 
     try:
@@ -41,7 +44,7 @@ def complete() -> int:
 
 
 class _Moor(click.Group):
-    """The table of commands as a click group; a module is imported only when its own options are asked for."""
+    """The table of commands as a click group; imports a module only to complete its own options."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx

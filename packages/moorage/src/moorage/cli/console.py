@@ -70,7 +70,7 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of such commands. It also knows the words of kubectl and the shell for them."""
+    """A group of these commands. It also accepts kubectl's aliases and adds shell completion for them."""
 
     command_class = Command
 
@@ -102,7 +102,7 @@ class Group(click.Group):
         return subcommand.name if subcommand else None, subcommand, rest
 
     def aliases(self) -> dict[str, str]:
-        """Other words for the group's commands, of those that it has."""
+        """The aliases of the group's commands."""
         return {
             word: next(name for name in names if name in self.commands)
             for word, names in SUBCOMMAND_ALIASES.items()
@@ -132,7 +132,7 @@ def command(
 def group(
     name: str | None = None, *, examples: Mapping[str, str] | None = None, **attributes: Any
 ) -> Callable[[Callable[..., Any]], Group]:
-    """`click.group` with examples, for itself and for its commands."""
+    """`click.group` with examples for the group and its commands."""
     return click.group(name, cls=Group, examples=examples, **attributes)
 
 
@@ -185,7 +185,7 @@ def ask_hidden(text: str) -> str:
 
 
 def confirm(question: str) -> None:
-    """Ask before something is removed. Raises Abort for a no, and UsageError where the input ends first."""
+    """Ask for confirmation. Raises Abort if the user declines, UsageError if the input ends first."""
     try:
         is_agreed = click.confirm(question, err=True)
     except click.exceptions.Abort:
@@ -213,7 +213,10 @@ def note(message: str) -> None:
 
 
 def has_colour(stream: TextIO) -> bool:
-    """Colour on a terminal, or where CLICOLOR_FORCE asks for it; never against https://no-color.org."""
+    """Whether to print colours: on a terminal or if CLICOLOR_FORCE is set, but not if NO_COLOR is set.
+
+    https://no-color.org
+    """
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("CLICOLOR_FORCE", "0") != "0":
@@ -229,19 +232,22 @@ def terminal_width(stream: TextIO) -> int | None:
 
 
 def terminal_height() -> int:
-    """Lines of the terminal behind stdout."""
+    """The number of lines of the terminal behind stdout."""
     import shutil
 
     return max(3, shutil.get_terminal_size().lines)
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as kubectl writes them, each cell whole and without colour. "" is shown as "-"."""
+    """Format a table like kubectl, with complete cells and without colour. "" is shown as "-"."""
     return format_table(headers, _visible_rows(rows))
 
 
 def table_for_terminal(headers: Sequence[str], rows: Sequence[Sequence[str]], *, whole: bool = False) -> str:
-    """The same for stdout: with colour if it has some, and fitted to a terminal unless `whole`."""
+    """Format a table for stdout.
+
+    With colour if stdout has colour, and cut to the terminal's width unless `whole`.
+    """
     return format_table(
         headers,
         _visible_rows(rows),
@@ -257,9 +263,11 @@ def plain_table_for_terminal(
     indent: str = "",
     kept: frozenset[str] = KEPT,
 ) -> str:
-    """A table within a text for `show`: fitted to a terminal, without colour, each line after `indent`.
+    """Format a table for `show` inside other text.
 
-    `kept`: heads of columns that a narrow terminal shows before others.
+    Cut to the terminal's width, without colour, indented by `indent`.
+
+    `kept`: the headers of columns that a narrow terminal shows before others.
     """
     width = terminal_width(sys.stdout)
     fitted = format_table(
@@ -272,7 +280,7 @@ def plain_table_for_terminal(
 
 
 def paint(header: str, text: str) -> str:
-    """A cell of a column of states in the colour of its first word: good, not yet, bad."""
+    """Colour a cell of a state column by its first word: good, pending or bad."""
     if header not in COLOURED_COLUMNS:
         return text
     colour = COLOURS.get(text.split("…")[0].split(" ")[0].split(",")[0].lower())

@@ -184,7 +184,7 @@ def prices(target: Target, file: Path | None, dry_run: bool) -> int:
 
 
 async def install(session: Session, text: str) -> None:
-    """Write the ConfigMap. Raises Forbidden for those who may not."""
+    """Write the price ConfigMap. Raises Forbidden if the user may not."""
     from moorage_kube.changes import write_as_read
 
     labels = {"app.kubernetes.io/part-of": "moorage"}
@@ -208,7 +208,7 @@ async def install(session: Session, text: str) -> None:
 
 
 def read_prices(path: Path) -> str:
-    """The text of a price file that is right. Raises UsageError naming file and field."""
+    """Read and check a price file; return its text. Raises UsageError that names file and field."""
     try:
         text = path.read_text(encoding="utf-8")
         _source_in(text)

@@ -87,7 +87,7 @@ def unusable(error: OSError) -> DataFolderError:
 
 
 class DataFolder:
-    """Paths and small files of one data folder. Nothing is touched until `prepare`."""
+    """The paths and small files of a data folder. Nothing is created before `prepare`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -137,7 +137,10 @@ class DataFolder:
         return any((self.path / name).exists() for name in ("cluster.db", MANIFEST, "copies", "run/lock"))
 
     def prepare(self) -> None:
-        """Make the folder and its parts. Raises DataFolderError when it cannot be written or the disk is full."""
+        """Create the folder and its subfolders.
+
+        Raises DataFolderError if it is not writable or the disk is full.
+        """
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._shut()
@@ -170,7 +173,7 @@ class DataFolder:
                     _take_away(file, file.lstat().st_mode & 0o700)
 
     def lock(self) -> int:
-        """Take the folder for one supervisor; the lock lives as long as the returned descriptor.
+        """Lock the folder for one supervisor, until the returned descriptor is closed.
 
         Raises AlreadyRunning.
         """
@@ -204,15 +207,21 @@ class DataFolder:
             os.close(fd)
 
     def is_running(self) -> bool:
-        """Whether some supervisor holds the lock."""
+        """Whether a supervisor holds the lock."""
         return is_running(self.path)
 
     def pid(self, name: str) -> int | None:
-        """The supervisor or a child of it that runs: as noted in `run`, else looked for by its command line."""
+        """The pid of the running supervisor or one of its children, by name; None if it does not run.
+
+        The pid is read from `run`; if that fails, the process is searched by its command line.
+        """
         return self.pids([name]).get(name)
 
     def pids(self, names: Collection[str]) -> dict[str, int]:
-        """Those of these processes that run. All of /proc is read once, and only where a note does not help."""
+        """The pids of those processes that run, by name.
+
+        /proc is searched only for names without a valid pid file.
+        """
         running: dict[str, int] = {}
         for name in names:
             with contextlib.suppress(OSError, ValueError):
@@ -228,9 +237,9 @@ class DataFolder:
         return running
 
     def _command(self, pid: int) -> list[bytes]:
-        """The command line of a process of this folder, which the foreground may lack; empty for any other.
+        """The command line of a process that belongs to this folder or runs in the foreground; empty for others.
 
-        That of a process which has ended, and waits for its parent, is empty.
+        Zombies have an empty command line.
         """
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -240,7 +249,10 @@ class DataFolder:
         return words if os.fsencode(self.path) in words or b"--foreground" in words else []
 
     def load_config(self) -> Config | None:
-        """None when there is none. Raises DataFolderError for one that is damaged or lacks something."""
+        """Read the saved settings; None if there are none.
+
+        Raises DataFolderError if they are damaged or incomplete.
+        """
         path = self.path / "config.json"
         try:
             raw = json.loads(path.read_bytes())
@@ -276,7 +288,10 @@ class DataFolder:
         )
 
     def load_tokens(self) -> dict[str, dict[str, Any]] | None:
-        """Token → user, groups and role; None when there are none. Raises DataFolderError for a damaged file."""
+        """Read the tokens with their user, groups and role; None if there are none.
+
+        Raises DataFolderError if damaged.
+        """
         path = self.path / "tokens.json"
         try:
             table = json.loads(path.read_bytes())
@@ -373,11 +388,11 @@ def _take_away(path: Path, mode: int) -> None:
 def listening(
     ports: dict[str, int], *, yielding: frozenset[str] = frozenset()
 ) -> Iterator[dict[str, socket.socket]]:
-    """Listening sockets on loopback by name; port 0 takes any free one. Closed here at the end.
+    """Listening sockets on loopback, by name, closed after the `with` block. Port 0 takes any free port.
 
-    Those named in `yielding` take any free port where theirs is taken.
+    Names in `yielding` take any free port if their port is in use.
 
-    Raises PortTaken naming the port and, for the one a user chose, the option to change it.
+    Raises PortTaken that names the port and, if the user can choose it, the option to change it.
     """
     with contextlib.ExitStack() as stack:
         sockets: dict[str, socket.socket] = {}
@@ -416,9 +431,9 @@ def _cause(error: OSError, port: int) -> str:
 
 
 def port_holder(port: int, proc: Path = Path("/proc")) -> str:
-    """Which process listens on a port of this machine, such as "python (process 4711)".
+    """The process that listens on a port of this machine, such as "python (process 4711)".
 
-    Empty where it cannot be known: it belongs to another user, or this is not Linux.
+    "" if unknown: the process belongs to another user, or the system is not Linux.
     """
     for folder in _holders(port, proc):
         with contextlib.suppress(OSError):
@@ -427,9 +442,9 @@ def port_holder(port: int, proc: Path = Path("/proc")) -> str:
 
 
 def pod_on_port(port: int, proc: Path = Path("/proc")) -> str:
-    """The uid of the pod whose process listens on a port of this machine; empty: none does, or it is not known.
+    """The uid of the pod whose process listens on a port of this machine; "" if none does or it is unknown.
 
-    Pods whose nodes run processes of this machine share its ports.
+    Pods share the machine's ports if their nodes run processes of this machine.
     """
     mark = b"MOORAGE_POD_UID="
     for folder in _holders(port, proc):
@@ -441,7 +456,7 @@ def pod_on_port(port: int, proc: Path = Path("/proc")) -> str:
 
 
 def _holders(port: int, proc: Path) -> Iterator[Path]:
-    """Folders in /proc of the processes that listen on a port."""
+    """The /proc folders of the processes that listen on a port."""
     sockets = {f"socket:[{inode}]" for inode in _listeners(port, proc)}
     for folder in proc.glob("[0-9]*") if sockets else ():
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""`moor dataset`: data that is filled once and read everywhere."""
+"""`moor dataset`: data that is stored once and read by many pods."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def source_url(source: str) -> str:
 
 
 def is_folder_here(source: str) -> bool:
-    """Whether it names a folder of this machine, and no source by its scheme."""
+    """Whether a source is a folder of this machine, instead of a URL."""
     return source.partition(":")[0] not in ("s3", "gs", "https", "http", "volume") and Path(source).is_dir()
 
 
@@ -191,7 +191,7 @@ async def _upload(session: Session, folder: Path, name: str, size: str, storage_
 
 
 def _refuse_links(folder: Path) -> None:
-    """Raise UsageError for a folder with links or special files in it: they are not copied."""
+    """Raise UsageError if a folder contains links or special files, since they are not copied."""
     left_out = [entry.path for entry in Tree(folder).walk() if entry.kind in ("link", "other")]
     if left_out:
         raise UsageError(
@@ -202,7 +202,7 @@ def _refuse_links(folder: Path) -> None:
 
 
 async def _follow_upload(session: Session, name: str) -> int:
-    """Wait until the dataset is filled from its uploaded volume, then remove that."""
+    """Wait until the dataset is filled from the uploaded volume, then delete that volume."""
     volume = upload_name(name)
     try:
         code = await _follow(session, name)
@@ -231,15 +231,15 @@ def _way_out(dataset: Dataset, secret: str) -> str:
 
 
 def _phase_text(dataset: Dataset) -> str:
-    """The phase, and why; a reason that only repeats the phase is left out."""
+    """The phase and its reason; without the reason if it only repeats the phase."""
     why = dataset.message or ("" if dataset.reason == dataset.phase else dataset.reason)
     return f"{dataset.phase}: {why}" if why else dataset.phase
 
 
 async def _follow(session: Session, name: str, secret: str = "") -> int:
-    """Wait until it is ready: a line for each phase and reason, and progress on a terminal.
+    """Wait until the dataset is ready; print each phase and reason, and progress on a terminal.
 
-    Raises MoorageError when it fails.
+    Raises MoorageError if the fill fails.
     """
     printed = ("", "")
     with Bar(clock=session.clock) as bar:

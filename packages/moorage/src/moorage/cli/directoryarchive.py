@@ -66,7 +66,7 @@ class _Member(Struct, frozen=True):
 
 
 class Ignore:
-    """Patterns as in .gitignore. Raises UsageError for one that git does not know.
+    """Ignore patterns in the format of .gitignore. Raises UsageError for an invalid pattern.
 
     https://git-scm.com/docs/gitignore#_pattern_format
     """
@@ -129,14 +129,14 @@ class Credentials:
 
 
 def credentials_note(left_out: Mapping[str, str]) -> str:
-    """One line about the files that were left out."""
+    """One line about the files with credentials that were left out."""
     shown = ", ".join(f"{path} ({what})" for path, what in [*left_out.items()][:LARGEST_SHOWN])
     more = f" and {len(left_out) - LARGEST_SHOWN} more" if len(left_out) > LARGEST_SHOWN else ""
     return f"not sent, as credentials are not: {shown}{more}; to send one, write !PATH in {IGNORE_FILE}"
 
 
 def ignore_lines(root: Path) -> list[str]:
-    """The lines of a folder's .moorageignore; none where it has none."""
+    """The lines of a folder's .moorageignore; empty if the file does not exist."""
     file = root / IGNORE_FILE
     return file.read_text(errors="replace").splitlines() if file.is_file() else []
 
@@ -159,8 +159,8 @@ def pack(
 ) -> DirectoryArchive:
     """Pack a directory into a tar.gz of at most ARCHIVE_LIMIT_BYTES.
 
-    `on_start` gets the files and bytes to pack in all, `on_progress` those of each file that is packed.
-    Raises UsageError, naming the largest files, when it is larger, and when a file cannot be read; as Credentials.
+    `on_start` gets the total number of files and bytes, `on_progress` those of each packed file.
+    Raises UsageError if the archive is too large or a file cannot be read, and the errors of Credentials.
     """
     credentials = Credentials(root)
     ignore = Ignore((*ALWAYS_LEFT_OUT, *ignore_lines(root)))
@@ -218,7 +218,7 @@ def _walk(
 
 
 def _stays_inside(root: Path, link: Path) -> bool:
-    """Whether a link is relative and leads to something under the root."""
+    """Whether a link is relative and points inside the root."""
     return not os.path.isabs(os.readlink(link)) and link.exists() and link.resolve().is_relative_to(root.resolve())
 
 

@@ -1,4 +1,4 @@
-"""`moor docker`: Docker's own command line, pointed at this cluster."""
+"""`moor docker`: run Docker's command line with this cluster as its host."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def docker(target: Target, words: tuple[str, ...], only_env: bool, host_env: boo
 
 
 async def _run(program: str, words: Sequence[str], env: Mapping[str, str]) -> int:
-    """The exit status of the command, to which a Ctrl-C is left."""
+    """Run a command; return its exit status. Ctrl-C is handled by the command."""
     child = await asyncio.create_subprocess_exec(program, *words, env=env)
     with terminal.on_signals((signal.SIGINT,), lambda: None):
         return await child.wait()

@@ -31,9 +31,9 @@ def types_into(words: Sequence[str]) -> bool:
 
 @contextlib.asynccontextmanager
 async def relayed(url: str, ca: str = "") -> AsyncIterator[str]:
-    """Listen at a free port of 127.0.0.1 until the block ends; the address there, `http://127.0.0.1:PORT`.
+    """Listen on a free port of 127.0.0.1 inside the block; yield the address, `http://127.0.0.1:PORT`.
 
-    `ca`: PEM of the authority that signed the server's certificate; empty: those of this machine.
+    `ca`: the PEM of the authority that signed the server's certificate; "" for the authorities of this machine.
     """
     parts = urlsplit(url)
     assert parts.hostname is not None
@@ -80,7 +80,7 @@ async def relayed(url: str, ca: str = "") -> AsyncIterator[str]:
 
 
 def one_request(head: bytes, host: str) -> bytes:
-    """The head of a request with the server's own host, and the wish that the connection ends with the answer."""
+    """The head of a request with the server's host and, except for an upgrade, `Connection: close`."""
     head = _HOST.sub(b"Host: " + host.encode(), head, count=1)
     if _UPGRADE.search(head):
         return head
@@ -88,7 +88,7 @@ def one_request(head: bytes, host: str) -> bytes:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry bytes until one side ends; the end itself is not passed on."""
+    """Copy bytes until one side ends; do not close the other side."""
     with contextlib.suppress(OSError):
         while data := await reader.read(_CHUNK):
             writer.write(data)

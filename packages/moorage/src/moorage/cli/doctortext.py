@@ -1,4 +1,4 @@
-"""The reports of `moor doctor`, as people and programs read them."""
+"""The reports of `moor doctor` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def report_text(reports: Sequence[NodeReport]) -> Iterator[str]:
 
 
 def report_json(reports: Sequence[NodeReport]) -> list[Obj]:
-    """The reports for programs."""
+    """The reports as JSON."""
     return [
         {
             "node": report.node,
@@ -53,7 +53,7 @@ def report_json(reports: Sequence[NodeReport]) -> list[Obj]:
 
 
 def verdicts_text(facts: Facts, verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """A line per check; why it matters and how to fix it below those that are not in order. A last line counts."""
+    """One line per check, with reason and fix if the check failed; the last line has the counts."""
     if facts.installed:
         where = "a local cluster" if facts.local else "installed"
         yield f"Moorage {facts.settings.get('version') or '(version not known)'}: {where}"
@@ -76,7 +76,7 @@ def verdicts_text(facts: Facts, verdicts: Sequence[Verdict]) -> Iterator[str]:
 
 
 def verdicts_json(facts: Facts, verdicts: Sequence[Verdict]) -> Obj:
-    """The verdicts for programs."""
+    """The verdicts as JSON."""
     return {
         "installed": facts.installed,
         "failed": sum(verdict.failed for verdict in verdicts),

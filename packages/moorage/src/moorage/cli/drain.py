@@ -1,4 +1,4 @@
-"""`moor drain`, `moor cordon`, `moor uncordon`: nodes out of service and back, as kubectl does it."""
+"""`moor drain`, `moor cordon`, `moor uncordon`: take nodes out of service and back, like kubectl."""
 
 from __future__ import annotations
 

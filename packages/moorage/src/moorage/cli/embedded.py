@@ -42,7 +42,7 @@ class Copy(Protocol):
 
 
 class Restored(Protocol):
-    """Records of a copy as they are written; `adopted`: pods that run and are younger than the copy."""
+    """Records of a copy during a restore; `adopted`: the running pods that are younger than the copy."""
 
     @property
     def records(self) -> Sequence[Any]: ...
@@ -101,7 +101,7 @@ class Embedded(Protocol):
 
 @functools.cache
 def embedded() -> Embedded:
-    """The control plane that is installed. Raises MoorageError where none is."""
+    """The installed control plane. Raises MoorageError if none is installed."""
     for entry in entry_points(group=GROUP, name="embedded"):
         return cast(Embedded, entry.load())
     raise MoorageError("the local cluster is not installed", hint="pip install moorage-local")

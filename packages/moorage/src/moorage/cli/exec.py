@@ -101,7 +101,7 @@ def exec_(
 
 
 async def _with_terminal(process: ExecProcess) -> int:
-    """Join this terminal and the command's, until the command ends."""
+    """Connect this terminal to the command's terminal until the command ends; return its exit code."""
     resizing: set[asyncio.Task[None]] = set()
 
     async def tell_size() -> None:
@@ -125,7 +125,7 @@ async def _with_terminal(process: ExecProcess) -> int:
 
 
 async def _pass(process: ExecProcess, *, stdin: bool) -> int:
-    """Pass bytes on in both directions until the command has ended; return its exit code."""
+    """Copy bytes in both directions until the command ends; return its exit code."""
     sending = asyncio.create_task(_send(process)) if stdin else None
     try:
         async for channel, data in process:

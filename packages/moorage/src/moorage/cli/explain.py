@@ -61,7 +61,7 @@ def explain(target: Target, name: str, output: str) -> int:
 
 
 async def _explain_by_feature(session: Session, name: str, part: str) -> Any:
-    """An answer of `api` with a `text`. Raises NotFound."""
+    """The first explanation that a feature finds, a Struct of `api` with a `text`. Raises NotFound."""
     missing = NotFound(f"no object {name} was found")
     for explain_object in load_all("explain"):
         try:

@@ -114,7 +114,7 @@ def _kept_by_every_server() -> set[str]:
 
 
 def refuse_damage(folder: DataFolder, *, clock: Clock = SYSTEM) -> None:
-    """Raise StorageDamaged naming every damaged file and the way back."""
+    """Raise StorageDamaged that names every damaged file and the command that repairs it."""
     damage = find_damage(folder)
     if not damage:
         return

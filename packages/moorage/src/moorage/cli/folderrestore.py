@@ -1,4 +1,4 @@
-"""Files of a stopped local cluster's folder, replaced by those of a copy or of a backup."""
+"""Replace files in the folder of a stopped local cluster by those of a copy or of a backup."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCRATCH = ".restoring-"
 
 @contextlib.contextmanager
 def stopped(folder: DataFolder) -> Any:
-    """Hold the folder's lock. Raises AlreadyRunning while a cluster runs on it."""
+    """Lock the folder inside the `with` block. Raises AlreadyRunning if a cluster runs in it."""
     if not folder.path.is_dir():
         raise MoorageError(f"data folder {folder.path} not found", hint="give it with --data or $MOORAGE_DATA")
     with contextlib.ExitStack() as held:
@@ -169,7 +169,10 @@ def _copy_file(source: Path, scratch: Path) -> None:
 
 
 def _mark_as_replaced(database: Path) -> None:
-    """A mark that fits no file, for a database that the manifest does not know, so that a start misses it."""
+    """Write a mark that matches no file, for a database that the manifest lacks.
+
+    The next start reports the loss.
+    """
     from moorage_kube.databasefile import Mark, write_mark
 
     write_mark(database, Mark("replaced", 0))

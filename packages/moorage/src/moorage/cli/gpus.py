@@ -167,7 +167,7 @@ def is_live(*, once: bool, chosen: bool, output: str) -> bool:
 
 
 def _totals(totals: GpuCounts) -> str:
-    """The sums in one line."""
+    """The totals in one line."""
     message = f"{totals.free} of {totals.total} GPUs are free"
     if totals.together < totals.free:
         message += f" (at most {totals.together} on one node)"

@@ -1,4 +1,6 @@
-"""Commands in messages, as the user has to type them: with the options that choose cluster and namespace."""
+"""Complete commands in messages with the options that choose cluster and namespace, so that users can copy
+them.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ _typed: dict[str, str] = {}
 
 
 def remember(options: Mapping[str, object]) -> None:
-    """Keep the options of this command line that choose cluster, namespace and user; None: absent."""
+    """Remember the options of this command line that choose cluster, namespace and user.
+
+    Skip those that are None.
+    """
     _typed.clear()
     _typed.update({option: str(value) for option, value in options.items() if value is not None})
 
@@ -38,7 +43,7 @@ def as_typed(text: str) -> str:
 
 
 def with_options(text: str, options: Mapping[str, str]) -> str:
-    """Put options after each command in a text: after its second word where it is one of a group."""
+    """Insert the options after each command in a text; in a group, after the name of the subcommand."""
 
     def complete(match: re.Match[str]) -> str:
         name, rest = match["name"], match["rest"]

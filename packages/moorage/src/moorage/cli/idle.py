@@ -127,7 +127,7 @@ def snooze(target: Target, works: tuple[str, ...], time: str) -> int:
 
 
 def snooze_all(target: Target, names: Sequence[str], time: str) -> int:
-    """Snooze each of them, as KIND/NAME or as the NAME of a run."""
+    """Snooze each name: KIND/NAME, or the NAME of a run."""
     chosen = [_parse_name(name) for name in dict.fromkeys(names)]
 
     async def work(session: Session) -> int:
@@ -166,7 +166,7 @@ def row_of(item: IdleWork, now: datetime, *, named: bool) -> list[str]:
 
 
 def spec_of(file: Path) -> Any:
-    """The spec of the one IdlePolicy in a file. Raises UsageError."""
+    """The spec of the only IdlePolicy in a file. Raises UsageError."""
     document = parse_document(file.read_text())
     if not isinstance(document, dict) or document.get("kind") != "IdlePolicy" or "spec" not in document:
         raise UsageError(f"--policy: {file} is not an IdlePolicy", hint="begin the file with kind: IdlePolicy")

@@ -1,4 +1,4 @@
-"""`moor install` and `moor upgrade`: Moorage on the cluster of the current context."""
+"""`moor install` and `moor upgrade`: install Moorage on the cluster of the current context."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def check_versions(installed: str, version: str, *, downgrade: bool) -> None:
 
 
 def plan_lines(plan: InstallPlan) -> Iterator[str]:
-    """Each object that would be made (+), changed (~, with its fields) or removed (-)."""
+    """One line per object that is created (+), changed (~, with its fields) or deleted (-)."""
     for ref in plan.made:
         yield f"+ {ref}"
     for ref, fields in plan.changed.items():

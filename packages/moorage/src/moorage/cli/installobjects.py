@@ -30,6 +30,6 @@ def wanted_objects(values: InstallValues, kubernetes: str = "") -> list[Obj]:
 
 
 def whatever_is_shipped() -> list[Obj]:
-    """All that an installation of this version may consist of, with any values."""
+    """All objects that an installation of this version may contain, with any values."""
     everything = InstallValues(public_url="https://moorage.invalid", ingress_class="any", scheduler="second")
     return wanted_objects(everything)

@@ -1,4 +1,4 @@
-"""The options of `moor install` and `moor upgrade`, and the values that they make."""
+"""The options of `moor install` and `moor upgrade`, and the install values from them."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def seconds_of(timeout: str) -> int:
 
 
 def install_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Give a command these options; it gets them as one `Chosen`."""
+    """Decorate a command with these options; the command gets them as one `Chosen`."""
 
     @functools.wraps(command)
     def with_chosen(*args: Any, **kwargs: Any) -> R:

@@ -1,4 +1,4 @@
-"""`moor jobs`: the runs of a namespace, as the server lists them."""
+"""`moor jobs`: list the runs of a namespace."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def jobs(
 
 
 def row(run: Job, now: datetime) -> list[str]:
-    """Its cells below HEADERS."""
+    """The cells of a run, in the order of HEADERS."""
     left = ""
     if run.deadline is not None and not run.has_ended:
         left = format_duration(run.deadline - now)

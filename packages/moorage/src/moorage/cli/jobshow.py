@@ -1,4 +1,4 @@
-"""`moor show`: one run, as the server shows it."""
+"""`moor show`: show one run."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def show_text(overview: JobOverview, now: datetime) -> str:
 
 
 def advice_lines(advice: Iterable[SizeAdvice]) -> list[str]:
-    """Empty: there is none."""
+    """The lines of the advice; empty if there is none."""
     lines = [f"  {each.text}" for each in advice]
     return ["", "Advice, by past runs of the same command", *lines] if lines else []
 

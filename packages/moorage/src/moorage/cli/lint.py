@@ -175,7 +175,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def texts_in(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """The names and texts of files, of all manifests in folders, and of stdin ("-"). Raises UsageError."""
+    """The names and contents of files, of all manifests in folders, and of stdin ("-"). Raises UsageError."""
     for path in files:
         if path.is_dir():
             from moorage.decide.tools.lint import EXTENSIONS
@@ -190,7 +190,7 @@ def texts_in(files: Sequence[Path]) -> Iterator[tuple[str, str]]:
 
 
 def read_text(path: Path) -> tuple[str, str]:
-    """A file's name and text; "-" is stdin. Raises UsageError."""
+    """Read a file; return its name and content. "-" is stdin. Raises UsageError."""
     if str(path) == "-":
         return "-", _decoded("-", sys.stdin.buffer.read())
     return str(path), _read(path)

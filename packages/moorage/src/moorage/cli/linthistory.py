@@ -1,4 +1,4 @@
-"""How much memory earlier runs of the workloads in some manifests used: from the cluster and Moorage's server."""
+"""The memory use of earlier runs of the same workloads, read from the cluster and Moorage's server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def peaks_for(target: Target, texts: Iterable[tuple[str, str]]) -> Peaks:
 
 
 def _runs_in(texts: Iterable[tuple[str, str]]) -> Iterable[str]:
-    """Names of Jobs and of runs in files."""
+    """The names of Jobs and runs in files."""
     for _, text in texts:
         try:
             documents = parse_yaml_documents(text, bytes_max=BYTES_MAX)

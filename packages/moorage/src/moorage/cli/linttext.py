@@ -1,4 +1,4 @@
-"""The findings of `moor lint`, as people and programs read them."""
+"""The findings of `moor lint` as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from moorage_kube.resources import Obj
 
 
 def report_json(report: Report) -> Obj:
-    """The report for programs."""
+    """The report as JSON."""
     return {
         "findings": [
             {

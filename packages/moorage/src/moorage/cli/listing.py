@@ -15,7 +15,7 @@ watch_option = click.option("-w", "--watch", is_flag=True, help="Keep the output
 
 
 class Listing(Struct, frozen=True, kw_only=True):
-    """A listing at a moment: the arguments of `console.print_listing`. `keys` are unique, one for each row."""
+    """A listing: the arguments of `console.print_listing`. `keys` has a unique key for each row."""
 
     headers: Sequence[str]
     rows: Callable[[], Sequence[Sequence[str]]]

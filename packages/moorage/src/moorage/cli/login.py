@@ -303,7 +303,7 @@ def start_work(saved: Saved, namespace: str | None, *, is_written: bool) -> None
 
 
 def _merge(saved: Saved, cluster: ClusterAddress, namespaces: Sequence[str]) -> str:
-    """Merge the login into the kubeconfig; the name of its context, which is current now."""
+    """Merge the login into the kubeconfig and make its context current; return the name of the context."""
     from moorage.client.files import write_private
     from moorage.client.kubeconfig import free_name, make_kubeconfig, merge_kubeconfig, token_plugin, written_file
     from moorage_kube.remote.config import read_kubeconfig
@@ -346,7 +346,7 @@ def budget_lines(person: Person) -> list[str]:
 
 
 def namespaces_of(person: Person, chosen: str | None) -> list[str]:
-    """The namespaces of a person's teams, the chosen one first."""
+    """The namespaces of a user's teams; the chosen namespace comes first."""
     namespaces = dict.fromkeys([*([chosen] if chosen else []), *(team.namespace for team in person.tenants)])
     return list(namespaces)
 
@@ -359,7 +359,7 @@ def _cluster_of(saved: Saved) -> ClusterAddress:
 
 
 def usable_here(cluster: ClusterAddress, env: Mapping[str, str]) -> ClusterAddress:
-    """The address of the Kubernetes API, without the URL where that is for pods and this is none."""
+    """The address of the Kubernetes API; with an empty URL if it works only in pods and this is not a pod."""
     import msgspec
 
     if cluster.internal and not env.get("KUBERNETES_SERVICE_HOST"):
@@ -405,9 +405,9 @@ REPEATED = frozenset({"/api/v1/login", "/api/v1/login/token"})
 
 
 def _ask(saved: Saved, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    """One request to the server of a login, its JSON answer. Raises ApiError.
+    """Send one request to the server of a login; return its JSON answer. Raises ApiError.
 
-    kubectl runs `moor token` often: an HTTP client is imported only when a request is made.
+    kubectl runs `moor token` often, so an HTTP client is imported only for a request.
     """
     import asyncio
 
@@ -466,7 +466,10 @@ def _by_browser(saved: Saved, client: str, *, no_browser: bool) -> Any:
 
 
 class _Waiting:
-    """A listener on this machine that the browser is sent to with the code; RFC 8252, section 7.3."""
+    """A listener on this machine; after the login, the browser is redirected to it with the code.
+
+    RFC 8252, section 7.3.
+    """
 
     def __init__(self, state: str) -> None:
         codes: list[str] = []

@@ -1,4 +1,4 @@
-"""`moor logs`: all pods of a run in one view, and its next attempts as they come."""
+"""`moor logs`: print the logs of all pods of a run, and of its next attempts."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ class OneRun:
 
 @contextlib.asynccontextmanager
 async def watching(session: Session, name: str) -> AsyncIterator[OneRun]:
-    """A watch of the run, once it has listed all there is."""
+    """A watch of a run, after its first list."""
     selector = f"{RUN_LABEL}={name}"
     jobs = Informer(session.api, JOBS, namespace=session.namespace, label_selector=selector)
     pods = Informer(session.api, PODS, namespace=session.namespace, label_selector=selector)

@@ -1,4 +1,4 @@
-"""`moor machines`: which machines may be asked for, and of a group of machines who holds them."""
+"""`moor machines`: list the machines that users can request, and the users of a group's machines."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def _read(session: Session, group: str | None, sheet: PriceSheet | None) -
 
 
 def _ways(offers: Iterable[MachineOffer], held: Iterable[Mapping[str, Any]]) -> Iterable[str]:
-    """How to ask for each type, once for each command."""
+    """The commands that request each type; duplicates are left out."""
     types: dict[str, list[str]] = {}
     for offer in offers:
         if offer.kept_for:

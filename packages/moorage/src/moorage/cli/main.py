@@ -41,9 +41,9 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells say it
 
 
 def main(argv: Sequence[str] | None = None, *, opener: Any = None) -> int:
-    """Run one command line and return its exit code: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
+    """Run one command line and return its exit code: 0 success, 1 failure, 2 invalid usage, 130 interrupted.
 
-    A reader of stdout that has read enough ends it with 0.
+    If the reader of stdout closes it early, the exit code is 0.
     `opener` replaces `moorage.cli.session.open_session`, for tests.
     """
     try:
@@ -96,7 +96,7 @@ def _run(words: list[str], opener: Any) -> int:
 
 
 def help_text() -> str:
-    """The help of `moor` itself, drawn from the table."""
+    """The help text of `moor`, built from the table of commands."""
     width = max(len(name) for _, name, _, _ in COMMANDS)
     lines, section = [HEAD], ""
     for here, name, _, text in COMMANDS:

@@ -107,7 +107,7 @@ def feature_definitions() -> dict[str, list[Obj]]:
 
 
 def tree() -> dict[str, str]:
-    """Path → text of every file, the kustomizations among them."""
+    """All files by path, including the kustomizations."""
     shipped = objects()
     argo = feature_definitions()
     base = {f"base/{path}": NOTE + dump(objs) for path, objs in shipped.items()}
@@ -124,7 +124,7 @@ def tree() -> dict[str, str]:
 
 
 def chart_files() -> dict[str, str]:
-    """Path → text of every file of the Helm chart."""
+    """All files of the Helm chart, by path."""
     from moorage.model.chart import make_chart
 
     argo = {f"crds/{path}": objs for path, objs in feature_definitions().items()}
@@ -172,7 +172,7 @@ def _scheduler_tree() -> dict[str, str]:
 
 
 def _overlays() -> dict[str, str]:
-    """Folders that change the tree: for production, and an example of an admin's own on top of that."""
+    """Kustomize overlays: one for production, and an example of an administrator's overlay on top of it."""
     from moorage.model.manifests import IMAGE, SERVER_SERVICE, make_ingress
     from moorage.model.manifests.production import (
         EXAMPLE_HOST,
@@ -237,7 +237,7 @@ def stale_files(folder: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def dump(objs: Sequence[Any]) -> str:
-    """Objects as YAML documents; keys in the order given, long texts in one piece."""
+    """Write objects as YAML documents; keys stay in order, long strings are not folded."""
     import yaml
 
     class Dumper(yaml.SafeDumper):

@@ -1,4 +1,4 @@
-"""`moor map`: one command or function over many items."""
+"""`moor map`: run one command or function over many items."""
 
 from __future__ import annotations
 
@@ -523,7 +523,7 @@ def set_(target: Target, name: str, capacity: int) -> int:
 def _each(
     target: Target, names: Sequence[str], action: Callable[[Session, MapClient, str], Awaitable[str]]
 ) -> int:
-    """Do the same with each map; all failures are reported at the end."""
+    """Do the same for each map; report all failures at the end."""
     from moorage.cli.session import Problems
 
     async def work(session: Session) -> int:

@@ -35,7 +35,7 @@ LOOK_SECONDS = 1.0  # between two looks at a map that is waited for
 
 
 async def create(session: Session, given: Given) -> int:
-    """Read the items, make the MapJob, bring the items; all errors are reported before anything is created."""
+    """Read the items, create the MapJob and add the items. All errors are reported before anything is created."""
     _check_command(given)
     if given["sample"] is not None and given["machines"] is None:
         raise UsageError("--sample needs --machines", hint="the plan of the rest needs machine types and prices")
@@ -62,7 +62,7 @@ async def create(session: Session, given: Given) -> int:
 
 
 async def add(session: Session, name: str, given: Given, *, resume: bool, close: bool) -> int:
-    """Add items; with `resume` the same file again, from where the upload broke off."""
+    """Add items. With `resume`, continue the upload of the same file where it was interrupted."""
     sources = _sources_of(given)
     spool = read(sources, may_be_none=close and not resume)
     try:
@@ -87,7 +87,7 @@ async def add(session: Session, name: str, given: Given, *, resume: bool, close:
 
 
 def _sources_of(given: Given) -> Sources:
-    """Where the items come from: the options of `map.item_options`."""
+    """The sources of the items, from the options of `map.item_options`."""
     return Sources(
         file=given["file"],
         pattern=given["pattern"],
@@ -100,7 +100,7 @@ def _sources_of(given: Given) -> Sources:
 
 
 def _check_command(given: Given) -> None:
-    """Raise UsageError unless there is one of a command and a function."""
+    """Raise UsageError unless exactly one of command and function is given."""
     if bool(given["command"]) == (given["function"] is not None):
         raise UsageError(
             "give one of a command and --function" + (", not both" if given["command"] else ""),
@@ -109,7 +109,7 @@ def _check_command(given: Given) -> None:
 
 
 def request_of(given: Given, namespace: str) -> MapRequest:
-    """The options, as they were typed."""
+    """Convert the options to a request."""
     # a function is packed and checked here, before the map is created
     function: bytes | None = None
     if given["function"] is not None:
@@ -180,7 +180,7 @@ async def _dry_run(session: Session, plan: MapJobPlan, spool: Spool, sources: So
 
 
 def _shown(obj: dict[str, Any]) -> dict[str, Any]:
-    """A manifest fit to be shown: of packed data only the names."""
+    """A manifest to print: the values of `data` and `binaryData` are left out."""
     blank = {key: dict.fromkeys(obj[key], "") for key in ("data", "binaryData") if obj.get(key)}
     return {**obj, **blank}
 
@@ -214,7 +214,7 @@ async def _make(session: Session, given: Given, plan: MapJobPlan, spool: Spool, 
 
 
 def _items_text(count: int, sources: Sources) -> str:
-    """How many items; of a range also the first and the last, for its end is not included."""
+    """The number of items; for a range also the first and the last item, since the end of a range is exclusive."""
     text = counted(count, "item")
     if sources.range is None or not count:
         return text
@@ -322,7 +322,7 @@ def _hinted(spool: Spool, sources: Sources) -> list[float]:
 def _price(
     given: Given, spool: Spool, seconds: list[float], *, memory: int | None = None, items: int | None = None
 ) -> dict[str, str]:
-    """Print the plan of a map; the annotation that keeps it. `seconds`: of items measured or hinted."""
+    """Print the plan of a map; return the annotation that stores the plan. `seconds`: the durations of items."""
     import tempfile
 
     from moorage.cli.plan import load_sheet, render
@@ -395,7 +395,7 @@ def _price(
 async def _sampled(
     session: Session, client: MapClient, given: Given, name: str, spool: Spool, sample: int
 ) -> bool:
-    """Wait for the sample's items, plan the rest; whether to go on with it."""
+    """Wait for the sample's items and plan the rest; return whether to continue with it."""
     from moorage.sdk.progress import Bar, share_bar
 
     with Bar(clock=session.clock) as bar:

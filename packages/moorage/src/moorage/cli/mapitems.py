@@ -1,6 +1,6 @@
-"""Where a map's items come from: files, a glob, a range, a query. All are read before anything is made.
+"""Sources of a map's items: files, a glob, a range, a query. All are read before anything is created.
 
-They are spooled, so that all mistakes are reported at once and a broken upload is taken up again.
+The items are spooled, so all errors are reported together, and an interrupted upload can continue.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Sources(Struct, frozen=True, kw_only=True):
         return sum(source is not None for source in (self.file, self.pattern, self.range, self.query))
 
     def words(self) -> list[str]:
-        """The options again, as they were typed."""
+        """The options as command-line arguments."""
         pairs = {
             "-f": self.file,
             "--glob": self.pattern,
@@ -54,7 +54,7 @@ class Sources(Struct, frozen=True, kw_only=True):
 
 
 def read(sources: Sources, *, may_be_none: bool = False) -> Spool:
-    """Spool the items that the options name. Raises UsageError."""
+    """Spool the items that the options select. Raises UsageError."""
     if sources.given > 1 or (not sources.given and not may_be_none):
         raise UsageError(
             "items come from one of -f FILE, --glob, --range and --query"
@@ -86,7 +86,7 @@ def _values(sources: Sources) -> tuple[Iterator[Any], str]:
 
 
 def parse_range(text: str) -> range:
-    """A:B[:STEP], B not included, as Python counts. Raises UsageError."""
+    """Parse A:B[:STEP], without B, as in Python. Raises UsageError."""
     parts = text.split(":")
     try:
         numbers = [int(part) for part in parts]
@@ -169,7 +169,7 @@ def _parquet(name: str) -> Iterator[Any]:
 
 
 def _rows(query: str, database: str | None) -> Iterator[Any]:
-    """Rows as objects; of a single column, the values."""
+    """The rows of a query as objects; with a single column, its values."""
     if database is None:
         raise UsageError(
             "--query needs --database",
@@ -229,7 +229,7 @@ def _objects(names: list[str], rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]
 
 
 def _plain(value: Any) -> Any:
-    """A database's or Parquet's value as JSON: times in ISO 8601, bytes as UTF-8 text, decimals as numbers."""
+    """Convert a value from a database or Parquet to JSON: ISO 8601 times, bytes as UTF-8, decimals as numbers."""
     from datetime import date, datetime, time
     from decimal import Decimal
 

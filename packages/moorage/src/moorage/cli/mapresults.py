@@ -98,7 +98,7 @@ async def _to_file(client: MapClient, namespace: str, name: str, path: Path, suf
 
 
 class _Columns:
-    """The columns of a table of results: those of objects by their fields, anything else under `value`."""
+    """The columns of a results table: the fields of results that are objects; other results are in `value`."""
 
     def __init__(self) -> None:
         self._own = {"item"}
@@ -151,7 +151,7 @@ def _cell(value: Any) -> Any:
 
 
 def _write_parquet(file: IO[bytes], names: list[str], rows: Iterator[dict[str, Any]]) -> None:
-    """Two passes: Parquet needs each column's type first. Columns of mixed types become JSON text."""
+    """Write Parquet in two passes, since the types of the columns come first. Mixed columns become JSON text."""
     pyarrow, parquet = _pyarrow("results")
     with tempfile.TemporaryFile("w+", encoding="utf-8", prefix="moorage-results-") as spooled:
         kinds: dict[str, set[type]] = {name: set() for name in names}

@@ -201,7 +201,7 @@ def _why(item: MapItem) -> str:
 
 
 async def listing(session: Session, *, output: str, everywhere: bool) -> int:
-    """Print the maps of a namespace or of all."""
+    """Print the maps of a namespace, or of all namespaces."""
     async with await session.maps() as client:
         maps = await client.maps(None if everywhere else session.namespace)
     now = session.clock.now()
@@ -292,7 +292,7 @@ def _item_document(item: MapItem) -> dict[str, Any]:
 
 
 def as_json(answer: msgspec.Struct) -> dict[str, Any]:
-    """An answer of the server as JSON for programs."""
+    """Convert an answer of the server to JSON."""
     return dict(msgspec.json.decode(msgspec.json.encode(answer)))
 
 

@@ -31,7 +31,7 @@ Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem
 
 
 def complete(kind: str) -> Completer:
-    """`shell_complete` of an argument or option that takes the name of a thing of this kind."""
+    """A `shell_complete` function for an argument or option that takes the name of an object of this kind."""
 
     def completer(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -46,7 +46,7 @@ def complete(kind: str) -> Completer:
 
 
 def names_for(kind: str, params: Mapping[str, Any]) -> list[str]:
-    """The names of this kind in the cluster that the options choose; none where that fails."""
+    """The names of this kind in the chosen cluster; empty if the request fails."""
     import asyncio
     import logging
 
@@ -174,7 +174,7 @@ READERS: Mapping[str, Callable[[Any], Awaitable[list[str]]]] = {
 
 
 def _contexts(target: Mapping[str, Any]) -> list[str]:
-    """The contexts of the kubeconfig files, as kubectl finds them."""
+    """The contexts of the kubeconfig files that kubectl uses."""
     import yaml
 
     from moorage_kube.remote.config import kubeconfig_files

@@ -72,7 +72,7 @@ def chosen(answer: Nodes, name: str | None) -> Nodes:
 
 
 def listing(answer: Nodes, now: Callable[[], datetime], *, wide: bool) -> Listing:
-    """The nodes as a listing."""
+    """Convert the answer to a listing."""
     return Listing(
         headers=(*HEADERS, *WIDE) if wide else HEADERS,
         rows=lambda: [_row(node, now(), wide=wide) for node in answer.nodes],

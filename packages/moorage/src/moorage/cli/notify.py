@@ -1,4 +1,4 @@
-"""`moor notify`: see that notices arrive before a map depends on it."""
+"""`moor notify`: test whether notifications arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`moor plan`: nodes, time and money of a map, before it is started."""
+"""`moor plan`: nodes, time and cost of a map before it starts."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def plan(target: Target, from_cluster: bool, output: str, **given: Any) -> int:
 
 
 def render(map_plan: MapPlan, currency: str) -> str:
-    """The table; * marks the best."""
+    """The plan as a table; * marks the best option."""
     from moorage.decide.maps.durations import say
 
     rows = [
@@ -180,7 +180,7 @@ def render(map_plan: MapPlan, currency: str) -> str:
 
 
 def as_document(map_plan: MapPlan, sheet: PriceSheet, notes: tuple[str, ...]) -> dict[str, Any]:
-    """The plan for programs. Seconds, and money in `currency`."""
+    """The plan as a JSON document: times in seconds, costs in `currency`."""
 
     def choice(choice: Choice) -> dict[str, Any]:
         return {
@@ -215,7 +215,7 @@ def as_document(map_plan: MapPlan, sheet: PriceSheet, notes: tuple[str, ...]) ->
 
 
 def load_sheet(path: Path) -> PriceSheet:
-    """Read a price file. Raises UsageError naming file and field."""
+    """Read a price file. Raises UsageError that names file and field."""
     import csv
 
     from moorage.model.prices import parse_rows, parse_sheet
@@ -331,7 +331,7 @@ _LIMIT = re.compile(r"(?P<name>[^=\s]+)=(?P<tokens>\d+)(?::(?P<share>\d+(?:\.\d+
 
 
 def parse_limit(text: str) -> Any:
-    """Read NAME=TOKENS[:SHARE]: mysql=100, mysql=100:0.25, mysql=100:25%. Raises UsageError."""
+    """Parse NAME=TOKENS[:SHARE]: mysql=100, mysql=100:0.25, mysql=100:25%. Raises UsageError."""
     from moorage.decide.maps.plan import Limit
 
     match = _LIMIT.fullmatch(text)

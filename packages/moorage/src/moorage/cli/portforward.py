@@ -1,4 +1,4 @@
-"""`moor port-forward`: ports of a run or a workspace on this machine."""
+"""`moor port-forward`: forward ports of this machine to a run or a workspace."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ CONNECTIONS_MAX = 500  # at once; more wait to be accepted
 
 
 class Forward(Struct, frozen=True):
-    """A port here (0: any free one) and the port in the pod that it leads to."""
+    """A local port (0: any free port) and the port of the pod to which it forwards."""
 
     local: int
     remote: int
 
 
 def parse_forward(text: str) -> Forward:
-    """Read "8888", "9000:8888", "0:8888" or ":8888". Raises UsageError."""
+    """Parse "8888", "9000:8888", "0:8888" or ":8888". Raises UsageError."""
     local, colon, remote = text.rpartition(":")
     ports = Forward(
         local=integer_or((local or "0") if colon else remote, -1, maximum=PORT_MAX, signed=False),
@@ -92,7 +92,7 @@ def port_forward(
 
 
 async def _until_ended(session: Session, name: str) -> None:
-    """Raises NotReady once a run has ended, and NotFound once it is deleted."""
+    """Wait for the end of a run. Raises NotReady when it ends, NotFound when it is deleted."""
     async with contextlib.aclosing(views_of(session, name)) as views:
         async for run in views:
             if run is None:
@@ -108,7 +108,7 @@ async def _forward(
     forwards: Sequence[Forward],
     address: str,
 ) -> int:
-    """Listen until a signal comes, or until the run has ended. Raises MoorageError."""
+    """Listen until a signal arrives or the run ends. Raises MoorageError."""
     opener = _Opener(cast(SocketOpener, session.api), session.namespace, find)
     await opener.place()  # fails before a port is opened if there is no such pod
     # a signal, or a closed stdout, ends the command
@@ -147,9 +147,9 @@ async def _forward(
 
 
 async def _is_its_own(session: Session, pod: str, forward: Forward, error: PortTaken) -> bool:
-    """Whether the pod itself listens on the taken port, and that is the wanted one.
+    """Whether the pod itself listens on the port in use, and this is the wanted port.
 
-    Raises PortTaken where another pod of this machine has it, or the pod has it under another number.
+    Raises PortTaken if another pod of this machine uses the port, or the pod uses it for another port.
     """
     holder = pod_on_port(forward.local)
     if not holder:
@@ -162,7 +162,7 @@ async def _is_its_own(session: Session, pod: str, forward: Forward, error: PortT
 
 
 class _Opener:
-    """Opens connections to the newest pod: a run that restarts has another one."""
+    """Opens connections to the newest pod: after a restart, a run has another pod."""
 
     def __init__(self, api: SocketOpener, namespace: str, find: Callable[[], Awaitable[PodPlace]]) -> None:
         self._api, self._namespace, self._find = api, namespace, find
@@ -176,7 +176,7 @@ class _Opener:
         self.pod = pod
 
     async def open(self, port: int) -> PodPort:
-        """Raises MoorageError: NotReady when the run has ended or waits."""
+        """Connect to a port of the newest pod. Raises MoorageError: NotReady if the run has ended or waits."""
         try:
             return await open_port(self._api, self.pod, self._namespace, port)
         except (NotFound, BadRequest):  # the pod was deleted, or has ended
@@ -219,7 +219,7 @@ async def _connections(opener: _Opener) -> AsyncGenerator[Connected]:
 
 
 async def _listen(address: str, forward: Forward, connected: Connected) -> asyncio.Server:
-    """Raises PortTaken, and UsageError for an address that this machine does not have."""
+    """Listen on a local address. Raises PortTaken, and UsageError if this machine does not have the address."""
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await connected(forward.remote, reader, writer)

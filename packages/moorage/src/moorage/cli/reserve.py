@@ -242,7 +242,7 @@ def delete(target: Target, names: tuple[str, ...], dry_run: bool) -> int:
 
 
 def zone_of(name: str | None) -> tzinfo | None:
-    """The zone of that name; None: this machine's. Raises UsageError."""
+    """The time zone of that name; None (the local zone of this machine) for None. Raises UsageError."""
     if name is None:
         return None
     if name.upper() == "UTC":
@@ -257,16 +257,17 @@ def zone_of(name: str | None) -> tzinfo | None:
 
 
 def parse_span(text: str) -> timedelta:
-    """Read 3d, 1d12h, 90m. Raises UsageError. A day has 24 hours, also when the clocks change."""
+    """Parse 3d, 1d12h, 90m. Raises UsageError. A day has 24 hours, even if the clocks change."""
     if not _SPAN.fullmatch(text):
         raise UsageError(f"invalid duration {text!r}: use 3d, 12h, 90m or 1d12h")
     return timedelta(seconds=sum(int(match[:-1]) * UNITS[match[-1]] for match in re.findall(r"\d+[wdhms]", text)))
 
 
 def parse_when(text: str, base: datetime, zone: tzinfo | None) -> datetime:
-    """Read `now`, `+3d` (after `base`), or a date or date and time in the zone unless it names an offset itself.
+    """Parse `now`, `+3d` (after `base`), or a date with optional time in the zone or with a UTC offset.
 
-    Raises UsageError, also for a time that the zone skips when its clocks go forward. Whole seconds, UTC.
+    The result is UTC in whole seconds. Raises UsageError, also for a time that the zone skips when its clocks go
+    forward.
     """
     if text == "now":
         return base.replace(microsecond=0)
@@ -287,7 +288,7 @@ def parse_when(text: str, base: datetime, zone: tzinfo | None) -> datetime:
 
 
 def show(at: datetime, zone: tzinfo | None) -> str:
-    """A moment for people, with its zone."""
+    """Format a moment for people, with its zone."""
     return at.astimezone(zone).strftime("%Y-%m-%d %H:%M %Z")
 
 
@@ -349,7 +350,7 @@ async def _get(session: Session, name: str) -> Obj:
 
 
 def as_json(obj: Mapping[str, Any]) -> dict[str, Any]:
-    """A reservation as JSON shows it; moments in UTC."""
+    """A reservation as JSON, with times in UTC."""
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     granted = status.get("granted") or {}
     accepted = condition(obj, "Accepted") or {}

@@ -154,7 +154,7 @@ def _wanted(
 
 
 def _choose(name: str, copies: Sequence[Copy], wanted: Sequence[str] | None) -> Copy:
-    """The copy that is named, or the newest that is whole in all that is wanted. None: in all that it holds.
+    """The named copy, or the newest copy in which all `wanted` parts are complete (None: all its parts).
 
     Raises UsageError, MoorageError.
     """

@@ -1,4 +1,4 @@
-"""`moor restore FILE`: a backup, on a cluster by its server, or into the folder of a local cluster."""
+"""`moor restore FILE`: restore a backup to a cluster through its server, or to the folder of a local cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from moorage_kube.quantity import counted
 
 
 def is_file_name(text: str) -> bool:
-    """Whether it names a backup; copies have names without slash and dot."""
+    """Whether a text names a backup file; the names of copies contain no slash and no dot."""
     return "/" in text or "." in text
 
 

@@ -1,4 +1,4 @@
-"""`moor run`: a command becomes a guarded Job."""
+"""`moor run`: run a command as a guarded Job."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def rerun(target: Target, run: str, command: tuple[str, ...], follow: bool, dry_
 
 
 def _read_file(path: Path) -> tuple[RunRequest, str | None]:
-    """The request that a file holds, and its namespace. Raises UsageError."""
+    """Read a request and its namespace from a file. Raises UsageError."""
     try:
         data = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:
@@ -144,7 +144,7 @@ def _read_file(path: Path) -> tuple[RunRequest, str | None]:
 
 
 def _of_notebook(request: RunRequest) -> RunRequest:
-    """A request whose command is a notebook, with the command that runs it. Raises UsageError."""
+    """The same request, with a command that runs its notebook. Raises UsageError."""
     from moorage.cli.runnotebook import check_source, is_notebook, notebook_command
 
     typed = request.command

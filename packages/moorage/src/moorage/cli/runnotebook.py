@@ -1,4 +1,4 @@
-"""`moor run notebook.ipynb`: the words of a command that runs a notebook, for the image to carry out."""
+"""`moor run notebook.ipynb`: the command that runs a notebook in the image."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def is_notebook(command: Sequence[str]) -> bool:
 
 
 def notebook_command(command: Sequence[str], python: str = "python3") -> tuple[str, ...]:
-    """`NOTEBOOK [-p NAME=VALUE]… [-o OUTPUT]` as the command that runs it. Raises UsageError.
+    """Convert `NOTEBOOK [-p NAME=VALUE]… [-o OUTPUT]` to the command that runs it. Raises UsageError.
 
-    A value that is JSON (a number, true, a list) is that; another is a text.
+    A VALUE that is valid JSON (a number, true, a list) is parsed; any other VALUE is a string.
     """
     source = command[0]
     parameters, output = _options(command)
@@ -29,7 +29,7 @@ def notebook_command(command: Sequence[str], python: str = "python3") -> tuple[s
 
 
 def _options(command: Sequence[str]) -> tuple[dict[str, Any], str]:
-    """The parameters by name, and the output. Raises UsageError."""
+    """Parse the parameters by name, and the output. Raises UsageError."""
     source, words = command[0], list(command[1:])
     parameters: dict[str, Any] = {}
     output = ""
@@ -62,7 +62,7 @@ def _value(text: str) -> Any:
 
 
 def check_source(command: Sequence[str]) -> None:
-    """Check a notebook of this directory, and its parameters, before anything is created. Raises UsageError."""
+    """Check a local notebook and its parameters before anything is created. Raises UsageError."""
     source = command[0]
     path = Path(source)
     if not path.is_absolute() and not path.is_file():
@@ -80,7 +80,7 @@ def check_source(command: Sequence[str]) -> None:
 
 
 def _check_parameters(source: str, document: dict[str, Any], parameters: dict[str, Any]) -> None:
-    """Raise UsageError for parameters that the notebook does not have."""
+    """Raise UsageError if the notebook does not define one of the parameters."""
     if not parameters:
         return
     cells = [cell for cell in document["cells"] if isinstance(cell, dict)]

@@ -1,4 +1,4 @@
-"""The options of a run, as `moor run` and `moor rerun` take them."""
+"""The options of a run, for `moor run` and `moor rerun`."""
 
 from __future__ import annotations
 
@@ -124,16 +124,16 @@ OPTIONS = (
 
 
 def run_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Give a command the options of a run; it gets them by the names of `RunRequest`'s fields."""
+    """Decorate a command with the options of a run; it gets them by the names of `RunRequest`'s fields."""
     for option in reversed(OPTIONS):
         command = option(command)
     return command
 
 
 def request_from(base: RunRequest | None, given: dict[str, Any], command: tuple[str, ...]) -> RunRequest:
-    """A request with the options that were typed; the others are those of `base`.
+    """The request from the typed options; options that were not typed come from `base`.
 
-    Variables and labels are added to those of `base` by name; each other option replaces that of `base`.
+    Variables and labels are merged with those of `base` by name; all other options replace those of `base`.
     """
     if base is None:
         return RunRequest(command=command, shown=command, **given)

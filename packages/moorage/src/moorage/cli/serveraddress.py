@@ -14,7 +14,7 @@ PROBE_SECONDS = 3.0  # patience with the other scheme, of a host that is known t
 
 
 def complete_address(typed: str) -> str:
-    """The address with its scheme: https, and http for this machine. Raises UsageError for others."""
+    """Add the scheme to an address: https, or http for this machine. Raises UsageError for other schemes."""
     text = typed
     if "://" not in text:
         text = f"{'http' if urlsplit(f'//{text}').hostname in LOOPBACK else 'https'}://{text}"

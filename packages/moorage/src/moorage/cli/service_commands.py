@@ -1,4 +1,4 @@
-"""`moor operator|webhook|extender|server`: one service each, as their Deployments run them."""
+"""`moor operator|webhook|extender|server`: run one service, as in its Deployment."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Settings(Struct, kw_only=True):
 
     @property
     def name(self) -> str:
-        """Of the process, as the supervisor has it."""
+        """The name of the process in the supervisor."""
         return _name(self.parts)
 
 
@@ -123,7 +123,7 @@ def _name(parts: tuple[str, ...]) -> str:
 
 
 async def run_services(settings: Settings) -> None:
-    """Run the chosen parts until SIGTERM or SIGINT. Raises MoorageError when they cannot start."""
+    """Run the chosen parts until SIGTERM or SIGINT. Raises MoorageError if they cannot start."""
     from moorage_kube.remote.client import KubeClient
     from moorage_kube.remote.config import load_connection
 
@@ -204,7 +204,7 @@ async def run_services(settings: Settings) -> None:
 
 
 async def _hold(lease: FolderLease, sock: socket.socket) -> None:
-    """Wait until the folder of databases is this server's; meanwhile it lives, and is not ready."""
+    """Wait until this server has the lease of the database folder. Until then /healthz is ok, all else is 503."""
 
     async def wait_here(scope: Any, _receive: Any, send: Any) -> None:
         message = f"another server uses the folder of databases: {lease.holder or 'unknown'}"
@@ -245,7 +245,7 @@ async def _end_slowly(draining: asyncio.Event, stop: asyncio.Event, settings: Se
 
 
 async def unless(stop: asyncio.Event, work: asyncio.Future[Any]) -> bool:
-    """Wait for work; False where `stop` came first. When it returns or raises, the work has ended."""
+    """Wait for work; return False if `stop` comes first. Afterwards the work has ended or is cancelled."""
     waiting = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -260,7 +260,7 @@ async def unless(stop: asyncio.Event, work: asyncio.Future[Any]) -> bool:
 
 
 class _Signals(Struct, frozen=True):
-    """`draining`: answer, and send clients elsewhere. `stop`: take no more."""
+    """`draining`: still answer, but send clients to another server. `stop`: accept no more requests."""
 
     stop: asyncio.Event
     draining: asyncio.Event
@@ -390,7 +390,7 @@ def _audit_token(settings: Settings) -> Callable[[str], bool]:
 
 
 def _server(api: KubeClient, settings: Settings, informers: Informers, evaluation: Evaluation) -> ServerService:
-    """The server with its settings. Raises MoorageError without a folder for its data."""
+    """The server with its settings. Raises MoorageError if it has no data folder."""
     from moorage.server.databases import ARTIFACTS_FOLDER
     from moorage.server.service import ServerService
     from moorage.server.usagesources import SourceSettings
@@ -574,7 +574,7 @@ def login_settings(env: Mapping[str, str]) -> LoginSettings:
 
 
 def provider_settings(env: Mapping[str, str]) -> ProviderSettings | None:
-    """The OIDC provider that the environment names, if any. Raises UsageError for one that cannot be."""
+    """The OIDC provider from the environment; None if none is set. Raises UsageError for invalid settings."""
     issuer = table.OIDC_ISSUER.read(env)
     if not issuer:
         return None
@@ -601,7 +601,7 @@ def certificates_of(env: Mapping[str, str]) -> Literal["own", "given"]:
 
 
 def with_cluster(settings: LoginSettings | None, connection: Connection) -> LoginSettings:
-    """The settings with the address and authority of the Kubernetes API, for the kubeconfigs of people."""
+    """Add the address and the CA of the Kubernetes API to the settings, for users' kubeconfigs."""
     import base64
 
     settings = settings if settings is not None else login_settings({})
@@ -616,7 +616,7 @@ def with_cluster(settings: LoginSettings | None, connection: Connection) -> Logi
 
 
 def start(settings: Settings) -> None:
-    """Run the parts of this process; exit code 1 with one logged error when they cannot go on."""
+    """Run the parts of this process; after a fatal error, log it and exit with code 1."""
     os.umask(0o077)
     set_up_logging()
     gc.set_threshold(10_000, 50, 100)  # with Python's own, half of a large decode is spent in the collector

@@ -30,7 +30,7 @@ NOT_IN_PATHS = frozenset("/\\")
 
 
 class Server(Protocol):
-    """Moorage's own REST API."""
+    """A client of Moorage's REST API."""
 
     async def ask(
         self,
@@ -42,9 +42,11 @@ class Server(Protocol):
         body: object = None,
         patience: float = 0.0,
     ) -> R:
-        """The answer as a Struct of `moorage.api`. Raises ApiError; NotReady when this cluster has no server.
+        """Send a request; return the answer as a Struct of `moorage.api`.
 
-        `patience`: for how many seconds a GET is repeated while no answer comes.
+        Raises ApiError, NotReady without a server.
+
+        `patience`: the seconds for which a GET is repeated while the server does not answer.
         """
         ...
 
@@ -58,7 +60,7 @@ class Server(Protocol):
         data: bytes | None = None,
         content_type: str = "application/json",
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """An answer's body as it comes. Raises as `ask`."""
+        """Stream the body of an answer. Raises the same errors as `ask`."""
         ...
 
     async def address(self) -> tuple[str, dict[str, str]]:
@@ -67,7 +69,7 @@ class Server(Protocol):
 
 
 class Session(Struct, kw_only=True):
-    """One command's view of a cluster."""
+    """A command's connection to a cluster."""
 
     api: PodApi
     namespace: str = "default"
@@ -85,7 +87,10 @@ class Session(Struct, kw_only=True):
         return await user_of(self.api, self.as_user, server=self.server)
 
     async def maps(self) -> MapClient:
-        """The server's maps, as the session's user. Raises NotReady where this cluster has no server."""
+        """A client for the server's maps, with the session's user.
+
+        Raises NotReady if this cluster has no server.
+        """
         from moorage.client.connection import Connection
         from moorage.client.maps import map_client
 
@@ -97,7 +102,7 @@ class Session(Struct, kw_only=True):
 async def ask_server(
     session: Session, kind: type[R], path: str, params: Mapping[str, object] | None = None, *, kubectl: str
 ) -> R:
-    """An answer of the server, which may be starting. Where none comes, the error names the kubectl command."""
+    """Ask the server, which may still be starting. If it does not answer, the error names the kubectl command."""
     from moorage.client.connection import REPLICA_SECONDS
 
     try:
@@ -115,7 +120,7 @@ async def ask_server(
 async def ask_about_run(
     session: Session, kind: type[R], path: str, name: str, params: Mapping[str, object] | None = None
 ) -> R:
-    """An answer of the server about a run. `path`: with {namespace} and {name}. Raises NotFound, Forbidden."""
+    """Ask the server about a run. `path` contains {namespace} and {name}. Raises NotFound, Forbidden."""
     from urllib.parse import quote
 
     namespace = session.namespace
@@ -132,7 +137,7 @@ Opener = Callable[[Target], AbstractAsyncContextManager[Session]]
 
 
 def target_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Give a command the options that choose the cluster; it gets them as one `Target`, its first argument."""
+    """Decorate a command with the options that choose the cluster; its first argument is the `Target`."""
 
     # options of each command, not of `moor` itself, so that they can follow the command
     @click.option(
@@ -216,7 +221,7 @@ def in_session(target: Target, work: Callable[[Session], Awaitable[R]], *, asks_
 
 
 async def _plain_problems(session: Session, error: Problems, command: str) -> Problems:
-    """Several problems, with those of RBAC as sentences."""
+    """Rewrite the RBAC errors among several problems as sentences."""
     problems: list[tuple[str, str | None]] = []
     for message, hint in error.problems:
         plain = await plain_refusal(session, Forbidden(message, hint=hint), command)
@@ -256,7 +261,7 @@ async def plain_refusal(session: Session, error: Forbidden, command: str = "") -
 
 @asynccontextmanager
 async def open_session(target: Target) -> AsyncIterator[Session]:
-    """Connect as the options say."""
+    """Connect to the cluster that the options choose."""
     from moorage.client.cluster import open_cluster
 
     def warned(text: str) -> None:
@@ -268,7 +273,7 @@ async def open_session(target: Target) -> AsyncIterator[Session]:
 
 @asynccontextmanager
 async def _session_without_loop(target: Target) -> AsyncIterator[Session]:
-    """The server at the address where it was found before. Raises NeedsLoop where that is not known."""
+    """Connect to the server at its last known address. Raises NeedsLoop if it is unknown."""
     from moorage.client.blocking import known_server
     from moorage.client.target import chosen_connection
 
@@ -282,7 +287,7 @@ async def _session_without_loop(target: Target) -> AsyncIterator[Session]:
 
 
 class _NoApi:
-    """The Kubernetes API of a session without an event loop: it cannot be read there."""
+    """The Kubernetes API of a session without an event loop; it cannot be read."""
 
     def __getattr__(self, name: str) -> Any:
         from moorage.client.blocking import NeedsLoop

@@ -1,4 +1,4 @@
-"""`moor simulate`: which packing policy suits the load of a trace."""
+"""`moor simulate`: compare packing policies for the workload of a trace."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ POLICY_NAMES = ("pack", "fragmentation", "spread", "none")
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """The runs of one policy, one entry per seed."""
+    """The results of one policy, one entry per seed."""
 
     policy: str
     fills: tuple[Filled, ...]
     churns: tuple[Churned, ...]
 
     def as_dict(self) -> dict[str, object]:
-        """Means over the seeds; shares from 0 to 1, pods in pods per seed."""
+        """The means over all seeds; shares from 0 to 1, pods per seed."""
         return {
             "policy": self.policy,
             "seeds": len(self.fills),
@@ -193,7 +193,7 @@ def simulate(
 
 
 def load(nodes_file: Path, pods_file: Path, *, whole: bool) -> tuple[list[TraceNode], list[TracePod]]:
-    """Read a trace. Raises UsageError naming file and line."""
+    """Read a trace. Raises UsageError that names file and line."""
     import csv
 
     from moorage.extender.simulation import read_nodes, read_pods
@@ -223,7 +223,7 @@ def load(nodes_file: Path, pods_file: Path, *, whole: bool) -> tuple[list[TraceN
 
 
 def recall(target: Target, usage_db: Path | None) -> tuple[list[TraceNode], list[TracePod]]:
-    """The cluster's nodes, and the pods of its history. Raises UsageError for too little of either."""
+    """The cluster's nodes, and the pods in its usage history. Raises UsageError if there are too few."""
     from datetime import UTC, datetime
 
     from moorage.client.datafolder import default_folder
@@ -274,7 +274,7 @@ def run(
     first_seed: int = 42,
     handler: bool = False,
 ) -> list[Outcome]:
-    """All runs, over the machine's cores; the same seeds give the same outcome."""
+    """Run all simulations on all cores of the machine. The same seeds give the same outcome."""
     import os
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
@@ -349,7 +349,7 @@ def render(outcomes: Sequence[Outcome], most: float) -> str:
 
 
 def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
-    """Point by point over the seeds, as far as all go."""
+    """The mean of several curves, point by point, up to the length of the shortest curve."""
     return [
         (_mean([point[0] for point in points]), _mean([point[1] for point in points]))
         for points in zip(*curves, strict=False)
@@ -365,7 +365,7 @@ WIDTH, HEIGHT, MARGIN = 640, 420, 60  # pixels
 
 
 def draw(curves: Mapping[str, Sequence[tuple[float, float]]], most: float) -> str:
-    """Allocation over arrivals as SVG, from where policies part."""
+    """Draw allocation over arrivals as SVG. The axes begin shortly before the curves differ."""
     # begin the axes shortly before the curves differ
     parting = min((x for curve in curves.values() for x, y in curve if x - y > 0.005), default=1.0)
     low = max(0.0, min(0.9, int(parting * 20) / 20 - 0.05))

@@ -90,7 +90,7 @@ def status(output: str, data: Path | None) -> None:
 
 
 def kubeconfig_facts() -> dict[str, Any]:
-    """The cluster that commands use by the kubeconfig, and how its server is reached; empty: there is none."""
+    """The cluster of the kubeconfig and the address of its server; empty if there is no kubeconfig."""
     import asyncio
 
     from moorage.client.logins import logins_file
@@ -166,7 +166,7 @@ async def _facts_of_server(saved: Saved) -> dict[str, Any]:
 
 
 def status_text(facts: Mapping[str, Any], *, option: str) -> str:
-    """The facts for a person; `option` chooses the data folder in the commands that it names."""
+    """The status as text; `option` is the option that chooses the data folder in the commands it names."""
     disk = facts.get("disk")
     used = ""
     if disk:
@@ -206,7 +206,7 @@ def status_text(facts: Mapping[str, Any], *, option: str) -> str:
 
 
 def cluster_lines(cluster: Mapping[str, Any]) -> list[str]:
-    """The cluster of the kubeconfig, and how its server is reached; none where there is no kubeconfig."""
+    """Lines about the cluster of the kubeconfig and its server; empty without a kubeconfig."""
     if not cluster:
         return []
     context = f", context {cluster['context']}" if cluster.get("context") else ""
@@ -235,7 +235,7 @@ def login_lines(login: Mapping[str, Any]) -> list[str]:
 
 
 def disk_facts(path: Path) -> dict[str, int]:
-    """Bytes that the files of a folder take on the disk, and that are free there."""
+    """The disk space that a folder uses, and the free space of its disk, in bytes."""
     used = 0
     for parent, _, names in os.walk(path):
         for name in names:

@@ -1,8 +1,8 @@
-"""The parent of `moor up`'s processes: starts them, starts them again when they die or hang, stops them.
+"""The parent process of `moor up`: it starts child processes, restarts them if they die or hang, and stops them.
 
-Standard library only and quick to load: it is the first thing between the user and a ready cluster.
-It holds the data folder's lock and the listening sockets, so that a child that died finds its port
-still its own, and clients wait in the backlog instead of being refused.
+Standard library only, so that it loads quickly: it is the first step between the user and a ready cluster.
+It holds the data folder's lock and the listening sockets. So a restarted child gets the same port, and meanwhile
+clients wait in the backlog instead of being refused.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Child:
             )
 
     def _note(self) -> None:
-        """Write down the process, for `moor status` and the next `moor up`, which find it without that, too."""
+        """Write the pid file, so that `moor status` and the next `moor up` find the process faster."""
         if self._process is not None and not self._is_noted:
             problem = write_pid(self._data, self.name, self._process.pid)
             self._is_noted = problem is None
@@ -125,7 +125,7 @@ class Child:
                 self._report(f"its pid file cannot be written: {problem}")
 
     def check(self) -> None:
-        """Start the child (again) if it is not running and its wait is over."""
+        """Start or restart the child if it is not running and its delay is over."""
         if self._process is not None:
             code = self._process.poll()
             if code is None:
@@ -289,7 +289,10 @@ def supervise(
 
 
 def main(argv: list[str]) -> None:
-    """`python -m moorage.cli.supervisor DATA FDS_JSON [READY_FD]`: detached already by the caller."""
+    """`python -m moorage.cli.supervisor DATA FDS_JSON [READY_FD]`.
+
+    The caller has already detached this process.
+    """
     ready_fd = int(argv[2]) if len(argv) > 2 else None
     supervise(Path(argv[0]), json.loads(argv[1]), ready_fd)
 

@@ -1,4 +1,4 @@
-"""`moor suspend`, `moor resume`: take a run's GPUs away for a while, and give it some again."""
+"""`moor suspend`, `moor resume`: free a run's GPUs for a while, and continue the run later."""
 
 from __future__ import annotations
 

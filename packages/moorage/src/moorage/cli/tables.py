@@ -1,6 +1,6 @@
-"""Tables of text: how wide a text is on a terminal, and which columns of a table fit into its width.
+"""Text tables: the width of a text on a terminal, and the columns of a table that fit into a width.
 
-Everything here is pure: `console` asks the terminal for its width and says how to colour a cell.
+Everything here is pure: `console` reads the terminal's width and decides the colour of a cell.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Paint = Callable[[str, str], str]
 
 
 def text_width(text: str) -> int:
-    """The number of a terminal's columns that a text takes: 2 for a wide character, 0 for a combining mark."""
+    """The number of terminal columns of a text: 2 for a wide character, 0 for a combining mark."""
     if text.isascii():
         return len(text)
     return sum(_character_width(character) for character in text)
 
 
 def cut(text: str, width: int) -> str:
-    """The text in at most `width` columns of a terminal; one that was longer ends with "…"."""
+    """Cut a text to at most `width` terminal columns; a cut text ends with "…"."""
     if text_width(text) <= width:
         return text
     kept, left = [], width - 1  # for the mark
@@ -72,7 +72,7 @@ def format_table(
 def choose_columns(
     headers: Sequence[str], natural: Sequence[int], width: int, kept: frozenset[str] = KEPT
 ) -> list[int]:
-    """The columns to show in this width: those on the right go first, the first one and those `kept` last."""
+    """The columns that fit into a width. Right columns are dropped first; `kept` and the first column last."""
     columns = list(range(len(headers)))
     wanted = [min(size, max(COMFORTABLE, len(name))) for name, size in zip(headers, natural, strict=True)]
     for least in (wanted, [min(size, LEAST) for size in wanted]):
@@ -86,7 +86,7 @@ def choose_columns(
 
 
 def share_width(natural: Sequence[int], width: int) -> list[int]:
-    """The width of each column, so that all fit: the longest columns give first."""
+    """The width of each column so that all fit; the widest columns shrink first."""
     left = width - len(SEPARATOR) * (len(natural) - 1)
     widths = list(natural)
     for count, at in enumerate(sorted(range(len(natural)), key=lambda at: natural[at])):

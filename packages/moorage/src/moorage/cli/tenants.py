@@ -218,7 +218,7 @@ def delete(target: Target, name: str) -> int:
 
 
 async def _has_account(session: Session, person: str) -> bool:
-    """Whether a person has an account; also true where the caller may not know."""
+    """Whether a user has an account; True if the caller may not read accounts."""
     try:
         return await find_account(session.api, person) is not None
     except MoorageError:

@@ -1,4 +1,4 @@
-"""This machine's end of a command that runs elsewhere: bytes from stdin, the terminal's modes and its size."""
+"""The local end of a remote command: bytes of stdin, and the mode and size of the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS, ROWS = 80, 24  # of a terminal that does not report its size
 
 
 def is_terminal() -> bool:
-    """Whether a person types on stdin and reads stdout."""
+    """Whether stdin and stdout are a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -35,7 +35,7 @@ def size_of_terminal() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def raw_terminal() -> Iterator[None]:
-    """Pass every key on, Ctrl-C too, and show none of them here. The modes come back in the end."""
+    """Switch the terminal to raw mode without echo: every key is passed on, also Ctrl-C. Restored at the end."""
     fd = sys.stdin.fileno()
     modes = termios.tcgetattr(fd)
     try:

@@ -35,7 +35,7 @@ CONNECTIONS_MAX = 100  # at once; a page of JupyterLab has about ten
 async def open_through(session: Session, name: str, *, port: int = 0, only_print: bool = False) -> int:
     """Open a workspace through a tunnel, until Ctrl-C. Raises MoorageError.
 
-    `port`: of this machine; 0: any free one.
+    `port`: the local port; 0: any free port.
     """
     stop = asyncio.Event()
     with terminal.on_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), stop.set):
@@ -59,7 +59,7 @@ async def open_through(session: Session, name: str, *, port: int = 0, only_print
 
 @contextlib.asynccontextmanager
 async def tunnel_to(session: Session, name: str, port: int = 0) -> AsyncGenerator[int]:
-    """The port where it begins. Raises NotReady without a server, and PortTaken."""
+    """Open a tunnel; yield its local port. Raises NotReady without a server, and PortTaken."""
     server = session.server
     if not isinstance(server, Connection):
         raise NotReady("a tunnel needs a Moorage server, and this cluster has none")
@@ -80,7 +80,7 @@ async def tunnel_to(session: Session, name: str, port: int = 0) -> AsyncGenerato
 
 
 class _Carrier:
-    """Carries connections; those that are open end with `close`."""
+    """Forwards connections; `close` ends all open connections."""
 
     def __init__(self, server: Connection, path: str) -> None:
         self._server, self._path = server, path
@@ -117,7 +117,7 @@ class _Carrier:
 async def _join(
     socket: aiohttp.ClientWebSocketResponse, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Pass bytes on in both directions until either side has ended."""
+    """Copy bytes in both directions until either side ends."""
     import aiohttp
 
     async def to_server() -> None:

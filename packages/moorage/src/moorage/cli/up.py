@@ -1,4 +1,4 @@
-"""`moor up`, `moor down`, `moor status`: the local cluster and our services on this machine."""
+"""`moor up`, `moor down`, `moor status`: the local cluster and Moorage's services on this machine."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def _say_other_ports(wanted: Mapping[str, int], taken: Mapping[str, int]) -> Non
 
 
 def _write_access(folder: DataFolder, config: Config, tokens: Mapping[str, str]) -> None:
-    """Certificates, kubeconfig and scheduler configuration: all that both children read when they start."""
+    """Write certificates, kubeconfig and scheduler configuration: the files that both children read at start."""
     from moorage.cli.embedded import embedded
     from moorage.model.monitoring.local import scrape_configuration
     from moorage.model.monitoring.rules import rule_groups
@@ -488,7 +488,7 @@ def nodes_of_file(path: Path) -> list[dict[str, Any]]:
 
 
 def stop_leftovers(folder: DataFolder) -> None:
-    """End children of a supervisor that was killed; they end by themselves within moments, this makes sure."""
+    """Kill the children that a killed supervisor left. They also end on their own soon; this ensures it."""
     deadline = time.monotonic() + 10
     while (pids := folder.pids(PARTS)) and time.monotonic() < deadline:
         for pid in pids.values():
@@ -504,7 +504,7 @@ def _stop_pods(folder: DataFolder) -> int:
 
 
 def _processes(folder: DataFolder) -> list[str]:
-    """The parts of the cluster that have not stopped yet."""
+    """The parts of the cluster that still run."""
     pids = folder.pids(PARTS)
     return [name for name in PARTS if name in pids]
 

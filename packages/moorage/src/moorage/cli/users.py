@@ -283,7 +283,7 @@ def _password(from_stdin: bool) -> str:
 
 
 def ask_password(ask: Callable[[str], str], *, tries: int) -> str:
-    """A new password, typed twice; a refused one is asked for again. Raises UsageError for the last of `tries`."""
+    """Ask for a new password twice; after an invalid one, ask again. After `tries` attempts raise UsageError."""
     while True:
         tries -= 1
         try:

@@ -213,7 +213,7 @@ def classes(target: Target, output: str) -> int:
 
 
 async def used_bytes(session: Session) -> dict[tuple[str, str], int]:
-    """(namespace, claim) → bytes in use of mounted volumes, as Moorage's server knows them; empty without one."""
+    """The used bytes of mounted volumes by (namespace, claim), from Moorage's server; empty without a server."""
     try:
         answer = await session.server.ask(
             VolumeList, "GET", "/api/v1/volumes", params={"namespace": session.namespace}

@@ -155,7 +155,7 @@ def restore(target: Target, backup: str, volume: str, force: bool, wait: bool) -
 
 
 async def _ended(session: Session, look: Callable[[], Awaitable[Outcome | None]]) -> Outcome:
-    """The outcome, once there is one. Raises MoorageError for a failure."""
+    """Wait for the outcome. Raises MoorageError if the backup or restore fails."""
     while (outcome := await look()) is None:
         await session.clock.sleep(LOOK_SECONDS)
     if outcome.error:

@@ -1,4 +1,4 @@
-"""`moor volume cp`: between this machine and a volume, through a pod that mounts it."""
+"""`moor volume cp`: copy files between this machine and a volume, through a pod that mounts it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def cp(target: Target, source: str, destination: str, image: str) -> int:
 
 
 def note_credentials(result: Mapping[str, Any]) -> None:
-    """Say which files of a folder were not copied because they hold credentials."""
+    """Report the files of a folder that were not copied because they contain credentials."""
     if result.get("credentials"):
         console.note(credentials_note(result["credentials"]))
 
@@ -87,7 +87,7 @@ def note_credentials(result: Mapping[str, Any]) -> None:
 async def copy_in(
     session: Session, folder: str, volume: str, runtime: Runtime, *, on_start: Callable[[], None]
 ) -> dict[str, Any]:
-    """Copy a folder of this machine onto a volume, at its root. `on_start` is called before the first file."""
+    """Copy a local folder to the root of a volume. `on_start` is called before the first file."""
     async with _helper(session, volume, runtime, read_only=False) as pod:
         on_start()
         return await _copy(session, pod, runtime.python, folder, f"{volume}:/", None, (volume, ""))
@@ -115,7 +115,7 @@ async def helper_runtime(session: Session, image: str = "") -> Runtime:
 
 
 def _place(text: str) -> tuple[str, str] | None:
-    """(volume, path on it) of VOLUME:/PATH; None for a path of this machine. Raises UsageError for bad ones."""
+    """Split VOLUME:/PATH into (volume, path); None for a local path. Raises UsageError if it is invalid."""
     name, colon, path = text.partition(":")
     if not colon or "/" in name or not name or name in (".", ".."):
         return None
@@ -149,7 +149,7 @@ async def _helper(session: Session, volume: str, runtime: Runtime, *, read_only:
 
 
 async def _running(session: Session, name: str) -> None:
-    """Wait for the helper pod. Raises MoorageError."""
+    """Wait until the helper pod runs. Raises MoorageError."""
     last = ""
     end = session.clock.monotonic() + START_SECONDS
     while session.clock.monotonic() < end:

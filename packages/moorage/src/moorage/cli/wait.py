@@ -1,4 +1,4 @@
-"""`moor wait`: until runs and maps have come so far."""
+"""`moor wait`: wait until runs and maps reach a state."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def wait(target: Target, names: tuple[str, ...], goal: str, timeout: str | None)
 
 
 async def _wait(session: Session, names: Sequence[str], goal: Goal, limit: int | None, timeout: str | None) -> int:
-    """Wait for all at once. Raises Problems with all that are missing, and NotReady when the time is over."""
+    """Wait for all names. Raises Problems that name all missing ones, and NotReady after the timeout."""
     outcomes = await asyncio.gather(*(_waiter(session, name, goal) for name in names), return_exceptions=True)
     waiters: list[Callable[[], Coroutine[Any, Any, bool]]] = []
     missing: list[tuple[str, str | None]] = []
@@ -115,7 +115,7 @@ async def _waiter(session: Session, name: str, goal: Goal) -> Callable[[], Corou
 
 
 async def _wait_for_run(session: Session, name: str, goal: Goal) -> bool:
-    """Whether a run reached the goal. Raises NotFound where it is deleted meanwhile."""
+    """Wait for a run; return whether it reached the goal. Raises NotFound if the run is deleted meanwhile."""
     async with contextlib.aclosing(views_of(session, name)) as views:
         async for run in views:
             if run is None:
@@ -127,7 +127,7 @@ async def _wait_for_run(session: Session, name: str, goal: Goal) -> bool:
 
 
 async def views_of(session: Session, name: str) -> AsyncGenerator[RunView | None]:
-    """A run after each change; None once it is deleted."""
+    """Yield the run after each change; yield None once it is deleted."""
     async with watching(session, name) as watch:
         while True:
             version = watch.version
@@ -160,7 +160,7 @@ async def _look_at_map(session: Session, name: str) -> None:
 
 
 async def _wait_for_map(session: Session, name: str, goal: Goal) -> bool:
-    """Whether a map reached the goal."""
+    """Wait for a map; return whether it reached the goal."""
     async with await session.maps() as client:
         while True:
             map_ = await client.show(session.namespace, name, patient=True)

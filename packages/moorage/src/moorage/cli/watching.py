@@ -39,7 +39,7 @@ ENTER, LEAVE, REDRAW = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H\x
 
 
 class Source(Struct, frozen=True):
-    """Objects on which a listing depends."""
+    """The objects on which a listing depends."""
 
     resource: Resource
     namespace: str | None = None
@@ -48,9 +48,9 @@ class Source(Struct, frozen=True):
 async def follow(
     session: Session, sources: Sequence[Source], read: Callable[[], Awaitable[Listing]], *, output: str
 ) -> int:
-    """Show a listing, and again after each change, until it is interrupted. Return the exit code.
+    """Show a listing, and show it again after each change, until interrupted. Return the exit code.
 
-    Without sources it is read again every POLL_SECONDS.
+    Without sources, the listing is read again every POLL_SECONDS.
     """
     screen = Screen() if output in console.TABLES and sys.stdout.isatty() else Appended(output)
     changed = asyncio.Event()
@@ -83,7 +83,7 @@ async def can_watch(session: Session, sources: Sequence[Source]) -> bool:
 
 
 class Screen:
-    """A terminal: the whole table, redrawn in place."""
+    """Output to a terminal: the whole table is redrawn in place."""
 
     ages = True
 
@@ -107,7 +107,7 @@ class Screen:
 
 
 class Appended:
-    """A pipe or a file: all rows once, then each row that changed."""
+    """Output to a pipe or a file: all rows once, then each changed row."""
 
     ages = False
 

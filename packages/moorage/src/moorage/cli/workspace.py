@@ -1,4 +1,4 @@
-"""`moor workspace`: JupyterLab, code-server or another application, in a browser."""
+"""`moor workspace`: run JupyterLab, code-server or another application, and open it in a browser."""
 
 from __future__ import annotations
 
@@ -494,7 +494,7 @@ async def _has_address(session: Session, name: str) -> bool:
 
 
 async def _address(session: Session, name: str) -> str:
-    """Where a browser opens it: by an address that is good once, or by its token."""
+    """The address that opens the workspace in a browser: valid once, or with the workspace's token."""
     path = f"/api/v1/workspaces/{session.namespace}/{name}/open"
     way: workspaces.WayIn | Address
     try:
@@ -519,7 +519,10 @@ async def _listed(session: Session) -> Sequence[Workspace]:
 
 
 async def _listed_everywhere(session: Session) -> Sequence[Workspace]:
-    """Of all namespaces; for a user who may not list these, the server knows where they may."""
+    """The workspaces of all namespaces.
+
+    If the user may not list those, the server lists the permitted namespaces.
+    """
     try:
         return (await workspaces.list_workspaces(session.api, None))[0]
     except Forbidden as refused:

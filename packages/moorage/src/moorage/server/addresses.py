@@ -51,7 +51,7 @@ class Addresses:
         self.read((after or {}).get("data") or {})
 
     def read(self, data: Mapping[str, str]) -> None:
-        """Take the data of the ConfigMap."""
+        """Read the data of the ConfigMap; log invalid values."""
         info = parse_info(data)
         if info.problems and info.problems != self._info.problems:
             log.warning("wrong values in the ConfigMap", extra={"problems": info.problems})
@@ -59,7 +59,7 @@ class Addresses:
         self._hosts = self._all_hosts()
 
     def allow(self, hosts: Iterable[str]) -> None:
-        """Answer to these names too."""
+        """Accept requests for these host names too."""
         self._given_hosts |= {host.lower() for host in hosts}
         self._hosts = self._all_hosts()
 
@@ -90,7 +90,7 @@ class Addresses:
         return self._chosen or self._public_of(host) or f"{scheme}://{host}"
 
     def scheme_of(self, host: str) -> str:
-        """By which scheme browsers reach us under a Host header, where a public address says so; else empty."""
+        """The scheme of the public address that has this Host; "" if there is none."""
         url = self._chosen if _authority(self._chosen) == host.lower() else self._public_of(host)
         return urlsplit(url).scheme.lower()
 
@@ -109,7 +109,7 @@ class Addresses:
         return any((plain or address) in network for network in self._info.trusted_proxies)
 
     def cluster(self) -> Mapping[str, object]:
-        """Where the Kubernetes API is, for people's kubeconfigs: the fields of `api.logins.ClusterAddress`."""
+        """The address of the Kubernetes API for users' kubeconfigs: the fields of `api.logins.ClusterAddress`."""
         info = self._info
         if self._is_cluster_chosen or not info.kubernetes_url:
             return self._cluster

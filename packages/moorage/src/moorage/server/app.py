@@ -1,4 +1,4 @@
-"""The ASGI application: routes behind the gate, one error shape on all of them."""
+"""The ASGI application: the routes behind the gate. All errors have the same shape."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ REMEMBERED = 10_000  # runs whose last write is remembered; more than report at 
 
 
 class CheckpointReports:
-    """The newest checkpoint that was written to each run, within WRITE_SECONDS."""
+    """For each run, the newest checkpoint that this server wrote to it in the last WRITE_SECONDS."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._written: BoundedCache[tuple[str, str], str] = BoundedCache(

@@ -31,7 +31,7 @@ BY_CONTROLLER = "controller"
 
 
 class Cluster:
-    """Nodes, pods and Jobs by list-and-watch. `run` keeps them and `version` current."""
+    """Nodes, pods and Jobs by list-and-watch. `run` updates them and increases `version`."""
 
     def __init__(self, api: Api, *, clock: Clock = SYSTEM, informers: Informers | None = None) -> None:
         shared = informers or Informers()
@@ -59,11 +59,11 @@ class Cluster:
 
     @property
     def synced(self) -> bool:
-        """Each collection was listed once."""
+        """Whether each collection was listed at least once."""
         return all(watch.synced.is_set() for watch in (self.nodes, self.pods, self.jobs))
 
     async def run(self) -> None:
-        """Keep current until cancelled; then every stream that waits for changes ends."""
+        """Follow the cluster until cancelled; then end every stream that waits for changes."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for informer in (self.nodes, self.pods, self.jobs):
@@ -78,7 +78,7 @@ class Cluster:
         self._moved.set()
 
     async def beyond(self, version: int) -> int:
-        """Wait until the cluster has changed since `version`, or is closed; the version then."""
+        """Wait until the cluster has changed since `version`, or is closed; return the new version."""
         while self.version <= version and not self.closed:
             await self._moved.wait()
         return self.version
@@ -91,7 +91,7 @@ class Cluster:
         return self._gpu_view[1]
 
     def parsed(self, pod: Obj) -> ParsedPod:
-        """A pod, parsed; the same as before if it is one of `pods` that has not changed. For any thread."""
+        """Parse a pod. An unchanged pod of `pods` gives the same object as before. Thread-safe."""
         key = key_of(pod)
         known = self._parsed.get(key)
         if known is not None and known.obj is pod:
@@ -124,7 +124,7 @@ class Cluster:
         return self._runs.jobs_of(namespace, run)
 
     def run_names(self, namespace: str) -> set[str]:
-        """The runs of a namespace."""
+        """The names of all runs of a namespace."""
         return {
             name
             for job in self.jobs.all()
@@ -144,7 +144,7 @@ class Cluster:
         return storage_of(claims, volumes, classes)
 
     async def machines(self) -> list[Obj]:
-        """Every Machine; none when they cannot be read."""
+        """Every Machine; empty if Machines cannot be read."""
         return await self._list(MACHINES) or []
 
     async def _list(self, resource: Resource, namespace: str | None = None) -> list[Obj] | None:
@@ -161,7 +161,7 @@ class Cluster:
         return objects
 
     async def events_about(self, namespace: str, name: str) -> list[Obj]:
-        """Events of objects of that name; none when they may not or cannot be read."""
+        """Events of the objects with that name; empty if events cannot be read, or the server has no right to."""
         try:
             listed = await self._api.list(EVENTS, namespace, field_selector=f"involvedObject.name={name}")
         except ApiError:
@@ -229,7 +229,7 @@ def _face(obj: Obj) -> Any:
 
 
 def _is_shown(pod: Obj | None) -> bool:
-    """Pods that ask for GPUs, or belong to a run."""
+    """Whether a pod requests GPUs or belongs to a run."""
     if pod is None:
         return False
     if RUN_LABEL in labels_of(pod):

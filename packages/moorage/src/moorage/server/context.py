@@ -48,7 +48,7 @@ Part = TypeVar("Part")
 
 
 class Context(Struct, frozen=True, kw_only=True):
-    """The server's parts, as every route gets them."""
+    """The server's parts; every route receives them."""
 
     api: Api
     place: Place  # where the server keeps its data
@@ -119,7 +119,7 @@ class Context(Struct, frozen=True, kw_only=True):
         request.state.audit = f"{verb} {what}"
 
     async def ready(self) -> Cluster:
-        """The cluster, once it is known. Raises Problem 503 when that takes too long."""
+        """The cluster, after it was listed once. Raises Problem 503 if that takes too long."""
         if not self.cluster.synced:
             await listed_once(self.cluster.nodes, self.cluster.pods, self.cluster.jobs)
         return self.cluster

@@ -28,7 +28,7 @@ _MILLION = 1_000_000
 
 
 async def installed_text(context: Context) -> str:
-    """The price file in the cluster; empty where there is none. Raises ApiError."""
+    """The text of the price file in the cluster; "" if there is none. Raises ApiError."""
     listed = await context.api.list(
         CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={PRICES_CONFIGMAP}"
     )
@@ -36,7 +36,7 @@ async def installed_text(context: Context) -> str:
 
 
 async def installed_sheet(context: Context) -> PriceSheet:
-    """The prices of the installation. Raises NotFound where there are none, UsageError where they are wrong."""
+    """The prices of the installation. Raises NotFound if there are none, UsageError if they are invalid."""
     text = await installed_text(context)
     if not text.strip():
         raise NotFound("prices are not installed", hint="an administrator installs them: moor cost prices FILE")
@@ -44,7 +44,7 @@ async def installed_sheet(context: Context) -> PriceSheet:
 
 
 def read_sheet(text: str, what: str) -> PriceSheet:
-    """Raises UsageError naming the field."""
+    """Parse a price file. Raises UsageError that names the invalid field."""
     try:
         return parse_sheet(parse_document(text))
     except DocumentError as error:

@@ -114,7 +114,7 @@ _OF_THE_PLATFORM = (
 
 @functools.cache
 def databases() -> tuple[ServerDatabase, ...]:
-    """Those of the platform and of all features."""
+    """The databases of the platform and of all features."""
     return (*_OF_THE_PLATFORM, *(database for added in load_all("databases") for database in added))
 
 

@@ -82,9 +82,9 @@ class Described(Struct, frozen=True, kw_only=True):
 
 
 class Endpoint(Struct, Generic[B, Q], frozen=True, kw_only=True):
-    """A row of the table. A handler returns an `answer` (None: 204), a (status, answer), or a Response.
+    """A route. Its handler returns a body of type `answer` (None: 204), a pair (status, body), or a Response.
 
-    `body` and `query` None: the request has none. `once`: takes an Idempotency-Key.
+    `body` and `query` are None if the request has none. `once`: the request may have an Idempotency-Key.
     """
 
     method: str
@@ -119,7 +119,10 @@ class Endpoint(Struct, Generic[B, Q], frozen=True, kw_only=True):
         return DescribedRoute(self.path, endpoint, self.method, self.described)
 
     async def respond(self, context: Context, request: Request) -> Response:
-        """Decode, call, encode. An ApiError is the caller's own: cluster rights decided."""
+        """Decode the request, call the handler, encode the answer.
+
+        An ApiError means: the cluster refused the caller.
+        """
         call: Call[Any, Any] = Call(
             context=context,
             user=getattr(request.state, "user", NOBODY),
@@ -160,7 +163,7 @@ class DescribedRoute(Route):
 def bound(
     handler: Callable[[P, Request], Awaitable[Response]], part: P
 ) -> Callable[[Request], Awaitable[Response]]:
-    """The handler of a page, or of another answer that is no JSON, as Starlette calls it."""
+    """A handler for Starlette, for a page or another answer that is not JSON."""
 
     @functools.wraps(handler)
     async def endpoint(request: Request) -> Response:

@@ -1,4 +1,4 @@
-"""Why a run or a pod waits, or would wait, as the server knows it."""
+"""Explain why a run or a pod waits, or would wait, from the data of the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLAIMS_MAX = 5000
 
 
 async def explained(context: Context, namespace: str, name: str, user: User) -> Explanation:
-    """The explanation of a run, Job or pod, as much of it as the user may know. Raises NotFound."""
+    """The explanation of a run, Job or pod, without the parts that the user may not see. Raises NotFound."""
     cluster, reader = await context.ready(), RunReader(context, user)
     is_readable = await context.auth.may_read_pods(user, namespace)
     try:
@@ -98,9 +98,9 @@ async def _run_of(reader: RunReader, job: Obj | None) -> RunView | None:
 
 
 async def _find_pod(reader: RunReader, namespace: str, name: str) -> tuple[Obj, Obj | None]:
-    """The pod that stands for a run, a Job or a pod of that name, and its Job. Raises NotFound.
+    """The pod of the run, Job or pod with that name, and its Job. Raises NotFound.
 
-    Of a run the newest attempt counts.
+    For a run, the pod of the newest attempt.
     """
     cluster = reader.context.cluster
     job = max(cluster.jobs_of_run(namespace, name), key=attempt_of, default=None) or cluster.jobs.get(

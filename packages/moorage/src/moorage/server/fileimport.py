@@ -25,7 +25,7 @@ _BATCH = 1000  # intervals in one transaction
 
 
 def move_usage(folder: Path, to: UsageStore) -> int:
-    """Move `usage.db` of a folder; how many intervals it had. Raises StorageError, and then nothing is renamed."""
+    """Import `usage.db` of a folder; return the number of its intervals. After StorageError nothing is renamed."""
     path = folder / "usage.db"
     if not path.exists():
         return 0
@@ -44,7 +44,7 @@ def move_usage(folder: Path, to: UsageStore) -> int:
 
 
 def set_aside(database: Path) -> None:
-    """Rename a database that was moved."""
+    """Rename a database file after its import."""
     database.rename(database.with_name(database.name + MOVED))
     forget(database)
 

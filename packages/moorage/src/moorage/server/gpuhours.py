@@ -11,6 +11,6 @@ from moorage.server.namespaces import by_namespace
 
 
 async def gpu_hours(context: Context, *, since: datetime, until: datetime, by: By) -> tuple[UsageRow, ...]:
-    """Read the store off the event loop and sum up. Raises StorageError."""
+    """GPU-hours of a window, grouped by `by`. Reads the store in a thread. Raises StorageError."""
     rows = await by_namespace(context.api, await asyncio.to_thread(context.usage.overlapping, since, until))
     return top(rows, since=since, until=until, by=by, now=context.now())

@@ -24,14 +24,17 @@ KEY_MAX = 255
 
 
 class Turns:
-    """One request at a time for each mark: a request that comes twice at once runs once, then again."""
+    """Runs requests with the same idempotency mark one after the other.
+
+    Of two equal requests at the same time, the second runs after the first.
+    """
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     @asynccontextmanager
     async def turn(self, mark: str) -> AsyncIterator[None]:
-        """While a request with this mark is under way; without a mark, at once."""
+        """Wait until no other request with this mark runs; without a mark, do not wait."""
         if not mark:
             yield
             return
@@ -53,7 +56,7 @@ def request_mark(request: Request, body: msgspec.Struct) -> str:
 
 
 def mark_of(person: str, key: str, body: msgspec.Struct) -> str:
-    """The mark of an object that this person creates by this body, under a key of theirs."""
+    """The idempotency mark of the object that this user creates with this body and this Idempotency-Key."""
     who = hashlib.sha256(f"{person}\0{key}".encode()).hexdigest()[:32]
     what = hashlib.sha256(msgspec.json.encode(body, order="deterministic")).hexdigest()[:32]
     return f"{who}.{what}"

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 async def read_bytes(request: Request, most: int) -> bytes:
-    """The whole body, counted while it comes. Raises Problem 413."""
+    """Read the whole body; stop as soon as it exceeds `most` bytes. Raises Problem 413."""
     try:
         return await read_body(request.receive, most)
     except BodyTooLong as error:
@@ -33,12 +33,12 @@ async def read_bytes(request: Request, most: int) -> bytes:
 
 
 async def read_as(request: Request, kind: type[T], most: int, *, hint: str | None = None) -> T:
-    """The JSON body as `kind`; an empty body is an empty object. Raises Problem 400, 413 and 422."""
+    """Read the JSON body as `kind`; an empty body counts as an empty object. Raises Problem 400, 413 and 422."""
     return decode(await read_bytes(request, most) or b"{}", kind, hint=hint)
 
 
 def decode(body: bytes, kind: type[T], *, hint: str | None = None) -> T:
-    """JSON from outside as `kind`, at most NESTING_MAX levels deep. Raises Problem 400 and 422."""
+    """Decode untrusted JSON as `kind`, at most NESTING_MAX levels deep. Raises Problem 400 and 422."""
     try:
         parse_json(body, msgspec.Raw, bytes_max=len(body))
         return msgspec.json.decode(body, type=kind)
@@ -50,7 +50,7 @@ def decode(body: bytes, kind: type[T], *, hint: str | None = None) -> T:
 
 
 def as_struct(value: Mapping[str, Any], kind: type[T]) -> T:
-    """The fields of a form as the body `kind` of a request. Raises Problem 422."""
+    """Convert the fields of a form to the request body `kind`. Raises Problem 422."""
     try:
         return msgspec.convert(dict(value), kind)
     except msgspec.ValidationError as error:
@@ -65,15 +65,15 @@ def _fault(error: msgspec.ValidationError) -> tuple[str, str | None]:
 
 
 def check_json(request: Request) -> None:
-    """Raise Problem 415 for a body that a form of another site could send without asking."""
+    """Raise Problem 415 for a content type that a form on another site could send."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Problem(415, "unsupported_media_type", "the body must be application/json")
 
 
 def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
-    """The parameters of a query as `kind`. Raises Problem 400 with its field.
+    """Decode the parameters of a query as `kind`. Raises Problem 400 that names the parameter.
 
-    Of one that comes twice the last counts, or all where the field is a tuple.
+    If a parameter comes twice, the last value counts; a tuple field gets all values.
     """
     values: dict[str, Any] = {}
     struct = cast("type[msgspec.Struct]", kind)
@@ -92,7 +92,7 @@ def decode_query(pairs: Iterable[tuple[str, str]], kind: type[T]) -> T:
 
 @functools.cache
 def _several(kind: type[msgspec.Struct]) -> frozenset[str]:
-    """The parameters of a query that may come more than once."""
+    """The names of query parameters that may come more than once."""
     return frozenset(
         field.encode_name
         for field in msgspec.structs.fields(kind)
@@ -105,7 +105,7 @@ def _without_metadata(kind: Any) -> Any:
 
 
 def check_depth(value: bytes | msgspec.Raw, where: str) -> None:
-    """Raise Problem 422 for a value that is nested deeper than those who read it can follow."""
+    """Raise Problem 422 for a value that is nested too deeply."""
     try:
         check_nesting(bytes(value))
     except DocumentError as error:
@@ -115,7 +115,7 @@ def check_depth(value: bytes | msgspec.Raw, where: str) -> None:
 
 
 def whole_number(request: Request, name: str, *, minimum: int = 0, maximum: int = INT64_MAX) -> int | None:
-    """A parameter of the query; None when it is not there. Raises Problem 400."""
+    """A whole number from the query; None if the parameter is absent. Raises Problem 400."""
     text = request.query_params.get(name)
     return None if text is None else number(text, name, minimum=minimum, maximum=maximum)
 
@@ -129,7 +129,7 @@ def number(text: str, name: str, *, minimum: int = 0, maximum: int = INT64_MAX) 
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """A JSON object of any content. Raises Problem 400."""
+    """Decode a JSON object with any content. Raises Problem 400."""
     value = decode(body or b"{}", object)
     if not isinstance(value, dict):
         raise Problem(400, "bad_request", "the body must be a JSON object")

@@ -28,7 +28,7 @@ async def visible_workspaces(
 
 
 async def _where_allowed(context: Context, user: User) -> list[Obj]:
-    """Workspaces of the namespaces in which the user may list them."""
+    """Workspaces of all namespaces in which the user may list workspaces."""
     allowed: dict[str, bool] = {}
     visible = []
     await listed_once(context.gateway.workspaces)

@@ -42,7 +42,7 @@ class MemoryUse:
         self._silent: dict[str, tuple[int, float]] = {}  # node → failures in a row, and when to ask it again
 
     async def summaries(self) -> list[Any]:
-        """Ask each such node once; the answers. One that did not answer is left out for some time."""
+        """Ask each such node once; return the summaries. A node that does not answer is skipped for some time."""
         running: dict[str, list[Obj]] = {}  # by node
         for pod in self._cluster.pods.all():
             is_noted = is_kept(pod) and _is_measured(pod)

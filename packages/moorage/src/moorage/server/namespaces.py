@@ -31,7 +31,7 @@ DELETED = (
 
 
 class Reading(Protocol):
-    """The parts of a server's context that are read here: the context knows modules that use this one."""
+    """The parts of a server's context that this module reads. Importing the context would be circular."""
 
     @property
     def auth(self) -> Auth: ...
@@ -63,19 +63,22 @@ def _since(namespace: Obj) -> datetime | None:
 async def oldest_for(
     context: Reading, user: User, verb: str, resource: Resource, namespace: str
 ) -> datetime | None:
-    """From when on a user may see the records of a namespace; None: all. It gives no right. Raises ApiError."""
+    """The time from which on a user may see the records of a namespace; None if all. Raises ApiError.
+
+    The result does not grant any right.
+    """
     if await context.auth.may(user, verb, resource.plural, group=resource.group):
         return None
     return await records_since(context.api, namespace)
 
 
 def is_too_old(created: datetime | None, since: datetime | None) -> bool:
-    """Whether a record belongs to an earlier namespace; one without a time is taken for such."""
+    """Whether a record belongs to an earlier namespace of the same name; True if a record has no time."""
     return since is not None and (created is None or created < since)
 
 
 async def created_at(api: Api, namespaces: Iterable[str]) -> Mapping[str, datetime | None]:
-    """`records_since` of each namespace, by one request where there are many. Raises ServerError."""
+    """`records_since` of each namespace; one request if there are many namespaces. Raises ServerError."""
     names = sorted(set(namespaces))
     if len(names) <= FEW:
         return dict(zip(names, await asyncio.gather(*(records_since(api, name) for name in names)), strict=True))

@@ -27,7 +27,7 @@ class NodeIndex(Generic[View]):
         pods.on_change(self._hear_pod)
 
     def all(self) -> tuple[View, ...]:
-        """Every view, by the name of its node. The same tuple as before when nothing has changed."""
+        """Every view, sorted by the name of its node. The same tuple as before if nothing has changed."""
         for name in self._stale:
             node = self._nodes.get(name)
             view = None if node is None else self._make(node, self._pods.by_index(BY_NODE, name))

@@ -34,7 +34,7 @@ class Parts(Struct, frozen=True, kw_only=True):
 
 
 def make_parts(base: Base) -> tuple[Parts, ...]:
-    """The parts of all features."""
+    """Create the parts of all features."""
     return tuple(make(base) for make in load_all("parts"))
 
 

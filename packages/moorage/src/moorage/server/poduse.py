@@ -78,7 +78,7 @@ def point_of(tally: Tally, start: datetime, length: timedelta) -> UsePoint:
 
 
 def _total(use: PodUse) -> UsePoint:
-    """All of a life; a reading stands for its slot, so one that was read once has a length, too."""
+    """The use over the whole life of a pod. Its length is at least one interval, even after a single reading."""
     return point_of(use.tally, use.first, max(use.last - use.first, timedelta(seconds=use.tally.seconds)))
 
 
@@ -125,5 +125,5 @@ def _rounded(value: float | None) -> float | None:
 
 
 def names_of(pods: Sequence[Obj]) -> dict[str, tuple[str, int]]:
-    """Pods of no run, for `use_of_pods`."""
+    """The names of pods that belong to no run, in the format of `use_of_pods`."""
     return {uid_of(pod): (str(pod["metadata"]["name"]), 0) for pod in pods}

@@ -1,4 +1,4 @@
-"""The one shape of every error this server answers with: `{code, message, hint?, field?}`."""
+"""The shape of all errors that this server returns: `{code, message, hint?, field?}`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 class Problem(Exception):
-    """An error to answer with. `code` is a word for programs, `field` the parameter or body field at fault."""
+    """An error response. `code` is for programs; `field` is the invalid parameter or body field."""
 
     headers: dict[str, str] | None = None  # sent with it
 
@@ -49,7 +49,7 @@ class Problem(Exception):
 
 
 def refuse(faults: Sequence[Fault]) -> None:
-    """Raise Problem 422 with all that is wrong with an object of ours; nothing where nothing is."""
+    """Raise Problem 422 with all faults of an object; do nothing if there are none."""
     if faults:
         message = "; ".join(f"{fault.field}: {fault.message}" for fault in faults)
         raise Problem(422, "invalid", message, field=faults[0].field)
@@ -80,7 +80,7 @@ def as_problem(error: ApiError) -> Problem:
 
 
 class Json(Response):
-    """A body that msgspec encodes."""
+    """A response with a body that msgspec encodes."""
 
     media_type = "application/json"
 
@@ -89,7 +89,7 @@ class Json(Response):
 
 
 def answer(problem: Problem, headers: dict[str, str] | None = None) -> Response:
-    """The problem as a response."""
+    """Convert a problem to a response."""
     body = ErrorAnswer(
         code=problem.code, message=problem.message, hint=problem.hint or None, field=problem.field or None
     )
@@ -145,7 +145,7 @@ async def on_error(request: Request, error: Exception) -> Response:
 
 
 class BrokenAnswers:
-    """An ASGI layer: an answer that breaks off, as its database or Kubernetes is away, is a line in the log.
+    """An ASGI layer that logs answers that end too early because the database or Kubernetes is down.
 
     The client sees the connection close before the end of the answer.
     """

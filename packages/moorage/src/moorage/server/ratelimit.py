@@ -1,4 +1,4 @@
-"""How often one person may ask: a bucket of tokens each, filled at a steady rate.
+"""The rate limit of each user: a token bucket that is filled at a steady rate.
 
 https://www.rfc-editor.org/rfc/rfc6585#section-4 (429), https://www.rfc-editor.org/rfc/rfc9110#field.retry-after
 """
@@ -31,7 +31,7 @@ class Limiter:
         self._buckets: BoundedCache[str, Bucket] = BoundedCache(KEPT)
 
     def ask(self, who: str) -> float:
-        """0: go on; else in how many seconds to ask again."""
+        """Take one token of a user; return 0, or the seconds to wait before the next request."""
         if not self.rate.per_second:
             return 0.0
         bucket, wait = take(self._buckets.get(who), self.rate, self._clock.monotonic())

@@ -28,7 +28,7 @@ UseOf = Callable[[Sequence[str]], Mapping[str, PodUse]]
 
 
 class Rightsizing:
-    """Past runs by work, read at most once in KEPT_SECONDS."""
+    """Past runs, grouped by work, read at most once in KEPT_SECONDS."""
 
     def __init__(self, api: Api, usage: UsageStore, keeper: Keeper, use_of: UseOf, *, clock: Clock) -> None:
         self.api = api
@@ -39,7 +39,7 @@ class Rightsizing:
         self._lock = asyncio.Lock()
 
     async def works(self) -> tuple[Work, ...]:
-        """All work of the last days, with its advice. Raises ServerError while a store is away."""
+        """All work of the last days, with its advice. Raises ServerError while a store is down."""
         async with self._lock:
             now = self._clock.monotonic()
             if self._read_at is None or now - self._read_at >= KEPT_SECONDS:
@@ -65,7 +65,7 @@ class Rightsizing:
 
 
 def past_of(row: Interval, kept: KeptPod | None, use: PodUse | None) -> Past | None:
-    """One pod as advice needs it; None: it has not ended."""
+    """The data of one pod that the advice needs; None if the pod has not ended."""
     if row.ended_at is None:
         return None
     limit = kept.memory_limit_bytes if kept is not None else None
@@ -94,7 +94,7 @@ def past_of(row: Interval, kept: KeptPod | None, use: PodUse | None) -> Past | N
 
 
 async def readable_works(past: Rightsizing, auth: Auth, user: User, *, namespace: str = "") -> tuple[Work, ...]:
-    """Work that the user may read: their own, and that of namespaces whose Jobs they may list."""
+    """The work that the user may read: their own, and that of namespaces in which they may list Jobs."""
     works = [work for work in await past.works() if namespace in ("", work.namespace)]
     allowed = {
         place: await auth.may(user, "list", JOBS.plural, group=JOBS.group, namespace=place)
@@ -106,7 +106,7 @@ async def readable_works(past: Rightsizing, auth: Auth, user: User, *, namespace
 
 
 def work_of_run(works: Sequence[Work], namespace: str, run: str) -> Work | None:
-    """The work that a past run of this name is of; None: nothing is known of it."""
+    """The work that contains a past run of this name; None if the run is unknown."""
     of_run = [
         work for work in works if work.namespace == namespace and any(past.run == run for past in work.pasts)
     ]

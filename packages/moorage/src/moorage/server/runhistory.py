@@ -1,4 +1,4 @@
-"""How long past runs took, for every answer that estimates an end."""
+"""The durations of past runs, for all answers that estimate an end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class PastRuns:
-    """How long past runs held their GPUs, read at most once in KEPT_SECONDS."""
+    """How long past runs held GPUs, read at most once in KEPT_SECONDS."""
 
     def __init__(self, usage: UsageStore, *, clock: Clock) -> None:
         self._usage = usage
@@ -29,7 +29,7 @@ class PastRuns:
         self._read_at: float | None = None
 
     async def history(self) -> History:
-        """Past stays by likeness; empty while the store cannot be read."""
+        """Durations of past runs, grouped by similarity; empty while the store cannot be read."""
         now = self._clock.monotonic()
         if self._read_at is None or now - self._read_at >= KEPT_SECONDS:
             try:

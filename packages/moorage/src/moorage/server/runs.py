@@ -48,7 +48,7 @@ ADVICE_SECONDS = 2.0  # an overview is not held up by advice
 
 
 class RunReader(Struct, frozen=True):
-    """Runs as one user may see them."""
+    """Reads runs with the rights of one user."""
 
     context: Context
     user: User
@@ -104,7 +104,7 @@ class RunReader(Struct, frozen=True):
         return jobs
 
     async def missing(self, namespace: str, name: str) -> NotFound:
-        """The error for a run that does not exist, with names like it."""
+        """The error for a run that does not exist; it suggests similar names."""
         known = self.context.cluster.run_names(namespace)
         return missing_run(namespace, name, known, everywhere=await self._may("list", ""))
 
@@ -129,7 +129,7 @@ class RunReader(Struct, frozen=True):
             return None
 
     async def events(self, run: RunView) -> Sequence[Obj]:
-        """The events of its newest Jobs and pods; empty for those who may not read them."""
+        """The events of a run's newest Jobs and pods; empty if the user may not read events."""
         try:
             return await events_of_run(await self._reading(EVENTS, run.namespace), run)
         except (ApiError, Problem):
@@ -148,11 +148,11 @@ class RunReader(Struct, frozen=True):
         return () if work is None else make_work(work).advice
 
     async def answer(self, run: RunView) -> Job:
-        """A run on the wire. Only those who may read its Job see its command and messages."""
+        """A run as an API object. Only users who may read its Job see its command and messages."""
         return job_of(run, self.context.now(), private=await self.may_read(run.namespace))
 
     def view(self, jobs: Sequence[Obj], kept: Iterable[KeptPod] = ()) -> RunView:
-        """A run, given its Jobs, with its pods and nodes as the server knows them."""
+        """The view of a run, built from its Jobs and from the pods and nodes in the server's caches."""
         meta = jobs[0]["metadata"]
         name = labels_of(jobs[0]).get(RUN_LABEL) or meta["name"]
         gone = kept_pods_of(KeptRun(pods=tuple(kept)), jobs)
@@ -203,8 +203,10 @@ class RunReader(Struct, frozen=True):
             return False
 
     async def _reading(self, kind: Resource, namespace: str) -> Api:
-        """The Kubernetes API as the user; the server's own, where it cannot act as them and they may list the
-        objects. Raises Problem."""
+        """The Kubernetes API as the user. Raises Problem.
+
+        If the server cannot act as the user, but the user may list the objects, the server's own API.
+        """
         try:
             return self.context.acting(self.user)
         except Problem:
@@ -220,7 +222,7 @@ class RunReader(Struct, frozen=True):
             return ()
 
     async def _check_listing(self, namespace: str | None) -> None:
-        """Raises Forbidden, as the Kubernetes API says it."""
+        """Raise Forbidden, with the message of the Kubernetes API, if the user may not list Jobs."""
         auth, kind = self.context.auth, JOBS
         if not await auth.may(self.user, "list", kind.plural, group=kind.group, namespace=namespace or ""):
             await self.context.acting(self.user).list(kind, namespace, limit=1)  # a right that is new counts
@@ -235,5 +237,5 @@ class RunReader(Struct, frozen=True):
 
 
 def pods_of(run: RunView) -> dict[str, tuple[str, int]]:
-    """The pods of a run, for `use_of_pods`."""
+    """The pods of a run, in the format of `use_of_pods`."""
     return {pod.uid: (pod.name, pod.attempt) for pod in run.pods if pod.uid}

@@ -1,4 +1,4 @@
-"""The server as one part of a process: its application, and the work that keeps it current."""
+"""The server as one part of a process: its application and its background tasks."""
 
 from __future__ import annotations
 
@@ -287,7 +287,7 @@ class ServerService:
         )
 
     async def run(self) -> None:
-        """Follow the cluster, record its use, serve maps until cancelled; then streams end, stores close."""
+        """Follow the cluster, record its use and serve maps until cancelled; then end streams and close stores."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.cluster.run())
@@ -320,7 +320,7 @@ class ServerService:
             await self._gpu_sources.close()
 
     def end_streams(self) -> None:
-        """Answer who waits for something to happen: they ask again, at another server."""
+        """End all requests that wait for a change; their clients repeat them on another server."""
         self.cluster.close()
         self.queue.end_waits()
 

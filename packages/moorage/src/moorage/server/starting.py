@@ -12,7 +12,7 @@ SYNC_WAIT_SECONDS = 5.0
 
 
 async def listed_once(*informers: Informer) -> None:
-    """Return when each was listed. Raises Problem 503 when that takes too long."""
+    """Wait until each informer has listed its objects once. Raises Problem 503 if that takes too long."""
     try:
         async with asyncio.timeout(SYNC_WAIT_SECONDS):
             await wait_synced(*informers)

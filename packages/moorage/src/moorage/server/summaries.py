@@ -17,12 +17,12 @@ class Summaries(Protocol):
     """See `moorage.cluster.kubelets.Kubelets`."""
 
     async def summary(self, node: Obj) -> Any:
-        """Raises ApiError, OSError, ValueError."""
+        """The summary of a node's kubelet. Raises ApiError, OSError, ValueError."""
         ...
 
 
 class NoKubelets:
-    """For a connection that reaches no kubelet: nothing is known."""
+    """Kubelet summaries for a connection that reaches no kubelets; always empty."""
 
     async def summary(self, _node: Obj) -> Any:
         return {}
@@ -32,7 +32,7 @@ class NoKubelets:
 
 
 async def ask_nodes(kubelets: Summaries, nodes: Sequence[Obj]) -> AsyncIterator[tuple[str, Any]]:
-    """The name of each node and its kubelet's summary. A node that does not answer is left out.
+    """Yield the name of each node and its kubelet's summary. A node that does not answer is skipped.
 
     https://kubernetes.io/docs/reference/instrumentation/node-metrics/#summary-api-source
     """

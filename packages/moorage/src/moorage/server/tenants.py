@@ -1,4 +1,4 @@
-"""The Tenants, as the server knows them."""
+"""The server's cache of Tenants."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class KnownTenants:
         self._listed_at: float | None = None
 
     async def all(self, *, anew: bool = False) -> list[Obj]:
-        """None where the server may not read them; the last list while the API fails. `anew`: as they are now."""
+        """All Tenants; empty if the server may not read them. While the API fails, the last list.
+
+        `anew`: list the Tenants now.
+        """
         now = self._clock.monotonic()
         if anew or self._listed_at is None or now - self._listed_at > KEPT_SECONDS:
             try:

@@ -1,6 +1,6 @@
-"""Where readings of GPUs, and of pods whose kubelets may not be asked, come from: exporters, Prometheus, an API.
+"""Sources of GPU and pod readings: exporters, Prometheus or a metrics API.
 
-Each source is asked once a round. One that fails is left out, and asked again later and later.
+Each source is asked once a round. A source that fails is skipped, and is retried after growing delays.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ class Fetch(Protocol):
     """GET over HTTP."""
 
     async def __call__(self, url: str, params: Mapping[str, str]) -> bytes:
-        """Raises OSError, aiohttp.ClientError, TimeoutError, ServerError."""
+        """Fetch a URL. Raises OSError, aiohttp.ClientError, TimeoutError, ServerError."""
         ...
 
 
 class Rests:
-    """Which sources failed, and when each is asked again."""
+    """Failed sources, with the time of the next attempt for each."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -75,7 +75,7 @@ class Rests:
 
 
 class Http:
-    """Fetches answers of at most ANSWER_MAX_BYTES; redirects are not followed."""
+    """Fetches answers of at most ANSWER_MAX_BYTES; does not follow redirects."""
 
     def __init__(self, token: str = "") -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -114,7 +114,10 @@ class SourceSettings(Struct, frozen=True, kw_only=True):
 
 
 class GpuSources:
-    """GPUs of the cluster: from Prometheus where its address is set, else from every exporter that is found."""
+    """GPU readings of the cluster.
+
+    From Prometheus if its address is set, else from every exporter of the cluster.
+    """
 
     def __init__(self, api: Api, settings: SourceSettings, *, clock: Clock, fetch: Fetch | None = None) -> None:
         self._api, self._settings, self._clock = api, settings, clock

@@ -1,4 +1,4 @@
-"""How full mounted volumes are, as the kubelets of the cluster report."""
+"""The used bytes of mounted volumes, as reported by the kubelets of the cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Used = dict[tuple[str, str], int]
 
 
 class VolumeUse:
-    """Asks all nodes at most once in KEPT_SECONDS."""
+    """The used bytes of volumes; asks all nodes at most once in KEPT_SECONDS."""
 
     def __init__(self, cluster: Cluster, kubelets: Summaries, *, clock: Clock) -> None:
         self._cluster, self._kubelets, self._clock = cluster, kubelets, clock
@@ -23,7 +23,7 @@ class VolumeUse:
         self._asked_at: float | None = None  # monotonic
 
     async def used(self) -> Used:
-        """Only of volumes that are mounted somewhere. A node that does not answer is left out."""
+        """The used bytes of all mounted volumes. A node that does not answer is skipped."""
         now = self._clock.monotonic()
         if self._asked_at is not None and now - self._asked_at < KEPT_SECONDS:
             return self._used
@@ -36,7 +36,7 @@ class VolumeUse:
 
 
 def used_of(summary: Any) -> Used:
-    """The claims in a kubelet's summary. Parts of another shape are left out."""
+    """The used bytes of claims in a kubelet's summary. Parts with an unexpected shape are skipped."""
     used: Used = {}
     for pod in (summary.get("pods") or ()) if isinstance(summary, dict) else ():
         for volume in pod.get("volume") or ():

@@ -72,7 +72,7 @@ def demo(folder: Path | None, open_: bool, down: bool) -> int:
 
 
 def default_folder() -> Path:
-    """`moorage-demo` under $XDG_DATA_HOME or ~/.local/share."""
+    """The demo's default folder: `moorage-demo` in $XDG_DATA_HOME or ~/.local/share."""
     return Path(os.environ.get("XDG_DATA_HOME") or "~/.local/share").expanduser() / NAME
 
 

@@ -1,4 +1,4 @@
-"""Where the demo takes place: a folder, a cluster in it, and commands typed there."""
+"""The environment of the demo: a folder, a cluster in it, and the commands that the demo runs there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Outcome(Struct, frozen=True):
 
 
 class Place:
-    """The demo's folder: `cluster` is a data folder of `moor up`, `files` the programs and pictures."""
+    """The demo's folder. `cluster` is a data folder of `moor up`; `files` has the programs and pictures."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -56,9 +56,9 @@ class Place:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep the folder for one demo.
+        """Lock the folder for one demo.
 
-        Raises AlreadyRunning, and DataFolderError for a folder with other files.
+        Raises AlreadyRunning, and DataFolderError if the folder contains other files.
         """
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ class Place:
             yield
 
     def prepare(self) -> None:
-        """An empty place with the programs in it. The cluster must not run."""
+        """Empty the folder and copy the programs into it. The cluster must not run."""
         self.clear()
         self.files.mkdir()
         for program in sorted(PROGRAMS.glob("*.py")):
@@ -103,7 +103,7 @@ class Place:
 
 
 def environment(place: Place) -> dict[str, str]:
-    """Of the typed commands: they find the demo's cluster, and no other that the user's environment names."""
+    """The environment variables of the demo's commands. They select the demo's cluster and no other."""
     env = {
         key: value for key, value in os.environ.items() if not key.startswith("MOORAGE_") and key != "KUBECONFIG"
     }
@@ -129,7 +129,7 @@ def stop_cluster(place: Place) -> None:
 
 
 def command_lines(words: Sequence[str]) -> list[str]:
-    """A command as one types it, broken before an option where it is long."""
+    """A command as a user types it; a long command is broken before its options."""
     lines, line = [], "$ moor"
     for at, word in enumerate(words):
         quoted = word if word.startswith("{") and word.endswith("}") else shlex.quote(word)
@@ -159,7 +159,7 @@ class Runner:
 
     @property
     def patience(self) -> float:
-        """Seconds that an optional step may take from now on."""
+        """The number of seconds that an optional step may still take."""
         return max(LEAST_SECONDS, BUDGET_SECONDS - self.elapsed)
 
     def step(self, title: str, *sentences: str) -> None:
@@ -186,7 +186,7 @@ class Runner:
             await self._clock.sleep(every)
 
     def waiting(self, what: str, seconds: float) -> None:
-        """Draw a passing line on a terminal, from the second second on."""
+        """Show a progress line on a terminal, after 2 seconds of waiting."""
         if seconds >= 2:
             self._is_drawn = True
             self._bar.show(f"  … {what}: {seconds:.0f} s")
@@ -206,11 +206,13 @@ class Runner:
         lines: int = 200,
         check: bool = True,
     ) -> Outcome:
-        """Type a command; print it and its first `lines` lines. Past its patience it is left, as by Ctrl-C.
+        """Run a command; print it and the first `lines` lines of its output.
 
-        Without `stdout`, only its messages on stderr are printed.
+        After `patience` seconds, interrupt it.
 
-        Raises MoorageError when it fails and `check` is set.
+        If `stdout` is False, only its messages on stderr are printed.
+
+        Raises MoorageError if it fails and `check` is set.
         """
         if show:
             for line in command_lines(words):
@@ -272,7 +274,7 @@ class Runner:
         return True
 
     async def program(self, *words: str) -> None:
-        """Run one of the demo's programs in its folder. Raises MoorageError when it fails."""
+        """Run one of the demo's programs in its folder. Raises MoorageError if it fails."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *words,

@@ -36,7 +36,10 @@ RESULT = re.compile(r"\[seed 0\] accuracy ([\d.]+) loss ([\d.]+)")
 
 
 async def perform(runner: Runner) -> None:
-    """Show it all. Raises MoorageError when the disturbed training does not end as the undisturbed one does."""
+    """Run the whole demo.
+
+    Raises MoorageError if the interrupted training has another result than an undisturbed one.
+    """
     await start_cluster(runner)
     async with open_session(Target(kubeconfig=runner.place.kubeconfig)) as session:
         await let_people_in(session)
@@ -214,7 +217,7 @@ async def offer_gallery(session: Session) -> None:
 
 
 async def check_pages(runner: Runner) -> None:
-    """Open the page as a browser does. Raises NotReady when it does not answer."""
+    """Open the web page like a browser. Raises NotReady if it does not answer."""
     import aiohttp
 
     address = page_address(runner.place)
@@ -243,9 +246,9 @@ async def get_job(session: Session, name: str) -> Job:
 
 
 async def until(runner: Runner, session: Session, name: str, state: str) -> None:
-    """Return when the run is in that state, or has succeeded.
+    """Wait until the run has that state or has succeeded.
 
-    Raises MoorageError when it fails, NotReady when it takes too long.
+    Raises MoorageError if the run fails, NotReady after a timeout.
     """
     current = ""
     async for waited in runner.looks():
@@ -264,7 +267,7 @@ async def until(runner: Runner, session: Session, name: str, state: str) -> None
 
 
 async def until_printed(runner: Runner, name: str, pattern: re.Pattern[str]) -> re.Match[str]:
-    """The first place in the log of a run. Raises NotReady when the log never has it."""
+    """The first match in a run's log. Raises NotReady if the log does not contain one in time."""
     async for waited in runner.looks(every=LOG_SECONDS):
         log = await runner.moor("logs", name, show=False, check=False)
         if match := pattern.search(log.text):

@@ -35,7 +35,7 @@ DATABASES, LOGS, FOLDER = "databases", "logs", "folder"
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A file of the archive."""
+    """A file of the archive, as the manifest lists it."""
 
     bytes: int
     sha256: str
@@ -55,11 +55,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class BadArchive(MoorageError):
-    """A backup that cannot be restored: damaged, no backup, or of a newer Moorage."""
+    """An archive that cannot be restored: damaged, not a backup, or written by a newer Moorage."""
 
 
 def pack(folder: Path, manifest: Manifest, target: Path) -> Manifest:
-    """Write all files of a folder as an archive; `target` is there whole, or not at all.
+    """Write all files of a folder into an archive. After a failure `target` does not exist.
 
     Raises StorageFull, OSError.
     """
@@ -80,7 +80,7 @@ def pack(folder: Path, manifest: Manifest, target: Path) -> Manifest:
 
 
 def unpack(archive: Path, folder: Path) -> Manifest:
-    """Write the files of an archive into an empty folder, and check them all. Raises BadArchive, OSError."""
+    """Extract an archive into an empty folder and check every file. Raises BadArchive, OSError."""
     try:
         with gzip.open(archive) as packed, tarfile.open(fileobj=packed, mode="r:") as tar:
             for entry in tar:
@@ -125,7 +125,7 @@ class _Format(msgspec.Struct):
 
 
 def check_schemas(manifest: Manifest, known: Mapping[str, int], *, name: str) -> None:
-    """Raise BadArchive for parts whose schema is newer than this code. `known` by part."""
+    """Raise BadArchive if a part has a newer schema than this code. `known`: the newest schema of each part."""
     for part, version in manifest.schemas.items():
         if version > known.get(part, 0):
             raise BadArchive(
@@ -157,7 +157,7 @@ def _check_entry(archive: Path, entry: tarfile.TarInfo) -> None:
 
 
 def _extract(tar: tarfile.TarFile, entry: tarfile.TarInfo, folder: Path) -> None:
-    """As `extract` with a filter, which Python has from 3.11.4 on."""
+    """Extract one entry, like `extract` with a filter, which needs Python 3.11.4 or later."""
     path = folder / entry.name
     if entry.isdir():
         path.mkdir(parents=True, exist_ok=True)

@@ -60,7 +60,7 @@ def _kept(obj: Obj) -> Obj:
 
 
 def read_mapjobs(archive: Path) -> list[Obj]:
-    """The MapJobs of an archive that was checked; that of a cluster without the kind has none."""
+    """Read the MapJobs of a checked archive; empty if the archived cluster did not have the kind."""
     with tarfile.open(archive) as tar:
         try:
             file = tar.extractfile(FILE)
@@ -97,7 +97,7 @@ def _find(namespace: str, name: str, store: Store) -> Stored | None:
 
 
 async def _create(context: Context, user: User, obj: Obj, stored: Stored) -> str:
-    """The reason why it was not created; empty: it is there."""
+    """Create a MapJob; return the reason why it could not be created, "" if it exists now."""
     namespace, name = stored.namespace, stored.name
     since = await records_since(context.api, namespace)
     if since is None:
@@ -122,7 +122,7 @@ async def _create(context: Context, user: User, obj: Obj, stored: Stored) -> str
 
 
 async def _owner_of(context: Context, obj: Obj) -> User | None:
-    """The person who owns it, by their account; None: it is none."""
+    """The owner of the MapJob, as a user; None if the owner has no account."""
     owner = annotations_of(obj).get(OWNER_ANNOTATION, "")
     try:
         await context.api.get(SERVICEACCOUNTS, account_name(owner), PEOPLE_NAMESPACE)

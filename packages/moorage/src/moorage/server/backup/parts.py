@@ -14,9 +14,9 @@ _TABLE = re.compile(r"CREATE TABLE (?:IF NOT EXISTS )?(\w+)")
 
 
 class Part(Struct, frozen=True, kw_only=True):
-    """The tables of one schema. `file`: where they are without PostgreSQL; empty: they are there alone.
+    """The tables of one schema. `file`: the SQLite file that holds them; "" if they exist only in PostgreSQL.
 
-    Rows of `passing` tables are in no backup.
+    Backups do not contain the rows of `passing` tables.
     """
 
     name: str
@@ -25,13 +25,13 @@ class Part(Struct, frozen=True, kw_only=True):
     passing: tuple[str, ...] = ()
 
     def tables(self, dialect: str, until: int | None = None) -> tuple[str, ...]:
-        """Its tables after the first `until` migrations, in the order in which they can be filled."""
+        """The tables of this part after the first `until` migrations, in the order in which they can be filled."""
         return tuple(
             table for step in migrations(dialect, self.schema)[:until] for table in _TABLE.findall(step.sql)
         )
 
     def version(self, dialect: str) -> int:
-        """The newest schema that this code knows; 0: it has none in this dialect."""
+        """The newest schema version that this code knows; 0 if the part has no schema in this dialect."""
         folder = resources.files(self.schema.package).joinpath(self.schema.folder).joinpath(dialect)
         return len(migrations(dialect, self.schema)) if folder.is_dir() else 0
 

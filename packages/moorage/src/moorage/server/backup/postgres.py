@@ -1,4 +1,4 @@
-"""Parts in PostgreSQL: read in one transaction, and restored in one."""
+"""Parts in PostgreSQL: one transaction reads all parts, and one transaction restores them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOCK = 0x6D6F6F72  # of migrations: none runs during a restore
 
 
 class PostgresSource:
-    """All parts at one moment."""
+    """A snapshot of all parts in PostgreSQL."""
 
     dialect = DIALECT
 

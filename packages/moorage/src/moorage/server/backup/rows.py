@@ -1,4 +1,4 @@
-"""Rows of databases as lines of JSON, and back; the same lines for SQLite and PostgreSQL."""
+"""Convert database rows to lines of JSON and back. SQLite and PostgreSQL have the same lines."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ RELEASE = (
 
 
 class Source(Protocol):
-    """A database at one moment."""
+    """A snapshot of a database."""
 
     dialect: str
 
     def version(self, part: Part) -> int:
-        """Of its schema; 0: it is not there."""
+        """The version of the part's schema; 0 if the database does not have the part."""
         ...
 
     def columns(self, part: Part, table: str) -> list[str]: ...
@@ -45,7 +45,10 @@ class Source(Protocol):
 
 
 def export(source: Source, folder: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Write every part as files of lines into a folder; the schemas' versions, and rows of COUNTED tables."""
+    """Write every part as files of lines into a folder.
+
+    Return the schema versions and the row counts of COUNTED.
+    """
     schemas, counts = {}, dict.fromkeys(COUNTED, 0)
     for part in PARTS:
         version = source.version(part)
@@ -67,13 +70,13 @@ def export(source: Source, folder: Path) -> tuple[dict[str, int], dict[str, int]
 
 
 def is_kept(part: Part, name: str) -> bool:
-    """Whether a row of `meta` belongs to a part, and is not its version."""
+    """Whether a row of `meta` belongs to this part; False for the row with the schema version."""
     prefix, own = part.schema.prefix, name.removeprefix(part.schema.prefix)
     return name.startswith(prefix) and "." not in own and own not in _VERSIONS
 
 
 def read_lines(path: Path) -> tuple[list[str], Iterator[list[Any]]]:
-    """The columns of a table and its rows."""
+    """Read the columns and the rows of a table from its file."""
     file = path.open("rb")
     columns = msgspec.json.decode(file.readline(), type=list[str])
 

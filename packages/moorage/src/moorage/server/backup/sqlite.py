@@ -22,7 +22,7 @@ JOURNAL = ".restored.json"  # there: they are whole, and are to be put into plac
 
 
 class SqliteSource:
-    """The files of a folder, each at the moment of `open`; a process that writes to them is not hindered."""
+    """A snapshot of each file of a folder, taken at `open`. Other processes can write to the files meanwhile."""
 
     dialect = DIALECT
 
@@ -32,7 +32,7 @@ class SqliteSource:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> SqliteSource:
-        """Raises StorageError for a file that cannot be read."""
+        """Open a snapshot of every file. Raises StorageError for a file that cannot be read."""
         for part in PARTS:
             path = self._folder / part.file
             if not part.file or not path.exists() or not path.stat().st_size:
@@ -62,9 +62,9 @@ class SqliteSource:
 
 
 def stage(part: Part, folder: Path, version: int, target: Path) -> None:
-    """Make the file of a part from lines: its schema as it was, its rows, then the migrations since.
+    """Create the file of a part from lines: the archived schema and rows, then the newer migrations.
 
-    Raises StorageError; the file is not whole then.
+    Raises StorageError; the file is incomplete then.
     """
     with storage_errors("restore", target):
         with contextlib.closing(sqlite3.connect(target, isolation_level=None)) as db:
@@ -109,9 +109,9 @@ def commit(folder: Path) -> None:
 
 
 def put_into_place(folder: Path) -> list[str]:
-    """Copy every staged file into the one that is used, each as one transaction; the names. Again does no harm.
+    """Copy every staged file over the file in use, each in one transaction; return the parts' names. Idempotent.
 
-    Other connections see the new rows from their next statement on. After StorageError it is to be done again.
+    Other connections see the new rows from their next statement on. Call it again after a StorageError.
     """
     names = []
     for part in PARTS:
@@ -147,7 +147,7 @@ def _replace_content(staged: Path, target: Path) -> None:
 
 
 def release(path: Path) -> None:
-    """Take every lease of a queue back that was put where it is by hand; see RELEASE. Raises StorageError."""
+    """Release all leases in a database file that was copied by hand; see RELEASE. Raises StorageError."""
     with storage_errors("restore", path), contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
         for statement in RELEASE:

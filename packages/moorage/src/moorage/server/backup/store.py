@@ -1,4 +1,4 @@
-"""Back up and restore where a server keeps its data: a folder, or a PostgreSQL database."""
+"""Back up and restore the data of a server: a folder, or a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POSTGRES = "postgres"
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """Where a server keeps its data. `url`: of PostgreSQL; empty: in files of `folder`."""
+    """The location of a server's data. `url`: the PostgreSQL address; "" if the data is in files of `folder`."""
 
     folder: Path
     url: str = ""
@@ -55,7 +55,7 @@ def scratch(place: Place) -> Iterator[Path]:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold a folder as long as the process lives. Raises OSError while another does."""
+    """Lock a folder inside the `with` block. Raises OSError if another process has locked it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -65,7 +65,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def collect(place: Place, folder: Path, *, now: datetime) -> Manifest:
-    """Write all that a server keeps into an empty folder, as an archive has it. Raises StorageError, OSError."""
+    """Write all data of a server into an empty folder, in the archive's layout. Raises StorageError, OSError."""
     target = folder / DATABASES
     if place.url:
         from moorage.server.backup.postgres import PostgresSource
@@ -90,7 +90,7 @@ def inspect(archive: Path, folder: Path) -> Manifest:
 
 
 def content_of(place: Place) -> dict[str, int]:
-    """Rows of CONTENT that are there."""
+    """The number of rows of each CONTENT table that is not empty."""
     if place.url:
         from moorage.server.backup.postgres import PostgresSource
 
@@ -113,7 +113,7 @@ def _content(source: Source) -> dict[str, int]:
 
 
 def refuse_content(place: Place) -> None:
-    """Raise Conflict where a restore would replace something."""
+    """Raise Conflict if a restore would replace existing rows."""
     counts = content_of(place)
     if counts:
         listed = ", ".join(f"{count} rows of {table}" for table, count in counts.items())
@@ -124,9 +124,9 @@ def refuse_content(place: Place) -> None:
 
 
 def restore(place: Place, archive: Path, *, force: bool = False) -> Manifest:
-    """Replace all that a server keeps by a backup. Killed half-way, the old state stays, or the new one comes.
+    """Replace all data of a server by a backup. If the process is killed, either the old or the new data remains.
 
-    Raises BadArchive, Conflict for a target that is not empty, StorageError.
+    Raises BadArchive, Conflict if the target is not empty (unless `force`), StorageError.
     """
     with scratch(place) as folder:
         manifest = inspect(archive, folder)
@@ -169,7 +169,10 @@ def stage_files(target: Path, manifest: Manifest, folder: Path) -> Path:
 
 
 def _version(part: Part, manifest: Manifest, dialect: str) -> int:
-    """The schema to make for a part's lines; of the other dialect, today's. 0: nothing is to be made."""
+    """The schema version to create for a part; 0 if the archive does not have the part.
+
+    If the archive has the other dialect, this is the newest version that this code knows.
+    """
     version = manifest.schemas.get(part.name, 0)
     return version if manifest.dialect == dialect or not version else part.version(dialect)
 
@@ -196,7 +199,7 @@ def finish_restore(folder: Path) -> bool:
 
 
 def _copy_if_there(source: str, target: str) -> str:
-    """A log may be dropped while it is copied."""
+    """Copy a file, unless it was deleted meanwhile: a log may be deleted during the copy."""
     try:
         return shutil.copyfile(source, target)
     except FileNotFoundError:

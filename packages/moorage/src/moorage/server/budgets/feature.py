@@ -38,7 +38,7 @@ def recording(context: Context) -> Iterator[Work]:
 
 
 async def measure(context: Context) -> bytes:
-    """How much of each budget is used. A Budget that cannot be read has no use."""
+    """Metrics of the used amount of each budget. An unreadable Budget has no used amount."""
     try:
         objects = (await context.api.list(BUDGETS)).items
     except ApiError:  # no such kind here, or no answer

@@ -1,4 +1,4 @@
-"""Docker's Engine API over guarded pods."""
+"""Docker's Engine API, implemented with pods that the guard checks."""
 
 from moorage.features import Feature
 

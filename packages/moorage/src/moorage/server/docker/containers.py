@@ -57,9 +57,9 @@ class Containers:
 
     @classmethod
     async def of(cls, context: Context, user: User, asked: str) -> Containers:
-        """In the namespace that was asked for; else in the one tenant the user may work in; else in "default".
+        """The containers of a request, in the requested namespace, else the user's only tenant, else "default".
 
-        Raises Problem 400 where it could be several.
+        Raises Problem 400 if the user may work in several tenants and the request names no namespace.
         """
         if asked:
             return cls(context, user, asked)
@@ -119,12 +119,14 @@ class Containers:
         dry_run: bool = False,
         host_env: bool = False,
     ) -> Any:
-        """(pod, warnings). With an idempotency `key`, asking again gives the same container.
+        """Create a container; return its pod and warnings.
+
+        A repeat with the same `key` returns the same container.
 
         `host_env`: on a local cluster, the command of any image runs in this machine's environment.
 
-        Raises Problem 400 with every fault, 404 for a missing volume, 409 for a name that is taken, 422 for a key
-        that was used for something else.
+        Raises Problem 400 with every fault, 404 for a missing volume, 409 for a name in use, 422 for a key
+        that was used for a different request.
         """
         # by the digest a repeated request differs from a reused key
         wanted = json.dumps([name, body], sort_keys=True)
@@ -211,7 +213,7 @@ class Containers:
         )
 
     async def start(self, word: str) -> bool:
-        """Let it run. False: it does already."""
+        """Start a container; return False if it already runs."""
         pod = await self.get(word)
         if is_ended(pod) or is_deleting(pod):
             await self._again(pod, gated=False)
@@ -231,7 +233,7 @@ class Containers:
         return True
 
     async def _again(self, pod: Obj, *, gated: bool) -> Obj:
-        """The next pod of a container, and an end of this one."""
+        """Create the next pod of a container and delete this pod; return the new pod."""
         made = next_pod(pod)
         if gated:
             made["spec"]["schedulingGates"] = [{"name": CONTAINER_GATE}]
@@ -251,7 +253,7 @@ class Containers:
             await self.api.patch(SERVICES, name, change, self.namespace)
 
     async def stop(self, word: str) -> bool:
-        """End it, with its grace period; logs and exit code stay. False: it does not run."""
+        """Stop a container with its grace period; return False if it does not run. Logs and exit code stay."""
         pod = await self.get(word)
         if is_gated(pod) or is_ended(pod) or is_deleting(pod):
             return False
@@ -268,7 +270,7 @@ class Containers:
         return True
 
     async def remove(self, word: str, *, force: bool) -> None:
-        """Raises Problem 409 for one that runs, unless `force`."""
+        """Remove a container. Raises Problem 409 if it runs, unless `force`."""
         pod = await self.get(word)
         if not force and not is_gated(pod) and not is_ended(pod) and not is_deleting(pod):
             raise Problem(
@@ -301,7 +303,10 @@ class Containers:
                 await self.api.delete(PODS, pod["metadata"]["name"], self.namespace, uid=pod["metadata"]["uid"])
 
     async def _read_to_the_end(self, pod: Obj) -> None:
-        """Wait for those who follow a pod that has ended; not for ever, for they may wait for us."""
+        """Wait until the readers of an ended pod's log have finished, at most FOLLOWED_SECONDS.
+
+        The time is limited because the readers may wait for this removal.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(FOLLOWED_SECONDS):
                 while is_ended(pod) and await self.context.part(Followers).has(pod["metadata"]["uid"]):

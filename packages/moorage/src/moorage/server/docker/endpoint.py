@@ -42,17 +42,17 @@ class DockerCall(Struct, frozen=True, kw_only=True):
 
     @property
     def id(self) -> str:
-        """Of the container or exec in the path, in full or in part."""
+        """The ID of the container or exec in the path, in full or as a prefix."""
         return str(self.request.path_params["id"])
 
     async def containers(self) -> Containers:
-        """The user's containers, in the namespace that the request names or implies. Raises Problem 400."""
+        """The containers of the user, in the namespace that the request names or implies. Raises Problem 400."""
         namespace = self.request.headers.get(NAMESPACE_HEADER) or self.query.get("namespace") or ""
         return await Containers.of(self.context, self.user, namespace)
 
 
 class TakenOver(Response):
-    """Sends nothing: the connection speaks HTTP no more, and the head of the answer was sent with the upgrade."""
+    """The response after an upgrade. It sends nothing: the upgrade has already sent the head of the answer."""
 
     def __init__(self, request: Request) -> None:
         super().__init__(status_code=101)

@@ -1,7 +1,7 @@
 """Commands in running containers: Docker's `exec`, and the same over a WebSocket.
 
-An exec is known from `POST …/exec` to a while after its end, to every server on one database; it is its maker's
-alone.
+An exec exists from `POST …/exec` until some time after its end, on all servers of one database. Only the user
+who created it may use it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def create(call: DockerCall) -> Response:
 
 
 async def start(call: DockerCall) -> Response:
-    """Run the command and stream its output; with `Detach` without output."""
+    """Run the command and stream its output; with `Detach` do not return the output."""
     execs = call.context.part(Execs)
     exec_ = await execs.of(call.id, call.user.name)
     take = (call.request.scope.get("extensions") or {}).get("moorage.raw")
@@ -167,12 +167,12 @@ ENDPOINTS = (
 
 
 def websocket_route(context: Context) -> BaseRoute:
-    """The same over a WebSocket."""
+    """The route that runs a command over a WebSocket."""
     return WebSocketRoute(f"{OURS}/containers/{{id}}/exec", functools.partial(by_websocket, context))
 
 
 async def running(there: Containers, word: str) -> Obj:
-    """Raises Problem 409 for a container that does not run."""
+    """The pod of a running container. Raises Problem 409 if the container does not run."""
     pod = await there.get(word)
     if there.state(pod).status != "running":
         raise Problem(409, ErrorCode.NOT_RUNNING, f"Container {word} is not running", "docker start it first")
@@ -180,7 +180,7 @@ async def running(there: Containers, word: str) -> Obj:
 
 
 def command_of(body: Any) -> list[str]:
-    """The words to run; environment and folder go before them, for Kubernetes' exec has neither."""
+    """The command to run, with a prefix for environment and folder: Kubernetes' exec has no such options."""
     words = body.get("Cmd")
     if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
         raise Problem(400, ErrorCode.INVALID, f"Cmd is {words!r}", "write a list of words, one at least", "Cmd")

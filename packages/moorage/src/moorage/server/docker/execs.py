@@ -39,7 +39,7 @@ NOT_STARTED, KILLED = 126, 137  # exit codes, as in a shell
 
 
 class Exec(msgspec.Struct, frozen=True, kw_only=True):
-    """One command, created and perhaps started."""
+    """One command that was created with Docker's exec, and perhaps started."""
 
     id: str
     user: str
@@ -56,7 +56,7 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_new(self) -> bool:
-        """Whether it may be started."""
+        """Whether the command may be started."""
         return not self.running and self.exit_code is None
 
 
@@ -90,7 +90,7 @@ class Execs:
         return exec_
 
     async def claim(self, id_: str, user: str) -> Exec:
-        """Mark a command as running, once. Raises Problem 404, and 409 where it was started before."""
+        """Mark a command as started. Raises Problem 404, and 409 if it was already started."""
         await self.of(id_, user)
         before = await self._change(
             id_, lambda exec_: msgspec.structs.replace(exec_, running=True) if exec_.is_new else exec_
@@ -100,7 +100,7 @@ class Execs:
         return msgspec.structs.replace(before, running=True)
 
     async def end(self, id_: str, exit_code: int) -> None:
-        """Write how a command ended, also where the request that ran it is cancelled."""
+        """Write the exit code of a command, even if the request that ran it is cancelled."""
         task = asyncio.create_task(self._end(id_, exit_code))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -116,7 +116,7 @@ class Execs:
         await self._change(exec_.id, lambda exec_: msgspec.structs.replace(exec_, width=width, height=height))
 
     def hold(self, exec_: Exec, process: ExecProcess) -> Running:
-        """Keep a command that was started here; `output_of` or `detach` follows."""
+        """Register a command that this server started. Call `output_of` or `detach` next."""
         running = Running(exec_, process, asyncio.create_task(self._keep(exec_, process)))
         self._running[exec_.id] = running
         return running
@@ -152,7 +152,7 @@ class Execs:
                 pass
 
     async def _keep(self, exec_: Exec, process: ExecProcess) -> None:
-        """Renew a command's row while it runs, and pass on the sizes of its terminal that other servers write."""
+        """Renew a command's row while it runs, and apply the terminal sizes that other servers write."""
         size, renewed = (exec_.width, exec_.height), self._clock.monotonic()
         if all(size):
             await process.resize(*size)

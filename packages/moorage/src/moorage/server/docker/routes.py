@@ -66,7 +66,7 @@ MULTIPLEXED = "application/vnd.docker.multiplexed-stream"
 
 
 async def ping(call: DockerCall) -> Response:
-    """Docker's clients call this first."""
+    """Answer the ping, which is the first request of Docker's clients."""
     return PlainTextResponse(
         "" if call.request.method == "HEAD" else "OK",
         headers={"api-version": API_VERSION, "docker-experimental": "false", "ostype": "linux"},
@@ -74,7 +74,7 @@ async def ping(call: DockerCall) -> Response:
 
 
 async def version(_call: DockerCall) -> Response:
-    """Docker's clients use this to choose a version of the API."""
+    """Return the versions from which Docker's clients choose a version of the API."""
     return Json(
         {
             "Platform": {"Name": "Moorage"},
@@ -258,7 +258,7 @@ async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
 async def _printed(
     mine: Containers, pod: Obj, *, follow: bool, tail: int | None, since: int | None, timestamps: bool
 ) -> AsyncGenerator[bytes, None]:
-    """The log, from when there is one."""
+    """The log of a container. With `follow` it waits until the container has started."""
     async with mine.following(pod) if follow else nullcontext():  # without `follow` it ends at once
         yield b""
         async for chunk in _read(mine, pod, follow=follow, tail=tail, since=since, timestamps=timestamps):
@@ -396,12 +396,12 @@ ENDPOINTS = (
 
 
 async def read_body(request: Request) -> Mapping[str, Any]:
-    """A JSON object. Raises Problem 413 and 400."""
+    """Read the body as a JSON object. Raises Problem 413 and 400."""
     return read_object(await read_bytes(request, BODY_MAX))
 
 
 def _filters(text: str | None) -> dict[str, list[str]]:
-    """`{"label": ["a=b"]}`, or as older clients write it `{"label": {"a=b": true}}`."""
+    """Parse filters: `{"label": ["a=b"]}`, or the form of older clients: `{"label": {"a=b": true}}`."""
     if not text:
         return {}
     try:
@@ -422,5 +422,5 @@ def _is_true(text: str | None) -> bool:
 
 
 def _number(text: str | None, where: str, most: int) -> int:
-    """0 where none is given, and for Docker's -1: no limit. Raises Problem 400."""
+    """Parse a number of at most `most`; 0 (no limit) if it is absent, or Docker's -1. Raises Problem 400."""
     return 0 if text is None else max(0, number(text, where, minimum=-1, maximum=most))

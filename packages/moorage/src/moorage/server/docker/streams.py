@@ -6,5 +6,5 @@ import struct
 
 
 def frame(stream: int, data: bytes) -> bytes:
-    """Bytes of one stream among several, as Docker's clients take them apart: 8 bytes of head, then the bytes."""
+    """Frame the bytes of one stream in Docker's multiplexed format: a head of 8 bytes, then the bytes."""
     return struct.pack(">BxxxL", stream, len(data)) + data if data else b""

@@ -107,7 +107,7 @@ def passed_on(given: Iterable[tuple[str, str]], to: Destination, client: str) ->
 
 
 def cookies_passed(given: Iterable[str], ours: Sequence[tuple[str, str]]) -> str:
-    """One Cookie header: without the platform's cookies, with those that the application is shown."""
+    """The Cookie header for the application: without the platform's cookies, plus the cookies in `ours`."""
     replaced = {name for name, _ in ours}
     kept = []
     for header in given:
@@ -123,7 +123,7 @@ def is_our_cookie(name: str) -> bool:
 
 
 def returned(given: Iterable[tuple[str, str]]) -> Headers:
-    """The headers of an answer as the browser gets them: no cookie of our names, none for other hosts."""
+    """The response headers for the browser. Cookies with the platform's names or for other hosts are removed."""
     pairs = [(name.lower(), value) for name, value in given]
     named = {part.strip().lower() for name, value in pairs if name == "connection" for part in value.split(",")}
     headers = [(name, value) for name, value in pairs if name not in NOT_RETURNED and name not in named]
@@ -146,7 +146,7 @@ def own_cookie(header: str) -> str:
 
 
 def cookie_values(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
-    """Every value that came under a name: a neighbour may have set a second one."""
+    """All values of a cookie: another workspace may have set a second cookie with the same name."""
     values = []
     for key, value in headers:
         if key.lower() != "cookie":
@@ -164,7 +164,7 @@ def headers_of(scope: Scope) -> Headers:
 
 
 def target_of(scope: Scope) -> str:
-    """Path and query as the browser wrote them."""
+    """Path and query, byte for byte as the browser sent them."""
     raw = scope.get("raw_path") or scope["path"].encode("utf-8")
     path = raw.partition(b"?")[0].decode("latin-1")
     query = scope["query_string"].decode("latin-1")
@@ -172,7 +172,7 @@ def target_of(scope: Scope) -> str:
 
 
 class Forwarder:
-    """Use one per process; `close` it at the end."""
+    """Forwards requests to applications. Create one per process and `close` it at the end."""
 
     def __init__(self, *, clock: Clock = SYSTEM) -> None:
         self._clock = clock
@@ -202,9 +202,9 @@ class Forwarder:
     async def http(
         self, scope: Scope, receive: Receive, send: Send, to: Destination, holds: Callable[[], Awaitable[None]]
     ) -> None:
-        """Stream one request and its answer. Raises Unreachable before anything was answered.
+        """Stream one request and its answer. Raises Unreachable only before the answer begins.
 
-        `holds` returns when the caller may no longer be served; then the answer is cut off.
+        `holds` returns when the caller is no longer allowed; then the answer ends.
         """
         import aiohttp
         import yarl
@@ -284,7 +284,7 @@ class Forwarder:
         holds: Callable[[], Awaitable[None]],
         heard: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Pass the messages of a WebSocket both ways until either side closes it.
+        """Forward the messages of a WebSocket in both directions until either side closes it.
 
         `heard` is called with the length of each message of the client.
         """
@@ -366,7 +366,7 @@ async def first_of(*works: Any) -> None:
 
 
 async def deny(scope: Scope, send: Send, status: int) -> None:
-    """Refuse a WebSocket with an HTTP status where the server can, else close it."""
+    """Refuse a WebSocket with an HTTP status if the server supports that, else close it."""
     if "websocket.http.response" in (scope.get("extensions") or {}):
         await send({"type": "websocket.http.response.start", "status": status, "headers": []})
         await send({"type": "websocket.http.response.body", "body": b"", "more_body": False})

@@ -172,7 +172,7 @@ class Gateway:
         )
 
     async def run(self) -> None:
-        """Follow workspaces and where they answer, until cancelled."""
+        """Follow workspaces and their endpoints, until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for informer in (self.workspaces, self._slices, self._templates, self.info):
@@ -182,7 +182,7 @@ class Gateway:
             await self._forwarder.close()
 
     async def synced(self) -> None:
-        """Return when workspaces, and where they answer, were listed once. Raises Problem 503."""
+        """Wait until workspaces and their endpoints were listed once. Raises Problem 503."""
         await listed_once(self.workspaces, self._slices, self._templates, self.info)
 
     def _read_platform(self, _: Obj | None, after: Obj | None) -> None:
@@ -197,10 +197,11 @@ class Gateway:
     async def link(
         self, user: User, namespace: str, name: str, *, path: str = "", state: str = "", tunnel_port: int = 0
     ) -> str:
-        """An address that lets this user in, once and soon. Raises Problem.
+        """An address that opens the workspace for this user, once, for a short time. Raises Problem.
 
-        `state` is SHA-256 of the browser's, without it the address is good in any browser. `tunnel_port`: where
-        the user's program listens for the browser; 0: the address is the workspace's own.
+        `state`: the SHA-256 of the browser's secret; without it the address works in any browser.
+        `tunnel_port`: the port on which the user's program listens for the browser; 0: the address is the
+        workspace's own host.
         """
         view = await self.judge(user, namespace, name, by_tunnel=bool(tunnel_port))
         platform = tunnelled(tunnel_port) if tunnel_port else self.platform
@@ -224,9 +225,9 @@ class Gateway:
         return platform.url(host, f"{ENTER}?{urlencode(asked)}")
 
     async def judge(self, user: User, namespace: str, name: str, *, by_tunnel: bool = False) -> WorkspaceView:
-        """The workspace, where this user may open it by login. Raises Problem.
+        """The workspace, if this user may open it by login, else raise Problem.
 
-        By tunnel every workspace is opened by login.
+        Through a tunnel, every workspace is opened by login.
         """
         await self.synced()
         view = self._view(namespace, name)
@@ -242,9 +243,11 @@ class Gateway:
         return view
 
     async def token_for(self, user: User, namespace: str, name: str) -> str | None:
-        """The token of a workspace that is opened by it, for its owner; empty for others, None: it needs none.
+        """The token that opens a workspace, for its owner; "" for other users.
 
-        Members may not read Secrets; the owner gets it here, as long as they may open the workspace.
+        None if the workspace needs no token.
+
+        Members may not read Secrets; the owner gets the token here, as long as they may open the workspace.
         """
         await self.synced()
         view = self._view(namespace, name)
@@ -260,7 +263,7 @@ class Gateway:
         return self.platform.serves(host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request whose Host is one of workspaces."""
+        """Answer a request whose Host belongs to a workspace."""
         await self._answer(scope, receive, send, self.platform, None)
 
     async def through(self, tunnel: Tunnel, scope: Scope, receive: Receive, send: Send) -> None:
@@ -294,7 +297,7 @@ class Gateway:
     async def _serve(
         self, scope: Scope, receive: Receive, send: Send, platform: Platform, tunnel: Tunnel | None
     ) -> Response | None:
-        """Pass the request on, or return the answer."""
+        """Forward the request to the workspace (None), or return an answer of the platform."""
         # find the workspace of the host
         await self.synced()
         headers = headers_of(scope)
@@ -365,7 +368,7 @@ class Gateway:
         self.traffic.note(view.namespace, view.name, view.uid, acted=acted)
 
     async def kernels(self, namespace: str, name: str) -> Kernels | None:
-        """The kernels of a workspace; None: its application is no Jupyter server. Raises ServerError."""
+        """The kernels of a workspace; None if its application is not a Jupyter server. Raises ServerError."""
         view = self._view(namespace, name)
         if view is None:
             raise ServerError(f"workspace {namespace}/{name} is unknown", status=503)
@@ -489,7 +492,7 @@ class Gateway:
         platform: Platform,
         tunnel: Tunnel | None,
     ) -> Response:
-        """Take a code, once, and give the cookie."""
+        """Exchange a code for the workspace's cookie. A code is valid only once."""
         # a code is used up even if the rest fails
         asked = parse_qs(scope["query_string"].decode("latin-1"))
         code = await self.take((asked.get("code") or [""])[-1])
@@ -595,7 +598,7 @@ class Gateway:
         return (app.path if app is not None else "") or "/"
 
     async def _destination(self, view: WorkspaceView, host: str, platform: Platform) -> Destination | None:
-        """The pod behind the workspace's Service; None while none is ready."""
+        """The address of a ready pod behind the workspace's Service; None if there is none."""
         app = self._app(view)
         if app is None:
             return None
@@ -619,7 +622,7 @@ class Gateway:
     async def _shown(
         self, app: App, view: WorkspaceView
     ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-        """Headers and cookies by which the application knows that the request comes from here."""
+        """Headers and cookies with the token that the application expects from the platform."""
         use = app.token
         if use is None:
             return (), ()
@@ -630,7 +633,10 @@ class Gateway:
         )
 
     async def _secret_key(self) -> bytes:
-        """The platform's key for workspaces, which the operator makes. Raises Problem 503 without one."""
+        """The key for the tokens and cookies of workspaces. The operator creates it.
+
+        Raises Problem 503 without it.
+        """
         if self._key is None:
             try:
                 secret = await self._api.get(SECRETS, GATEWAY_SECRET, SYSTEM_NAMESPACE)
@@ -714,8 +720,10 @@ class GatewayLayer:
 
 
 def bounced(scope: Scope) -> Response | None:
-    """One more turn for a browser that comes to `/open/…` without a cookie: on a way from another site browsers
-    hold strict cookies back, and send them when our own page asks."""
+    """A page that reloads `/open/…` once, for a browser that came without a cookie; None for other requests.
+
+    Browsers do not send strict cookies when another site links here. They send them when our own page reloads.
+    """
     if scope["method"] != "GET" or not scope["path"].startswith("/open/"):
         return None
     headers = headers_of(scope)
@@ -737,7 +745,7 @@ def bounced(scope: Scope) -> Response | None:
 
 
 def tunnelled(port: int) -> Platform:
-    """Where workspaces are for a browser whose connections come through a tunnel from this port of its machine."""
+    """The platform's address for a browser that uses a tunnel from this port of its machine."""
     return Platform(scheme="http", domain=TUNNEL_DOMAIN, port=port)
 
 
@@ -764,13 +772,13 @@ def _cookie_name(name: str, platform: Platform, tunnel: Tunnel | None) -> str:
 
 
 def seal(key: bytes, ticket: Ticket) -> str:
-    """A ticket as a cookie's value, signed."""
+    """Encode and sign a ticket as a cookie value."""
     body = base64.urlsafe_b64encode(msgspec.json.encode(ticket)).decode().rstrip("=")
     return f"{body}.{_signature(key, body)}"
 
 
 def unseal(key: bytes, text: str) -> Ticket | None:
-    """The ticket in a cookie's value; None for one that we did not sign."""
+    """The ticket in a cookie value; None if the signature is invalid."""
     body, _, signature = text.rpartition(".")
     if not body or not hmac.compare_digest(signature.encode(), _signature(key, body).encode()):
         return None
@@ -791,7 +799,7 @@ def _signature(key: bytes, body: str) -> str:
 
 
 def host_of(given: str) -> str:
-    """The name in a Host header, lower case, without port; empty for one that is no plain name."""
+    """The name in a Host header, in lower case, without port; "" if the header is not a plain name."""
     try:
         host = parse_authority(given).host
     except ValueError:
@@ -819,7 +827,7 @@ def clean_path(text: str) -> str:
 
 
 def foreign_origin(headers: Headers, method: str, scheme: str, *, is_websocket: bool) -> str:
-    """Why the page that asks is not one of this host; empty when it is, or when a person follows a link.
+    """Why a request is refused as cross-site; "" if it comes from this host, or from a followed link.
 
     https://developer.mozilla.org/en-US/docs/Web/HTTP/Headers/Sec-Fetch-Site
     """

@@ -1,4 +1,4 @@
-"""The page of the platform's own host that leads into a workspace."""
+"""The page on the platform's own host that opens a workspace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OPEN_PATH = "/open/{namespace}/{name}"  # on the platform's own page
 
 
 async def open_workspace(gateway: Gateway, request: Request) -> Response:
-    """To a workspace, signed in: a page for browsers."""
+    """Redirect a browser to a workspace, signed in."""
     namespace, name = request.path_params["namespace"], request.path_params["name"]
     state, path = request.query_params.get("state", ""), clean_path(request.query_params.get("path", ""))
     user: User = request.state.user
@@ -27,5 +27,5 @@ async def open_workspace(gateway: Gateway, request: Request) -> Response:
 
 
 def routes(gateway: Gateway) -> list[Route]:
-    """The page of the platform's own host."""
+    """The route of the page that opens workspaces."""
     return [Route(OPEN_PATH, bound(open_workspace, gateway), methods=["GET"])]

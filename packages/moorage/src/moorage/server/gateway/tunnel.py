@@ -31,14 +31,14 @@ PIECE = 64 * 1024  # bytes in one message to the program
 
 
 class Tunnels:
-    """The ends of all tunnels at this server."""
+    """The server's ends of all tunnels."""
 
     def __init__(self, gateway: Gateway, *, clock: Clock = SYSTEM) -> None:
         self._gateway, self._clock = gateway, clock
         self._indoors = Indoors(self._serve)
 
     async def carry(self, websocket: WebSocket) -> None:
-        """One connection of a browser, until either side ends it."""
+        """Carry one connection of a browser, until either side closes it."""
         user: User = websocket.state.user
         namespace, name = websocket.path_params["namespace"], websocket.path_params["name"]
         address = str(getattr(websocket.state, "address", "") or "")

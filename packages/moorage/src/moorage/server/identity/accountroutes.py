@@ -1,6 +1,6 @@
-"""/api/v1/users: accounts, for those who may write ServiceAccounts and Secrets in their namespace.
+"""/api/v1/users: accounts, for users who may write ServiceAccounts and Secrets in the accounts' namespace.
 
-Everything is done as the caller: the rights of the cluster decide.
+All requests to the cluster are made as the caller, so the rights of the cluster decide.
 """
 
 from __future__ import annotations

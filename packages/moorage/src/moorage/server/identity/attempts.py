@@ -62,9 +62,9 @@ class CountStore(Protocol):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """Where a try comes from. `device`: of one that this person logged in on before; empty: unknown.
+    """The origin of a login attempt. `device`: a device from which this user logged in before; "" if unknown.
 
-    `known`: this person has logged in from this address before.
+    `known`: this user has logged in from this address before.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 
 class Failures(Struct, frozen=True):
-    """Wrong tries at a name from strange places: how many count, and when the last was (seconds since 1970)."""
+    """Failed attempts at a name from unknown places: their count, and the time of the last one (Unix seconds)."""
 
     count: float
     at: float
@@ -83,7 +83,10 @@ class Failures(Struct, frozen=True):
         return max(0.0, self.count - max(0.0, now - self.at) / FORGIVEN_SECONDS)
 
     def wait(self, now: float) -> float:
-        """Seconds until the next try: none for the first, then 30 s, doubled by each up to an hour."""
+        """Seconds until the next attempt.
+
+        0 after the first failures, then 30 s, doubled by each failure up to 1 h.
+        """
         return max(0.0, self.at + WAITS.after(round(self.count) - FREE_FAILURES + 1) - now)
 
 
@@ -96,16 +99,16 @@ class Counts(Struct, frozen=True):
 
 
 class Attempts:
-    """Counts of tries, shared by all servers on one database. A try that is refused writes nothing."""
+    """Counts of login attempts, shared by all servers on one database. A refused attempt writes nothing."""
 
     def __init__(self, store: CountStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
 
     def begin(self, origin: Origin) -> float:
-        """Count a try and return 0, or return the seconds to wait and count nothing.
+        """Count an attempt and return 0, or return the seconds to wait and count nothing.
 
-        Call `succeeded` after the right password, `undo` where the password was not checked, nothing after a
-        wrong one.
+        Then call `succeeded` if the password was right, or `undo` if the password was not checked. If the
+        password was wrong, call nothing.
         """
         now = self._clock.now()
         counts = _decoded(origin, [self._store.get(key, now) for key in _keys(origin)])
@@ -135,7 +138,10 @@ class Attempts:
 
 
 def begin(origin: Origin, counts: Counts, now: float) -> tuple[Counts, float]:
-    """The counts after a try, and 0; or the same counts, and the seconds to wait. `now`: seconds since 1970."""
+    """Count an attempt; return the new counts and 0, or the old counts and the seconds to wait.
+
+    `now`: seconds since 1970.
+    """
     place, place_wait = take(counts.place, PLACE, now)
     if place_wait:
         return counts, place_wait
@@ -151,7 +157,7 @@ def begin(origin: Origin, counts: Counts, now: float) -> tuple[Counts, float]:
 
 
 def _undone(counts: Counts) -> tuple[Bucket | None, Failures | None]:
-    """The counts of an address and a name without their last try."""
+    """The counts of an address and a name without the last attempt."""
     name = counts.name
     if name is not None:
         name = Failures(name.count - 1.0, name.at) if name.count > 1.0 else None
@@ -196,7 +202,7 @@ def _encoded(origin: Origin, counts: Counts) -> list[Value | None]:
 
 
 def _bucket_value(bucket: Bucket | None, rate: Rate) -> Value | None:
-    """The bucket until it is full again."""
+    """A bucket as a stored value, which ends when the bucket is full again; None for None."""
     if bucket is None:
         return None
     return _value(bucket, bucket.at + (rate.burst - bucket.tokens) / rate.per_second)

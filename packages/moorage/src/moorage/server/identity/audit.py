@@ -108,7 +108,7 @@ class AuditLog:
             await asyncio.shield(self.flush())
 
     def sum_up(self) -> None:
-        """Note how many requests are in the log alone since the last time, if there are any."""
+        """Note the number of requests that since the last call were only written to the server's log, if any."""
         count, self._left_out = self._left_out, 0
         if count:
             what = f"{count} more requests of strangers were refused; the server's log has them"

@@ -119,7 +119,7 @@ class User:
 
     @property
     def kube_groups(self) -> tuple[str, ...]:
-        """The groups under which RBAC knows `account`."""
+        """The groups of `account` in RBAC."""
         return service_account_groups(self.account) if is_account(self.account) else self.groups
 
 
@@ -132,7 +132,7 @@ def same(secret: str, other: str) -> bool:
 
 
 def bearer_of(headers: Mapping[str, str]) -> str:
-    """The bearer token of an Authorization header; empty without one."""
+    """The bearer token of an Authorization header; "" if there is none."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
@@ -170,14 +170,17 @@ class Auth:
 
     @property
     def has_login_page(self) -> bool:
-        """Whether people are to come in by /login, and not by the address that `moor up` printed."""
+        """Whether users log in at /login, instead of by the address that `moor up` printed."""
         return self.logins.is_set_up
 
     def is_page_token(self, token: str) -> bool:
         return same(token, self._page_token)
 
     async def identify(self, headers: Mapping[str, str]) -> User | None:
-        """The user of a request; None when its tokens are missing or wrong. Raises ApiError from the review."""
+        """The user of a request; None if its token is missing or invalid.
+
+        Raises ApiError from the token review.
+        """
         if token := bearer_of(headers):
             if token.startswith(TOKEN_PREFIX):
                 return await self._by_session(token)
@@ -236,7 +239,9 @@ class Auth:
         return replace(user, name=person, groups=groups_of(account)) if person else user
 
     async def may_get_path(self, user: User, path: str) -> bool:
-        """Whether RBAC lets a user `get` a path that is no resource; the page's token may. Raises ApiError.
+        """Whether RBAC lets a user `get` a path that is not a resource; True for the page's token.
+
+        Raises ApiError.
 
         https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources (nonResourceURLs)
         """
@@ -245,18 +250,18 @@ class Auth:
         return await self._review(user, {"nonResourceAttributes": {"verb": "get", "path": path}})
 
     async def may_read_pods(self, user: User, namespace: str) -> bool:
-        """Whether the API server lets the user read the pods of a namespace. False when it cannot be asked."""
+        """Whether the user may read the pods of a namespace. False if the API server does not answer."""
         try:
             return await self.may(user, "get", "pods", namespace=namespace)
         except ApiError:
             return False
 
     async def may_read_logs(self, user: User, namespace: str) -> bool:
-        """Whether the API server lets the user read the logs of a namespace's pods. Raises ApiError."""
+        """Whether the user may read the logs of pods in a namespace. Raises ApiError."""
         return await self.may(user, "get", "pods", namespace=namespace, subresource="log")
 
     async def may_use_maps(self, user: User, verb: str, namespace: str = "") -> bool:
-        """Whether RBAC lets a user do this with MapJobs of a namespace, or of all; never the page's token."""
+        """Whether RBAC lets a user do this with MapJobs of a namespace ("": all). False for the page's token."""
         return await self.may(user, verb, "mapjobs", group=GROUP, namespace=namespace)
 
     async def may(
@@ -299,7 +304,9 @@ class Auth:
         return allowed
 
     async def _impersonated(self, user: User, name: str) -> User | None:
-        """The user that is named instead, where this one may act as it, as the API server itself would see it.
+        """The impersonated user; None if RBAC does not let `user` impersonate them.
+
+        The groups are the API server's.
 
         https://kubernetes.io/docs/reference/access-authn-authz/authentication/#user-impersonation
         """
@@ -315,7 +322,7 @@ class Auth:
 
 
 class Gate:
-    """The ASGI layer before the routes."""
+    """The ASGI layer in front of the routes: it identifies users and refuses requests."""
 
     def __init__(
         self,
@@ -398,7 +405,7 @@ class Gate:
         return client
 
     async def _judge(self, scope: Scope) -> Response | None:
-        """The answer that ends the request here; None lets it through."""
+        """Check a request; return the answer that refuses or redirects it, or None to pass it on."""
         headers = Headers(scope=scope)
         path: str = scope["path"]
         method = scope.get("method", "CONNECT")
@@ -480,7 +487,7 @@ class Gate:
         return {"ws": "http", "wss": "https"}.get(seen, seen)
 
     def _signed_in(self, path: str, query: list[tuple[str, str]], value: str, *, secure: bool) -> Response:
-        """To the address without the token, with the cookie. `path` is our own, so it leads nowhere else."""
+        """Redirect to the address without the token, and set the cookie. `path` cannot lead to another host."""
         clean = "/" + path.lstrip("/\\") + (f"?{urlencode(query)}" if query else "")
         response = RedirectResponse(clean, 303)
         response.set_cookie(
@@ -513,7 +520,7 @@ class Gate:
 
 
 def _client(scope: Scope) -> str:
-    """The address that the connection comes from; empty where it is not known."""
+    """The client address of the connection; "" if unknown."""
     client = scope.get("client")
     return str(client[0]) if client else ""
 
@@ -612,7 +619,7 @@ def has_own_auth(path: str) -> bool:
 
 
 def cookie_of(header: str, name: str) -> str:
-    """The value of a cookie; empty without one."""
+    """The value of a cookie; "" if the cookie is absent."""
     try:
         cookie = SimpleCookie(header).get(name)
     except CookieError:

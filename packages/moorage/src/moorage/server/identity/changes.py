@@ -101,7 +101,7 @@ class OwnWrites:
             )
 
     async def another_has(self, record: AuditRecord) -> bool:
-        """Whether a record is of a write of any server on the database."""
+        """Whether any server on the database made the write of a record."""
         if self._desk is None:
             return False
         key, now = Key(OWN_WRITE, "\0".join(_key(record.account, record.verb, record.path))), self._clock.now()
@@ -112,13 +112,13 @@ class OwnWrites:
         return body is not None and abs(record.at - from_microseconds(int(body))) <= SAME_WRITE
 
     def has(self, record: AuditRecord) -> bool:
-        """Whether a record is of such a write."""
+        """Whether this server made the write of a record."""
         written = self._writes.get(_key(record.account, record.verb, record.path))
         return written is not None and abs(record.at - written) <= SAME_WRITE
 
 
 class Changes:
-    """Takes records, and puts those that are new into the audit log under the name of the person."""
+    """Writes new audit records of the cluster into the audit log, with the name of the user."""
 
     def __init__(self, audit: AuditLog, own: OwnWrites, people: People, *, clock: Clock = SYSTEM) -> None:
         self._audit, self._own, self._people, self._clock = audit, own, people, clock
@@ -130,7 +130,7 @@ class Changes:
         self.lost = 0  # records that had no room at a webhook
 
     async def take(self, batch: AuditRecords) -> None:
-        """Note the records; they are in the database when this returns, or wait for it."""
+        """Add records to the audit log. On return they are stored in the database, or wait to be stored."""
         for record in batch.records:
             if self._own.has(record) or await self._own.another_has(record) or self._is_repeated(record):
                 continue

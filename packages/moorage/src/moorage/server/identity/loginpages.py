@@ -1,4 +1,4 @@
-"""The pages /login and /logout: how people sign in with a browser, and let a command line act as them."""
+"""The pages /login and /logout: users sign in with a browser, and let a command line act for them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LOCAL_PATH = re.compile(r"/(?![/\\])[\x21-\x7e]*")
 
 
 async def show_login(context: Context, request: Request) -> Response:
-    """The page to sign in on: with the provider, with a name and a password, or both."""
+    """The login page: with the OIDC provider, with a name and a password, or both."""
     if request.method == "HEAD":
         return HTMLResponse("")
     then = _local(request.query_params.get("next"))
@@ -48,7 +48,7 @@ async def show_login(context: Context, request: Request) -> Response:
 
 
 async def by_form(context: Context, request: Request) -> Response:
-    """Sign in with a name and a password; a cookie holds the session."""
+    """Log in with a name and a password; set a cookie with the session."""
     logins, form = context.logins, await _form(request)
     name, then = form.get("username", "").strip(), _local(form.get("next"))
     request.state.audit_person = visible(name)
@@ -87,7 +87,7 @@ async def to_provider(context: Context, request: Request) -> Response:
 
 
 async def from_provider(context: Context, request: Request) -> Response:
-    """Where the provider sends the browser back to."""
+    """Finish the login after the OIDC provider has redirected the browser back."""
     logins, query = context.logins, request.query_params
     binding = cookie_of(request.headers.get("cookie", ""), FLOW_COOKIE)
     try:
@@ -125,7 +125,7 @@ async def log_out(context: Context, request: Request) -> Response:
 
 
 async def ask_for_cli(_context: Context, request: Request) -> Response:
-    """A page on which a person lets a command line act as them."""
+    """The page on which a user lets a command line act for them."""
     challenge, port, state = _cli_request(dict(request.query_params))
     user: User = request.state.user
     if user.session is None:
@@ -203,7 +203,7 @@ def _forget(response: Response, name: str, path: str, secure: bool) -> None:
 
 
 def _local(path: str | None) -> str:
-    """Where to go after the login: a path of this server, and nowhere else."""
+    """The path to open after the login, limited to paths of this server."""
     return path if path and len(path) <= 2000 and _LOCAL_PATH.fullmatch(path) else "/"
 
 
@@ -220,7 +220,10 @@ def _is_secure(logins: Logins, request: Request) -> bool:
 
 
 def _cli_request(given: dict[str, str]) -> tuple[str, int, str]:
-    """Challenge, port (0: the person carries the code over) and state. Raises Problem 400."""
+    """Challenge, port and state of the command line's request. Raises Problem 400.
+
+    Port 0: the user copies the code to the command line by hand.
+    """
     challenge, port, state = given.get("challenge", ""), given.get("port", "") or "0", given.get("state", "")
     if not CHALLENGE.fullmatch(challenge):
         raise Problem(
@@ -237,7 +240,7 @@ def _cli_request(given: dict[str, str]) -> tuple[str, int, str]:
 
 
 def _csp(port: int) -> dict[str, str]:
-    """The page's form leads to the command line that waits on this machine."""
+    """The CSP that lets the page's form lead to the command line's port on the user's machine."""
     policy = SECURITY_HEADERS["content-security-policy"]
     if port:
         policy = policy.replace("form-action 'self'", f"form-action 'self' http://127.0.0.1:{port}")
@@ -245,7 +248,7 @@ def _csp(port: int) -> dict[str, str]:
 
 
 async def _form(request: Request) -> dict[str, str]:
-    """A form's fields; of several of one name the last."""
+    """The fields of a form; if a name comes twice, the last value."""
     try:
         text = (await read_bytes(request, BODY_BYTES)).decode()
         fields = parse_qs(text, keep_blank_values=True, max_num_fields=20)

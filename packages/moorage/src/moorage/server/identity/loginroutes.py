@@ -195,7 +195,7 @@ async def _budgets(context: Context, user: User) -> tuple[BudgetRow, ...]:
 
 
 def session_of(user: User | None) -> Session:
-    """The session that a request came with. Raises Problem 403."""
+    """The session of a request. Raises Problem 403 if the user has no session."""
     if user is None or user.session is None:
         raise Problem(
             403, ErrorCode.NO_SESSION, "this needs a session; another token does not do", "moor login URL"
@@ -217,5 +217,5 @@ def logged_in(token: str, session: Session) -> LoggedIn:
 
 
 def _seconds(at: datetime) -> datetime:
-    """In whole seconds, as `metav1.Time`."""
+    """A time in whole seconds, like `metav1.Time`."""
     return at.replace(microsecond=0)

@@ -1,8 +1,8 @@
-"""How people come in and how they are put out: passwords, the provider, sessions, tokens for the cluster.
+"""Logins and logouts: passwords, the OIDC provider, sessions, tokens for the cluster.
 
-A session holds as long as the person's account is not shut and, where the login came from a provider, as long as
-the provider says so when it is asked again: RECHECK after the last time, while the session is used or has
-tokens out that still live. A provider that gives no answer leaves a session as it was for GRACE.
+A session is valid while the user's account is enabled. If the login came from a provider, the provider must also
+confirm it: the server asks again RECHECK after the last time, while the session is used or has valid tokens.
+If the provider does not answer, the session stays valid for GRACE.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Hashing:
 
 
 class Logins:
-    """The part of the server that knows sessions. `run` keeps them honest."""
+    """Opens, checks and ends sessions. `run` ends those that are no longer valid."""
 
     def __init__(
         self,
@@ -168,20 +168,20 @@ class Logins:
         people.on_change(self._account_changed)
 
     async def run(self) -> None:
-        """Put out whom the provider or an administrator no longer lets in, until cancelled."""
+        """End the sessions that the provider or an administrator no longer permits, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow_accounts())
             tasks.create_task(self._sweep_for_ever())
 
     @property
     def is_set_up(self) -> bool:
-        """Whether an administrator has prepared it for people to come in by their browsers."""
+        """Whether an administrator has set up login with a browser."""
         return self.provider is not None or bool(self.addresses.public_url)
 
     # --- who
 
     async def session_of(self, token: str) -> Session | None:
-        """The session of a token, where it holds now. Raises Problem 503 when its provider is away too long."""
+        """The valid session of a token, or None. Raises Problem 503 if its provider is down for too long."""
         key, ends = digest(token), self._ends
         moment = self._clock.now()
         session = self._believed.get(key)
@@ -244,8 +244,10 @@ class Logins:
         return await self._open(name, LOCAL, address=address, client=client)
 
     async def device_mark(self, person: str) -> str:
-        """A value for a cookie by which this browser is known as one that the person logged in on. Empty where the
-        keys cannot be read: then it is a stranger's next time."""
+        """A cookie value that marks this browser as a device on which the user logged in.
+
+        "" if the keys cannot be read: then the browser counts as unknown next time.
+        """
         try:
             return (await self._sealer.seal(f"{_DEVICE}{secrets.token_urlsafe(12)} {person}")).decode()
         except ApiError as error:
@@ -253,7 +255,7 @@ class Logins:
             return ""
 
     async def change_password(self, session: Session, old: str, new: str) -> None:
-        """Set a person's own password; their other sessions end."""
+        """Change a user's own password; their other sessions end."""
         if session.source != LOCAL:
             raise Problem(409, "no_password", "this account has no password here", "change it at the provider")
         origin = Origin(name=session.person, address="", device=f"session {session.id}")
@@ -265,7 +267,7 @@ class Logins:
                 await self.end(other, "the password was changed")
 
     async def _try(self, origin: Origin, is_right: Callable[[], Awaitable[bool]]) -> bool:
-        """Whether the password is right; the try is counted before it is checked. Raises Problem 429, 503."""
+        """Whether the password is right. The attempt is counted before the check. Raises Problem 429, 503."""
         wait = await self._count(lambda attempts: attempts.begin(origin))
         if wait > 0:
             problem = Problem(
@@ -287,11 +289,11 @@ class Logins:
         return right
 
     async def _count(self, work: Callable[[Attempts], T]) -> T:
-        """Use the counts of tries, which are in the people's database."""
+        """Run `work` with the counts of login attempts, which are in the database of people."""
         return await self._desk.do(lambda store: work(Attempts(store.shared, self._clock)))
 
     async def _device_of(self, mark: str, person: str) -> str:
-        """The device that a cookie is of, where it is of this person's; empty for any other."""
+        """The device in a device cookie; "" if the cookie is invalid or belongs to another user."""
         try:
             kind, _, rest = (await self._sealer.open(mark.encode(), from_stranger=True) or "").partition(" ")
         except ApiError:
@@ -300,7 +302,10 @@ class Logins:
         return device if f"{kind} " == _DEVICE and of == person else ""
 
     async def start_oidc(self, *, redirect: str, then: str) -> tuple[str, str]:
-        """Where to send the browser, and a cookie's value that ties its way back to it. Raises ApiError."""
+        """The provider's address for the browser, and a cookie value that protects the way back.
+
+        Raises ApiError.
+        """
         if self.provider is None:
             raise Problem(404, "not_found", "this server has no OIDC provider", "log in with a local account")
         state, nonce, verifier = secrets.token_urlsafe(24), secrets.token_urlsafe(24), new_verifier()
@@ -318,7 +323,7 @@ class Logins:
     async def finish_oidc(
         self, *, binding: str, state: str, code: str, address: str, client: str
     ) -> tuple[str, Session, str]:
-        """A new session's token, the session, and where the browser wanted to go."""
+        """Finish a login by the provider; return the token of a new session, the session and the path to open."""
         flow = await self._flow_of(binding)
         if self.provider is None or flow is None or not secrets.compare_digest(flow.state, state):
             raise Problem(
@@ -347,7 +352,7 @@ class Logins:
         return token, session, flow.then
 
     async def _flow_of(self, binding: str) -> Flow | None:
-        """The login under way that a cookie is of; None for one that is made up, or took too long."""
+        """The unfinished login in a cookie; None if the cookie is invalid or the login has expired."""
         opened = await self._sealer.open(binding.encode(), from_stranger=True) if binding else None
         if opened is None or not opened.startswith(_FLOW):
             return None
@@ -387,7 +392,7 @@ class Logins:
         )
 
     async def cluster_token(self, session: Session, seconds: int = TOKEN_SECONDS) -> KubeToken:
-        """A token for the Kubernetes API as this person; it ends with the session."""
+        """A token for the Kubernetes API as this user; it is revoked with the session."""
         most = (session.expires - self._clock.now()).total_seconds()
         chosen = int(min(max(TOKEN_SECONDS_MIN, seconds), PLAIN_SECONDS_MAX, max(TOKEN_SECONDS_MIN, most)))
         until = self._clock.now() + timedelta(seconds=chosen)
@@ -398,7 +403,7 @@ class Logins:
     # --- out
 
     async def end(self, session: Session, why: str) -> None:
-        """End a session and the tokens it gave; done again without harm."""
+        """End a session and revoke its tokens. Idempotent."""
         self._forget(session)
         there = await self._desk.do(lambda store: store.remove(session.id))
         self._ends += 1
@@ -418,7 +423,7 @@ class Logins:
         return await self._desk.do(lambda store: store.of(person))
 
     async def sweep(self) -> None:
-        """Ask about every session that is in use or has tokens out; end those that are over."""
+        """Check every session that is used or has valid tokens; end those that are no longer valid."""
         now = self._clock.now()
         limit = asyncio.Semaphore(AT_ONCE)
 
@@ -500,7 +505,7 @@ class Logins:
         return await asyncio.to_thread(is_password, password, stored)
 
     async def _renewed(self, session: Session) -> Session | None:
-        """The session after the provider was asked; None when it said no. Raises Problem 503 after GRACE."""
+        """Ask the provider whether a session is valid; None if it is not. Raises Problem 503 after GRACE."""
         lock = self._asking.setdefault(session.login, asyncio.Lock())
         try:
             async with lock:
@@ -510,9 +515,10 @@ class Logins:
                 self._asking.pop(session.login, None)
 
     async def _renewed_in_turn(self, session: Session) -> Session | None:
-        """Ask the provider, unless another request has; while another server asks, the session stays as it was.
+        """Ask the provider, unless another request already has.
 
-        A provider may end a login whose refresh token is used twice.
+        While another server asks, the session is returned unchanged. A provider may end a login whose refresh
+        token is used twice.
         """
         now, turn = self._clock.now(), Key(RENEWALS, session.login)
         if not await self._desk.do(lambda store: store.shared.claim(turn, self._name, now + RENEWAL, now)):
@@ -557,7 +563,10 @@ class Logins:
             self._gone.put_nowait(person)
 
     async def _follow_accounts(self) -> None:
-        """Put out at once whose account was shut or deleted while we looked; `session_of` sees the others."""
+        """End the sessions of accounts as soon as they are disabled or deleted, until cancelled.
+
+        `session_of` notices those that were disabled before this runs.
+        """
         while True:
             person = await self._gone.get()
             await self._safely(partial(self._put_out, person))
@@ -579,7 +588,9 @@ class Logins:
 
 
 def check_name(name: str) -> None:
-    """Raise Problem 422 for a name that is longer than a person's, or that would forge lines where it is shown."""
+    """Raise Problem 422 for a name that is too long, or that has hidden characters, which could forge log
+    lines.
+    """
     if len(name) > NAME_MAX:
         raise Problem(
             422,

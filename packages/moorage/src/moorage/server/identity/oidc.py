@@ -1,4 +1,4 @@
-"""An OpenID Connect provider: discovery, the authorization code flow with PKCE, and whether a login still holds.
+"""An OpenID Connect provider: discovery, the authorization code flow with PKCE, and checks of existing logins.
 
 https://openid.net/specs/openid-connect-core-1_0.html, https://www.rfc-editor.org/rfc/rfc7636 (PKCE),
 https://openid.net/specs/openid-connect-discovery-1_0.html
@@ -86,7 +86,7 @@ class Login(Struct, frozen=True):
 
 
 def check_address(url: str, what: str) -> None:
-    """Raise UsageError unless it is an https address, or one of this machine."""
+    """Raise UsageError unless a URL is an https address, or an address of this machine."""
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname:
         return
@@ -121,7 +121,7 @@ class Provider:
             await self._http.close()
 
     async def authorization_url(self, *, redirect: str, state: str, nonce: str, verifier: str) -> str:
-        """Where to send the browser."""
+        """The provider's address to which the browser is sent for login."""
         discovery = await self._discovered()
         query = {
             "response_type": "code",
@@ -149,10 +149,10 @@ class Provider:
         return self._login(claims, str(answer.get("refresh_token") or ""), float(claims["exp"]))
 
     async def renew(self, refresh_token: str, *, subject: str) -> Login:
-        """Ask whether the login still holds; the new refresh token is the old one where none is given.
+        """Ask whether a login is still valid. If the provider sends no new refresh token, the old one stays.
 
-        `subject` must be whom it was given for. Raises Refused when it does not hold, ProviderAway when the
-        provider does not say.
+        `subject`: the expected user of the token. Raises Refused if the login is
+        invalid, ProviderAway if the provider does not answer.
         """
         answer = await self._ask_token({"grant_type": "refresh_token", "refresh_token": refresh_token})
         token = answer.get("id_token")
@@ -166,7 +166,7 @@ class Provider:
         return login
 
     async def verified(self, token: str, *, nonce: str | None = None) -> dict[str, Any]:
-        """The claims of an ID token: signed by the provider, for us, and not expired. Raises Refused."""
+        """The claims of an ID token, after a check of signature, audience and expiry. Raises Refused."""
         import jwt
 
         # the header is not trusted: it only selects an allowed algorithm and a known key
@@ -223,7 +223,11 @@ class Provider:
     def _login(
         self, claims: Mapping[str, Any], refresh_token: str, expires: float, *, is_renewal: bool = False
     ) -> Login:
-        """`is_renewal`: the same person logged in before, so an address that is not said to be verified is."""
+        """Read a login from the claims of an ID token.
+
+        `is_renewal`: the user logged in before, so an address without the claim `email_verified` counts as
+        verified.
+        """
         settings = self.settings
         name = claims.get(settings.name_claim)
         if not isinstance(name, str) or not name.strip():
@@ -313,7 +317,7 @@ class Provider:
         return body
 
     async def _key(self, identity: str) -> Any:
-        """The provider's key of that id; an unknown one has the keys read again."""
+        """The provider's key with this ID. For an unknown ID the keys are fetched again."""
         async with self._lock:
             now = self._clock.monotonic()
             stale = self._keys_at is None or now >= self._keys_at + DISCOVERY_SECONDS

@@ -33,7 +33,7 @@ class PageSessions:
         self._ends = 0  # sessions that were ended; a result read before an end is out of date
 
     async def open(self) -> str:
-        """A new session's cookie value. Raises StorageError."""
+        """Open a session; return the value of its cookie. Raises StorageError."""
         value, now = secrets.token_urlsafe(32), self._clock.now()
         await self._desk.do(
             lambda store: store.add_page_session(
@@ -43,7 +43,7 @@ class PageSessions:
         return value
 
     async def holds(self, value: str) -> bool:
-        """Whether a cookie's value is of an open session. Raises StorageError."""
+        """Whether a cookie value belongs to an open session. Raises StorageError."""
         if not value or not self._page_token:
             return False
         key, now, ends = digest(value), self._clock.now(), self._ends
@@ -64,7 +64,7 @@ class PageSessions:
         return holds
 
     async def end(self, value: str) -> None:
-        """Done again without harm. Raises StorageError."""
+        """End the session of a cookie value. Idempotent. Raises StorageError."""
         if not value:
             return
         self._believed.drop(digest(value))

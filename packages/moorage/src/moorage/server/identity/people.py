@@ -19,7 +19,7 @@ Changed = Callable[[str, Obj | None], None]
 
 
 class People:
-    """Accounts by name. `run` keeps them current; until it has listed them, the API is asked for each."""
+    """Accounts by name. `run` follows them; before the first list, each request reads the account from the API."""
 
     def __init__(self, api: Api, *, informers: Informers | None = None) -> None:
         shared = informers or Informers()
@@ -65,5 +65,5 @@ class People:
 
 
 def groups_of(account: Obj) -> tuple[str, ...]:
-    """A person's groups, marked as Moorage's own."""
+    """The groups of an account, with Moorage's prefix."""
     return tuple(GROUP_PREFIX + group for group in groups_in(account))

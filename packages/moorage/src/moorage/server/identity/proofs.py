@@ -40,7 +40,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 class Proofs:
-    """Takes proofs, and knows the tokens that it gave for them."""
+    """Checks proofs of identity, and recognizes the tokens that it issued for them."""
 
     def __init__(self, api: Api, sealer: Sealer, addresses: Addresses, *, clock: Clock = SYSTEM) -> None:
         self._api, self._sealer, self._addresses, self._clock = api, sealer, addresses, clock
@@ -107,7 +107,7 @@ def fault_of(request: dict[str, Any], now: datetime) -> str:
 
 
 def is_signed_by(request: str, text: bytes, signature: str) -> bool:
-    """Whether the key of a PKCS #10 request (PEM in base64) has signed a text. Keys are of P-256."""
+    """Whether the key of a PKCS #10 request (PEM in base64) has signed a text. The keys are P-256."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import hashes

@@ -95,7 +95,10 @@ def digest(token: str) -> bytes:
 
 
 class SessionStore:
-    """Every method blocks and is called in one thread at a time. Raises StorageError."""
+    """The sessions in the database. Methods block, and one thread at a time may call them.
+
+    They raise StorageError.
+    """
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -146,7 +149,7 @@ class SessionStore:
         self._db.run("UPDATE login_sessions SET used_at = ? WHERE id = ?", to_microseconds(used), session)
 
     def gave_token(self, session: str, until: datetime) -> bool:
-        """Note that a token for the cluster was given; False when the session has ended meanwhile."""
+        """Record the end of a cluster token that is to be issued; return False if the session has ended."""
         done = self._db.run(
             "UPDATE login_sessions SET tokens_until = CASE WHEN tokens_until > ? THEN tokens_until ELSE ? END"
             " WHERE id = ?",
@@ -157,7 +160,7 @@ class SessionStore:
         return done > 0
 
     def checked(self, login: str, at: datetime, refresh: bytes) -> None:
-        """The provider said yes to a login: every session of it has the new refresh token."""
+        """Record that the provider confirmed a login: all its sessions get the new refresh token."""
         self._db.run(
             "UPDATE login_sessions SET checked_at = ?, refresh = ? WHERE login = ?",
             to_microseconds(at),
@@ -171,7 +174,7 @@ class SessionStore:
     # --- where people logged in from
 
     def knows_place(self, person: str, address: str) -> bool:
-        """Whether this person logged in by password from this address within PLACES_KEPT."""
+        """Whether this user logged in with a password from this address within PLACES_KEPT."""
         rows = self._db.rows("SELECT 1 FROM login_places WHERE person = ? AND address = ?", person, address)
         return bool(rows)
 
@@ -190,7 +193,7 @@ class SessionStore:
     def add_page_session(
         self, value: str, page_token: str, now: datetime, *, used_after: datetime, begun_after: datetime, most: int
     ) -> None:
-        """Open one; those that are over go, and the longest unused beyond `most`."""
+        """Add a page session. Delete expired ones, and the longest unused ones beyond `most`."""
         with self._db.transaction():
             self._db.run(
                 "DELETE FROM page_sessions WHERE used_at < ? OR created_at < ? OR page_hash <> ?",
@@ -221,7 +224,7 @@ class SessionStore:
         begun_after: datetime,
         touched_after: datetime,
     ) -> bool:
-        """Whether it is open. That it was used now is written where the last use was before `touched_after`."""
+        """Whether a page session is open. Its last use is updated only if it is older than `touched_after`."""
         rows = self._db.rows(
             "SELECT used_at FROM page_sessions WHERE token_hash = ? AND page_hash = ?"
             " AND used_at >= ? AND created_at >= ?",
@@ -327,19 +330,19 @@ class SessionStore:
 
 
 def open_sessions(where: Path | str) -> SessionStore:
-    """Connect to the people's database, a file or a `postgresql://` address. Raises StorageError."""
+    """Connect to the database of people: a file or a `postgresql://` address. Raises StorageError."""
     return SessionStore(open_database(where, SCHEMA))
 
 
 class SessionDesk(StoreThread[SessionStore]):
-    """The store off the event loop."""
+    """Runs the methods of SessionStore in a thread."""
 
     def __init__(self, where: Path | str) -> None:
         super().__init__("people", lambda: open_sessions(where))
 
 
 class Sealer:
-    """Seals and opens with keys from a Secret. A new key in it is used at once, the one before still opens."""
+    """Encrypts and decrypts with keys from a Secret. A new key is used at once; older keys still decrypt."""
 
     def __init__(self, api: Api, *, clock: Clock = SYSTEM) -> None:
         self._api, self._clock = api, clock
@@ -371,7 +374,7 @@ class Sealer:
 
 
 async def load_keys(api: Api) -> tuple[bytes, ...]:
-    """The keys, newest first; the first one is made where there is none."""
+    """The keys, newest first. If there are none, the first key is created."""
     try:
         secret = await api.get(SECRETS, KEYS_SECRET, PEOPLE_NAMESPACE)
     except NotFound:
@@ -404,7 +407,7 @@ async def rotate_keys(api: Api) -> int:
 
 
 def _escaped(text: str) -> str:
-    """For LIKE … ESCAPE '!'."""
+    """Escape a text for LIKE … ESCAPE '!'."""
     return text.replace("!", "!!").replace("%", "!%").replace("_", "!_")
 
 

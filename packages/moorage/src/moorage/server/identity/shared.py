@@ -1,7 +1,7 @@
-"""Short-lived values that all servers on one database share, by kind and name; each has an end.
+"""Short-lived values that all servers on one database share, by kind and name. Each value expires.
 
-One row per value. A kind has a bound: beyond it the values with the nearest end go. Ends are wall-clock time, so
-servers on one database need clocks that differ by less than the shortest life that matters (seconds).
+One row per value. Each kind has a maximum number of values; beyond it those that expire first are deleted. Expiry
+is wall-clock time, so the clocks of servers on one database must differ by less than the shortest life (seconds).
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Value(Struct, frozen=True):
 
 
 class SharedValues:
-    """The table. One thread at a time; every method raises StorageError."""
+    """The table of shared values. Use it from one thread at a time. Every method raises StorageError."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
         self._changes: dict[str, int] = {}  # since the last trim, by kind
 
     def get(self, key: Key, now: datetime) -> bytes | None:
-        """A value that has not ended."""
+        """A value; None if it is missing or has expired."""
         rows = self._db.rows(_LIVING, key.kind.name, key.name, to_microseconds(now))
         return bytes(rows[0][0]) if rows else None
 
@@ -83,7 +83,7 @@ class SharedValues:
         return self.change([key], work, now)
 
     def release(self, key: Key, holder: str) -> None:
-        """Give a key back, unless another holder has it by now."""
+        """Release a claimed key; do nothing if another holder has claimed it meanwhile."""
         statement = "DELETE FROM shared_values WHERE kind = ? AND name = ? AND body = ?"
         self._db.run(statement, key.kind.name, key.name, holder.encode())
 
@@ -93,7 +93,7 @@ class SharedValues:
         return self._db.run(statement, to_microseconds(end), key.kind.name, key.name) > 0
 
     def drop(self, key: Key) -> bool:
-        """Whether it was there."""
+        """Delete a value; return whether it existed."""
         statement = "DELETE FROM shared_values WHERE kind = ? AND name = ?"
         return self._db.run(statement, key.kind.name, key.name) > 0
 
@@ -103,10 +103,10 @@ class SharedValues:
         work: Callable[[list[bytes | None]], tuple[Sequence[Value | None], T]],
         now: datetime,
     ) -> T:
-        """Replace values, read and written in one step that no other server comes between.
+        """Read and replace values in one atomic step.
 
-        `work` gets the bodies (None: there is none) and returns the values that follow (None: none), and its
-        outcome. A body that stays the same is not written.
+        `work` gets the bodies (None if a value is missing) and returns the new values (None to delete one) and an
+        outcome. An unchanged body is not written.
         """
         order = sorted(range(len(keys)), key=lambda at: (keys[at].kind.name, keys[at].name))
         with self._db.transaction():

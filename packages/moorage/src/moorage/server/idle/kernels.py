@@ -22,7 +22,7 @@ ANSWER_BYTES = 4 << 20
 
 
 class Kernel(msgspec.Struct, frozen=True):
-    """A kernel, as /api/kernels lists it; a terminal has `last_activity` alone."""
+    """A kernel of Jupyter's /api/kernels, or a terminal, which has only `last_activity`."""
 
     last_activity: str = ""
     execution_state: str = ""
@@ -30,7 +30,7 @@ class Kernel(msgspec.Struct, frozen=True):
 
 
 async def read_kernels(to: Destination) -> Kernels | None:
-    """The kernels of the application there; None: it is no Jupyter server. Raises ServerError."""
+    """The kernels of an application; None if it is not a Jupyter server. Raises ServerError."""
     kernels = await _ask(to, "/api/kernels?no_track_activity=1")
     if kernels is None:
         return None

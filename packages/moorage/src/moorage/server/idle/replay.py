@@ -17,7 +17,10 @@ PODS_AT_ONCE = 400  # with readings in memory at a time
 
 
 def replay(samples: SampleStore, pasts: Sequence[Past], *, since: datetime, now: datetime) -> list[Outcome]:
-    """The outcomes of work, those with most to reclaim first. Blocks for the database; raises StorageError."""
+    """The outcome of a policy for each piece of work, sorted by reclaimed GPU-hours, the most first.
+
+    Blocks while it reads the database. Raises StorageError.
+    """
     alike: dict[tuple[int, Limits], list[Past]] = {}
     for past in pasts:
         limits = Limits(gpu_percent=past.policy.gpu_below, cpu_milli=past.policy.cpu_below_milli)
@@ -32,7 +35,7 @@ def replay(samples: SampleStore, pasts: Sequence[Past], *, since: datetime, now:
 
 
 def _portions(pasts: Sequence[Past]) -> list[list[Past]]:
-    """Work by the hundred pods."""
+    """Split the work into portions of about PODS_AT_ONCE pods."""
     portions: list[list[Past]] = []
     count = PODS_AT_ONCE
     for past in pasts:

@@ -1,4 +1,4 @@
-"""Snoozes of idle work, for its users."""
+"""Snooze the suspension of idle work, as its user."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""When browsers were connected to workspaces, and when a person last did something in one.
+"""When browsers were connected to workspaces, and when a person was last active in a workspace.
 
-Every server that passes traffic on notes it, and writes it to the Workspace at most once a minute: any server can
-then judge, and a restart forgets a minute at most.
+Every server that forwards traffic records this, and writes it to the Workspace at most once a minute. So any
+server can evaluate it, and a restart loses at most a minute.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Traffic:
         self._noted: dict[_Key, tuple[str, Connection]] = {}  # with the uid
 
     def note(self, namespace: str, name: str, uid: str, *, acted: bool) -> None:
-        """A browser is connected; `acted`: a person did something."""
+        """Record that a browser is connected now; `acted`: a person was active."""
         now = self._clock.now().replace(microsecond=0)
         _, before = self._noted.get((namespace, name), ("", Connection()))
         self._noted[namespace, name] = uid, Connection(seen_at=now, acted_at=now if acted else before.acted_at)
@@ -74,7 +74,7 @@ class Traffic:
 
 
 def newest(first: Connection, second: Connection) -> Connection:
-    """Of two notes the later moments."""
+    """A connection with the later moments of two."""
 
     def later(at: datetime | None, other: datetime | None) -> datetime | None:
         return max((moment for moment in (at, other) if moment is not None), default=None)

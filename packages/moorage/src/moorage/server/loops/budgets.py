@@ -40,7 +40,7 @@ Send = Callable[[Notice, Sequence[str]], Awaitable[Sequence[Delivery]]]
 
 
 class BudgetKeeper:
-    """Keeps the status of every Budget current."""
+    """Updates the status of every Budget."""
 
     def __init__(self, context: Context, *, send: Send | None = None) -> None:
         self._context, self._clock = context, context.clock
@@ -50,7 +50,7 @@ class BudgetKeeper:
         self._told: set[str] = set()  # budgets that could not be computed, and why
 
     async def run(self) -> None:
-        """Compute until cancelled. A failure is logged once, and tried again."""
+        """Update until cancelled. A failure is logged once, and the update is retried."""
         while True:
             try:
                 await self.compute()
@@ -59,7 +59,7 @@ class BudgetKeeper:
             await self._clock.sleep(LOOK_SECONDS)
 
     async def compute(self) -> None:
-        """One look at every Budget. Raises ApiError, StorageError."""
+        """Update the status of every Budget once. Raises ApiError, StorageError."""
         try:
             objects = (await self._api.list(BUDGETS)).items
         except NotFound:  # no such kind here
@@ -120,7 +120,7 @@ class BudgetKeeper:
         await self._write(obj, status)
 
     async def _write(self, obj: Obj, status: dict[str, Any]) -> bool:
-        """Whether it was written to the object as it was read."""
+        """Write the status; return False on failure, for example if the object has changed since it was read."""
         name, version = obj["metadata"]["name"], obj["metadata"].get("resourceVersion")
         patch = {"metadata": {"resourceVersion": version}, "status": status}
         try:
@@ -131,7 +131,10 @@ class BudgetKeeper:
         return True
 
     async def _deliver(self, notice: Notice, targets: Sequence[str]) -> Sequence[Delivery]:
-        """Raises UsageError where a target or a setting of the server is wrong."""
+        """Send a notification to all targets.
+
+        Raises UsageError if a target or a setting of the server is invalid.
+        """
         if not targets:
             return ()
         outbound, parsed = outbound_of(os.environ), [parse_target(target) for target in targets]
@@ -152,7 +155,7 @@ class _History:
         self._facts: dict[datetime, tuple[Facts, datetime]] = {}
 
     async def hours(self, budget: Budget, start: datetime) -> tuple[dict[str, Decimal], str]:
-        """GPU-hours by user or tenant, and no currency. Raises StorageError."""
+        """GPU-hours by user or tenant, and "" as the currency. Raises StorageError."""
         if start not in self._intervals:
             overlapping = await asyncio.to_thread(self._context.usage.overlapping, start, self.now)
             self._intervals[start] = await by_namespace(self._context.api, overlapping)
@@ -160,7 +163,7 @@ class _History:
         return gpu_hours(self._intervals[start], since=start, until=self.now, tenants=tenants), ""
 
     async def money(self, budget: Budget, start: datetime) -> tuple[dict[str, Decimal], str]:
-        """Money by user or tenant, and its currency. Raises NotFound without prices, UsageError, StorageError."""
+        """Cost by user or tenant, and its currency. Raises NotFound without prices, UsageError, StorageError."""
         if start not in self._facts:
             sheet = await installed_sheet(self._context)
             self._facts[start] = await facts_of(self._context, sheet, start, self.now, measured=False)

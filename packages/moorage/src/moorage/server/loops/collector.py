@@ -30,7 +30,7 @@ DOWNSAMPLE_ROUNDS = 10  # of five minutes: a window is over
 
 
 class Counts(Struct, kw_only=True):
-    """Of this server, since it started."""
+    """Counts of this server since it started."""
 
     readings: int = 0
     rounds: int = 0
@@ -39,9 +39,9 @@ class Counts(Struct, kw_only=True):
 
 
 class Collector:
-    """Asks every node, exporter and API once a round, and keeps one reading of each pod.
+    """Reads every node, exporter and API once a round, and stores one reading of each pod.
 
-    `kubelets` asks the nodes: one answer of a kubelet serves the memory of attempts and the readings. A source
+    `kubelets` asks the nodes: one summary serves both the memory peaks of attempts and the readings. A source
     that does not answer leaves a gap.
     """
 
@@ -62,7 +62,7 @@ class Collector:
 
     @property
     def failures(self) -> int:
-        """Of nodes, exporters and APIs that did not answer, and of the store, since this server started."""
+        """The number of failures of nodes, exporters, APIs and the store, since this server started."""
         sources = self._gpus.rests.failures + self._metrics_api.rests.failures
         return self._kubelets.failures + sources + self.counts.failures
 
@@ -84,7 +84,7 @@ class Collector:
             await self._clock.sleep(SLOT_SECONDS - self._clock.now().timestamp() % SLOT_SECONDS)
 
     async def collect(self) -> int:
-        """One round; how many pods there are readings of. Raises StorageError."""
+        """Run one round; return the number of pods with readings. Raises StorageError."""
         at, began = self._clock.now(), self._clock.monotonic()
         self.counts.rounds += 1
         pods = [pod for pod in self._cluster.pods.all() if is_sampled(pod)]

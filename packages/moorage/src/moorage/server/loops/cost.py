@@ -1,4 +1,4 @@
-"""The money of the last 24 hours, computed every few minutes: a page of metrics only shows it."""
+"""Compute the cost of the last 24 hours every few minutes, so that the metrics endpoint only shows it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class CostOfDay:
         self._failing = ""
 
     async def run(self, context: Context) -> None:
-        """Compute until cancelled. A failure is logged once, and tried again."""
+        """Compute until cancelled. A failure is logged once, and the computation is retried."""
         while True:
             await self.compute(context)
             await context.clock.sleep(LOOK_SECONDS if self.cost is None else COMPUTE_SECONDS)

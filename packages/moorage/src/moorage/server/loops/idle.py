@@ -1,7 +1,7 @@
-"""The loop that looks at work that holds GPUs, and warns, reminds and suspends as was decided.
+"""The loop that checks work that holds GPUs. It warns, reminds and suspends according to the policies.
 
 It runs in one server at a time. For each piece of work: read, decide (`decide.idle.plan`), write the intent, act,
-write the result. A record that another changed meanwhile, such as by a snooze, is left for the next look.
+write the result. If another writer has changed the record meanwhile (such as a snooze), the next round handles it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ AskKernels = Callable[[str, str], Awaitable[Kernels | None]]
 
 
 class Sources(Struct, frozen=True, kw_only=True):
-    """Where the loop reads."""
+    """The data that the loop reads."""
 
     pods: Informer
     jobs: Informer
@@ -74,7 +74,7 @@ class Sources(Struct, frozen=True, kw_only=True):
 
 
 class IdleLoop:
-    """One per server; `run` it under the leader only."""
+    """The idle loop. One per server; only the leader may `run` it."""
 
     def __init__(
         self, api: Api, sources: Sources, *, send: Send, events: EventRecorder, clock: Clock, page: str = ""
@@ -87,7 +87,7 @@ class IdleLoop:
         self._complained: dict[str, str] = {}  # policy: its error
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Check all work in rounds, until cancelled."""
         await wait_synced(self._sources.pods, self._sources.jobs)
         self._recovered.clear()
         while True:
@@ -112,11 +112,11 @@ class IdleLoop:
                 )
 
     def policies(self) -> tuple[Policy, ...]:
-        """Those of the administrator that can be read, and the built-in one where there is none at all."""
+        """The valid policies of the administrator, or the built-in policy if there are no policies."""
         return read_policies(self._sources.policies.all(), self._complain)
 
     async def held(self) -> list[Held]:
-        """All work that holds GPUs, or did."""
+        """All work that holds GPUs or has held them."""
         sources = self._sources
         return await asyncio.to_thread(
             self._held.of,
@@ -303,11 +303,11 @@ class IdleLoop:
 
 
 class _Later(Exception):
-    """Something cannot be read just now: nothing is decided until it can."""
+    """Raised if data cannot be read now; the decision waits until it can."""
 
 
 def read_policies(objs: Iterable[Obj], complain: Callable[[str, str], None]) -> tuple[Policy, ...]:
-    """The policies that can be read; the built-in one where there is none at all."""
+    """Parse policies; invalid ones are reported. The built-in policy if there are no objects."""
     policies, seen = [], False
     for obj in objs:
         seen = True

@@ -1,9 +1,9 @@
-"""The bridge between MapJobs and the queue: it creates the maps that MapJobs ask for and writes their status.
+"""The bridge between MapJobs and the queue: it creates the maps of MapJobs and writes their status.
 
-Every server on the queue runs one. Each writes the same counts. A notice is sent once, because its mark is written
-before it is sent, and only to the version of the MapJob that was read. Every step may be the last before a crash:
-the finalizer is on the MapJob before its map is in the queue, and the map is asked for by the MapJob's uid, so
-creating it twice is once. A restored MapJob has another uid: it asks by that of the one before it.
+Every server on the queue runs a bridge. All write the same counts. A notification is sent once: before it is
+sent, its mark is written to the version of the MapJob that was read. A crash is safe after every step: the
+finalizer is on the MapJob before its map is in the queue. The MapJob's uid identifies the creation, so a repeat
+creates nothing. A restored MapJob has another uid, so it uses the uid of the original.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ RATE_MARGIN = 1.5  # workers beyond rate times mean, as items differ
 
 
 class MapBridge:
-    """Follows the MapJobs of a cluster while `run` runs."""
+    """Follows the MapJobs of a cluster during `run`."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class MapBridge:
         self._sending: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
-        """Until cancelled; a cluster without the kind is asked again and again."""
+        """Reconcile until cancelled. If the cluster does not have the kind, retry the list."""
         await self._wait_for_kind()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -106,7 +106,7 @@ class MapBridge:
                 task.cancel()
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Bring one MapJob into the queue, or its map out of it; return when to look again."""
+        """Add the map of one MapJob to the queue, or remove it; return the delay until the next check, or None."""
         obj = self.informer.get(key.name, key.namespace)
         if obj is None:
             return None
@@ -198,7 +198,10 @@ class MapBridge:
         )
 
     async def _make_secret(self, obj: Obj, view: MapView, uid: str, url: str) -> str:
-        """The name has the uid in it and the token never changes: one that is there is ours, and right."""
+        """Create the Secret with the map's token; return its name.
+
+        The name contains the uid and the token never changes, so an existing Secret is correct.
+        """
         name = secret_name(view.name, view.uid)
         data = {"token": self._queue.token_of(uid), "server": url}
         owner = {"apiVersion": MAPJOBS.api_version, "kind": MAPJOBS.kind} | obj
@@ -367,7 +370,10 @@ class MapBridge:
     # --- writes, time, changes
 
     async def _write(self, obj: Obj, ours: Obj, status: str, reason: str, message: str) -> None:
-        """Conditions are one list with two writers: written only to the version that was read."""
+        """Write a condition.
+
+        Conditions are one list with two writers, so the write needs the version that was read.
+        """
         meta = obj["metadata"]
         generation = int(meta.get("generation") or 0)
         standing = (obj.get("status") or {}).get("conditions") or []
@@ -430,7 +436,7 @@ def policy_of(spec: MapJobSpec) -> Policy:
 
 
 def at_once_of(map_: leasing.Map, limits: list[Limit]) -> int | None:
-    """How many items named limits and the rate let run at the same time, about; None: as many as there are."""
+    """About how many items the named limits and the rate let run at the same time; None if they set no limit."""
     most: list[int] = []
     capacities = {limit.name: limit.capacity for limit in limits}
     for name, tokens in map_.policy.limits.items():

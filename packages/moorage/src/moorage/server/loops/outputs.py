@@ -1,4 +1,4 @@
-"""Deletes the output of deleted maps, and the oldest of a namespace that has too much."""
+"""Delete the output of deleted maps, and the oldest output of a namespace that exceeds its quota."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SWEEP_SECONDS = 600.0  # between two looks
 
 
 async def sweep_outputs(queue: Queue, outputs: Outputs, quota: Quota, *, clock: Clock) -> None:
-    """Sweep until cancelled. A failure is logged, and tried again."""
+    """Delete output in rounds until cancelled. A failure is logged, and the next round retries."""
     while True:
         await clock.sleep(SWEEP_SECONDS)
         try:

@@ -32,7 +32,7 @@ LOOK_SECONDS = 5.0  # between two looks; a turn is minutes at least
 
 
 class Sharing:
-    """`run` it on one server of a database at a time."""
+    """Asks runs to yield their place to waiting runs. `run` it on one server of a database at a time."""
 
     def __init__(
         self, api: Api, cluster: Cluster, usage: UsageStore, tenants: KnownTenants, *, clock: Clock
@@ -41,7 +41,7 @@ class Sharing:
         self._tenants, self._clock = tenants, clock
 
     async def run(self) -> None:
-        """Look from time to time, until cancelled."""
+        """Check from time to time, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_SECONDS)
             try:
@@ -107,7 +107,10 @@ class Sharing:
         return parse_pod(obj) if obj is not None else None
 
     def _waiting(self, run: RunView) -> Waiting | None:
-        """A run whose only pod the scheduler has tried to place; a run of several pods has no turns."""
+        """A run that waits with its only pod, which the scheduler could not place; None for other runs.
+
+        A run of several pods does not take part in sharing.
+        """
         pods = _live(run)
         if run.state is not State.WAITING or len(pods) != 1:
             return None
@@ -145,7 +148,10 @@ class Sharing:
         return nodes, on_node
 
     async def _ask(self, decided: Yield) -> bool:
-        """Write it on the Job of the run's last attempt, unless that has changed since it was read."""
+        """Write the yield request to the Job of the run's last attempt.
+
+        False if the Job has changed since it was read.
+        """
         namespace, name = decided.run
         run = next((run for run in self._cluster.runs() if (run.namespace, run.name) == decided.run), None)
         job = self._job(run, run.attempts[-1]) if run is not None else None

@@ -17,7 +17,7 @@ from moorage_kube.errors import Forbidden
 
 
 class AdminList(Struct, frozen=True, kw_only=True):
-    """A kind of list. `title` is a plural with an s; `nothing` is said where the list is empty."""
+    """A kind of list. `title` is a plural with an s; `nothing` is the sentence for an empty list."""
 
     here: str
     title: str
@@ -27,7 +27,7 @@ class AdminList(Struct, frozen=True, kw_only=True):
 
 
 def wanted_lines(kind: AdminList, request: Request, lines: Sequence[Line]) -> Shown[Line]:
-    """The page of the list that a request asks for."""
+    """The lines of the list page that a request selects."""
     wanted = wanted_of(request.query_params)
     return page_of(lines, wanted, kind.here, words=words_of, state=state_of, states=kind.states)
 

@@ -20,7 +20,7 @@ class Cell(Struct, frozen=True, kw_only=True):
 
 
 class Button(Struct, frozen=True, kw_only=True):
-    """Something to do with a row or a thing. `is_form`: pressing it does it; else it leads to a page that asks."""
+    """An action for a row or an object. `is_form`: the button does the action; else it opens a page that asks."""
 
     id: str
     words: str
@@ -31,7 +31,7 @@ class Button(Struct, frozen=True, kw_only=True):
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """A row of a table: its head, a cell for each of the other columns, and its buttons."""
+    """A row of a table: the head cell, a cell for each other column, and buttons."""
 
     head: Cell
     cells: tuple[Cell, ...] = ()
@@ -40,7 +40,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """`numbers`: columns that are aligned right, from 0, the head not counted."""
+    """A table. `numbers`: the right-aligned columns, counted from 0 without the head column."""
 
     caption: str
     headers: tuple[str, ...]
@@ -48,12 +48,12 @@ class Table(Struct, frozen=True, kw_only=True):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The headers without that of the head."""
+        """The headers without the header of the head column."""
         return self.headers[1:]
 
 
 class Input(Struct, frozen=True, kw_only=True):
-    """A field of a form. With `options` it is a choice of (value, words)."""
+    """A field of a form. With `options` it is a choice of pairs (value, label)."""
 
     name: str
     label: str
@@ -66,7 +66,7 @@ class Input(Struct, frozen=True, kw_only=True):
 
 
 class Form(Struct, frozen=True, kw_only=True):
-    """A form that unfolds. `id` is unique on its page; names of inputs are unique within the form."""
+    """A form that can be expanded. `id` is unique on its page; names of inputs are unique within the form."""
 
     id: str
     title: str
@@ -77,7 +77,7 @@ class Form(Struct, frozen=True, kw_only=True):
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """A part of the page of one thing."""
+    """A section of the page of one object."""
 
     id: str
     title: str
@@ -122,11 +122,11 @@ def _with_value(field: Input, value: str | None) -> Input:
 
 
 def names_in(text: str) -> list[str]:
-    """The names of a field that takes several, between commas or blanks, each once."""
+    """The names in a field that takes several, separated by commas or blanks. Duplicates are removed."""
     return list(dict.fromkeys(text.replace(",", " ").split()))
 
 
 def some(names: Sequence[str], most: int = 4) -> str:
-    """The first names, and how many more."""
+    """The first `most` names, and the number of the other names."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -63,7 +63,7 @@ PAGES = (Page(method="GET", path=HERE, handler=show),)
 
 
 def time_of(text: str, field: str) -> datetime | None:
-    """A moment as a browser's field sends it, in UTC, or as RFC 3339; None: any. Raises UsageError."""
+    """Parse a time from a browser's field (UTC) or RFC 3339; None if the text is empty. Raises UsageError."""
     if not text:
         return None
     try:

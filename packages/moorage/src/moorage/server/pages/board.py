@@ -48,7 +48,7 @@ RUN_ORDER = {
 
 
 class When(Struct, frozen=True):
-    """A moment as people read it, and as machines do."""
+    """A moment in two forms: for people, and for machines."""
 
     words: str
     iso: str
@@ -174,13 +174,13 @@ def lay_out(
 
 
 def run_rows(runs: Sequence[RunView], hues: Mapping[str, int], now: datetime) -> tuple[tuple[RunRow, ...], int]:
-    """The rows of the runs that the page lists, and how many more there are."""
+    """The rows of the listed runs, and the number of runs that are not listed."""
     shown = shown_runs(runs)
     return tuple(_run_row(run, hues, now) for run in shown), len(runs) - len(shown)
 
 
 def shown_runs(runs: Sequence[RunView]) -> list[RunView]:
-    """The runs that the page lists: those at work first."""
+    """The first RUNS_SHOWN runs, sorted by RUN_ORDER."""
     return sorted(runs, key=lambda run: RUN_ORDER.get(run.state, 3))[:RUNS_SHOWN]
 
 
@@ -206,19 +206,19 @@ def initials(owner: str) -> str:
 
 
 def type_key(kind: str) -> str:
-    """A GPU type as a part of a name: no blank in it."""
+    """A GPU type as part of an HTML name: all other characters become "-"."""
     return re.sub(r"[^A-Za-z0-9.-]+", "-", kind)
 
 
 def node_cards(nodes: Iterable[NodeGpus], now: datetime) -> tuple[NodeCard, ...]:
-    """Nodes on their own, apart from the board."""
+    """The cards of nodes outside the board."""
     known = list(nodes)
     hues = owner_hues(gpu.holder.owner for node in known for gpu in node.gpus if gpu.holder is not None)
     return tuple(node_card(node, hues, now, {}) for node in known)
 
 
 def why_words(run: RunView) -> str:
-    """Why a run waits or ended, in words; empty: its state says all."""
+    """The reason why a run waits or ended, in words; "" if its state says it already."""
     if run.reason == str(run.state):
         return ""
     return say(_WHY[run.reason]) if run.reason in _WHY else run.reason
@@ -230,7 +230,7 @@ def run_tone(state: State) -> str:
 
 
 def spoken(counts: Counts, waiting: int) -> str:
-    """The sentence that a screen reader hears when it changes."""
+    """The sentence that a screen reader speaks when the counts change."""
     if not counts.total:
         return say("There are no GPUs.")
     if not waiting:
@@ -268,12 +268,12 @@ def _turned(first: int, pattern: int) -> list[int]:
 
 
 def type_name(kind: str) -> str:
-    """A GPU type as people say it: "NVIDIA-A100-SXM4-80GB" → "A100 SXM4 80GB"."""
+    """A GPU type as a readable name: "NVIDIA-A100-SXM4-80GB" → "A100 SXM4 80GB"."""
     return kind.removeprefix("NVIDIA-").replace("-", " ").replace("_", " ") or kind
 
 
 def span(time: timedelta) -> str:
-    """A span for a page that is looked at, not calculated with: 45s, 6m, 4h 12m, 9h, 3d 4h."""
+    """A rounded duration for a page: 45s, 6m, 4h 12m, 9h, 3d 4h."""
     seconds = max(0, int(time.total_seconds()))
     if seconds < 60:
         return say("{seconds}s", seconds=seconds)
@@ -291,13 +291,13 @@ def span(time: timedelta) -> str:
 
 
 def time_left(end: datetime, now: datetime, *, about: bool = False) -> str:
-    """How long until a moment: "2h left", "~2h left"."""
+    """The time until a moment: "2h left", "~2h left"."""
     words = span(end - now)
     return say("~{span} left", span=words) if about else say("{span} left", span=words)
 
 
 def groups(view: GpuView) -> tuple[TypeGroup, ...]:
-    """The nodes by GPU type, and the sums of each type."""
+    """The nodes grouped by GPU type, with the sums of each type."""
     by_type: dict[str, list[NodeGpus]] = {}
     for node in view.nodes:
         by_type.setdefault(node.type, []).append(node)
@@ -316,7 +316,10 @@ def groups(view: GpuView) -> tuple[TypeGroup, ...]:
 def node_card(
     node: NodeGpus, hues: Mapping[str, int], now: datetime, usuals: Mapping[tuple[str, str], Usual]
 ) -> NodeCard:
-    """One node with its tiles. `usuals`: how long past runs like a pod took, by its namespace and name."""
+    """The card of one node with its tiles.
+
+    `usuals`: usual durations of similar runs, by namespace and name of the pod.
+    """
     return NodeCard(
         name=node.name,
         status="" if node.ready and not node.cordoned else "cordoned" if node.ready else "not ready",
@@ -361,7 +364,7 @@ def _tile(gpu: Gpu, hues: Mapping[str, int], now: datetime, usuals: Mapping[tupl
 
 
 def _page_of(holder: Holder) -> str:
-    """The page of the run or workflow; empty: the pod is of neither."""
+    """The page of the pod's run or workflow; "" if the pod belongs to neither."""
     if holder.run:
         return f"/jobs/{holder.namespace}/{holder.run}"
     return f"/workflows/{holder.namespace}/{holder.step.partition('/')[0]}" if holder.step else ""
@@ -433,7 +436,7 @@ def _use_rows(rows: Sequence[UsageRow], hues: Mapping[str, int]) -> tuple[UserRo
 
 
 def _hours(hours: float) -> str:
-    """Two digits after the point below one hour, so that a short run is not shown as none."""
+    """Format hours. Below one hour there are two decimals, so that a short run is not shown as 0."""
     if hours < 0.005:
         return "< 0.01"
     digits = 2 if hours < 1 else 1 if hours < 100 else 0
@@ -449,5 +452,5 @@ def _asks(gpus: int, kind: str) -> str:
 
 
 def ago(moment: datetime | None, now: datetime) -> When | None:
-    """How long a moment is over."""
+    """The time since a moment; None for None."""
     return When(span(now - moment), rfc3339(moment)) if moment else None

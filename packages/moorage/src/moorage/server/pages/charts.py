@@ -23,9 +23,9 @@ class Series(Struct, frozen=True, kw_only=True):
 
 
 class Chart(Struct, frozen=True, kw_only=True):
-    """Lines over time. `times` ascend; each series has a value for each of them.
+    """A chart of lines over time. `times` ascend; each series has one value for each time.
 
-    `least` and `most` bound the upright axis; None for `most`: as high as the values are.
+    `least` and `most` limit the vertical axis. If `most` is None, the highest value is the limit.
     """
 
     id: str  # unique on its page
@@ -56,7 +56,10 @@ class Chart(Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> list[tuple[str, list[str]]]:
-        """At most ROWS moments, the newest first: RFC 3339, and each series' mean since the row below it."""
+        """The table of the chart, newest first, at most ROWS rows: a time (RFC 3339) and the mean of each series.
+
+        The mean covers the time since the next older row.
+        """
         step = max(1, -(-len(self.times) // ROWS))
         rows = []
         for end in range(len(self.times), 0, -step):
@@ -71,7 +74,7 @@ class Chart(Struct, frozen=True, kw_only=True):
 
 
 def shown(value: float, unit: str) -> str:
-    """A value as people read it: "87 %", "1,234.5 GPU-hours"."""
+    """Format a value for people: "87 %", "1,234.5 GPU-hours"."""
     digits = 2 if abs(value) < 1 else 1 if abs(value) < 100 else 0
     text = f"{value:,.{digits}f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text

@@ -115,7 +115,7 @@ class _DrawnList(Struct, frozen=True):
 
 
 class _Speech:
-    """The page's parts in one language."""
+    """The parts of the page in one language."""
 
     def __init__(self, epoch: str) -> None:
         self.live = LiveParts(epoch)
@@ -126,7 +126,7 @@ class _Speech:
 
 
 class Board:
-    """The page's parts at the cluster's newest version."""
+    """The parts of the page at the newest version of the cluster."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -155,7 +155,10 @@ class Board:
         return self._speeches[tag].live
 
     async def events(self, mark: str) -> AsyncIterator[bytes]:
-        """Server-sent events of the parts that change after a mark of a page; empty when nothing did for long."""
+        """Server-sent events with the parts that changed after a page's mark.
+
+        After REFRESH_SECONDS an event may be empty.
+        """
         tag = language()
         self._watchers[tag] = self._watchers.get(tag, 0) + 1
         sent_at = float("-inf")
@@ -284,7 +287,7 @@ class Board:
         return use_now(cluster.gpus(), by_pod)
 
     async def _draw(self, tag: str) -> None:
-        """Bring the parts in one language to the cluster's newest version."""
+        """Draw the parts in one language again if the cluster has changed."""
         speech = self._speeches.setdefault(tag, _Speech(self._epoch))
         cluster, slow = self.context.cluster, self._slow
         if speech.version == cluster.version and speech.slow_number == slow.number:
@@ -389,7 +392,7 @@ def draw_nodes(
 def draw_sums(
     view: GpuView, made: Iterable[TypeGroup], waiting: int, hues: Mapping[str, int], use_of: UseNow
 ) -> dict[str, str]:
-    """The parts with sums: of the cluster, of each type, of each owner."""
+    """Draw the parts with sums: of the cluster, of each GPU type, of each owner."""
     rows, more = legend(view, hues)
     parts = {f"type-{group.key}": fragment("type.html", group=group) for group in made}
     parts["summary"] = fragment("summary.html", c=view.totals, waiting=waiting, use=use_of)
@@ -436,9 +439,9 @@ def waiting_line(
     now: datetime,
     storages: Mapping[str, Storage],
 ) -> tuple[list[Waiting], int]:
-    """The first QUEUE_SHOWN that wait for a place, in the scheduler's order, each explained; and how many more.
+    """The first QUEUE_SHOWN waiting pods and runs, explained, in the scheduler's order; and the number of others.
 
-    They are unbound pods that ask for GPUs or belong to a run, and runs that have no pod at all (a quota).
+    They are unbound pods that request GPUs or belong to a run, and runs without any pod (because of a quota).
     """
     queue = []
     there = set()
@@ -470,7 +473,7 @@ def waiting_line(
 
 
 def _with_claims(pods: Iterable[Obj]) -> list[str]:
-    """Namespaces of pods without a node that mount claims; the first few."""
+    """Namespaces of unbound pods that mount claims; only the first few."""
     namespaces: dict[str, None] = {}
     for pod in pods:
         spec = pod.get("spec") or {}
@@ -496,7 +499,7 @@ def _templates(tag: str) -> Environment:
 
 
 def fragment(template: str, **model: Any) -> str:
-    """A part of a page that changes while it is looked at."""
+    """Render a part of a page that changes while the page is open."""
     return str(templates().get_template(template).render(**model)).strip()
 
 
@@ -538,7 +541,7 @@ async def show_explanation(board: Board, request: Request) -> Response:
 
 
 def links_of(explanation: Explanation) -> dict[str, str]:
-    """Name of a node, user or run in the tables of an explanation → its page."""
+    """The page of each node, user or run that the tables of an explanation name."""
     links: dict[str, str] = {verdict.node: f"/nodes/{verdict.node}" for verdict in explanation.verdicts}
     links |= {held.node: f"/nodes/{held.node}" for held in explanation.held_by if held.node}
     pods = [(held.holder.owner, held.holder.namespace, held.holder.run) for held in explanation.held_by]
@@ -552,7 +555,7 @@ def links_of(explanation: Explanation) -> dict[str, str]:
 
 
 async def show_cluster(board: Board, request: Request) -> Response:
-    """The web page of the cluster at a glance."""
+    """The front page: an overview of the cluster."""
     await board.context.ready()
     return HTMLResponse(await board.page(request))
 

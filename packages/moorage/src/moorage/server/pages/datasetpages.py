@@ -60,7 +60,7 @@ async def live(site: Site, request: Request) -> Response:
 
 
 async def refill(site: Site, request: Request) -> Response:
-    """Fill a dataset again from its button, after it failed."""
+    """Fill a failed dataset again, from its button."""
     await read_form(request)
     act = partial(datasets.refill_dataset, now=site.context.now())
     back = "{}/{}/{}".format(HERE, *key_in(request))

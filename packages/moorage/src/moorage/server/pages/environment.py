@@ -23,7 +23,7 @@ def make_environment(tag: str) -> Environment:
     texts = catalogue(tag)
 
     def in_english(text: object) -> Markup:
-        """The mark of a text that is English on a page in another language."""
+        """The HTML attribute for English text on a page in another language."""
         is_marked = tag != ENGLISH and is_prose(str(text)) and in_words(str(text), tag) == text
         return Markup(' lang="en"') if is_marked else Markup("")
 

@@ -31,7 +31,7 @@ async def gpu_events(context: Context, _request: Request) -> Response:
 
 
 async def page_events(board: Board, request: Request) -> Response:
-    """Server-sent events: the parts of the page that changed since `seen`, a mark of the page, as HTML."""
+    """Server-sent events: the parts of the page, as HTML, that changed since the page's mark `seen`."""
     await board.context.ready()
     mark = request.headers.get("last-event-id") or request.query_params.get("seen", "")
     return _stream(_parts(board, mark))
@@ -45,7 +45,7 @@ def routes(context: Context, board: Board) -> list[Route]:
 
 
 async def _changes(context: Context) -> AsyncIterator[str]:
-    """The totals at once, then at every change: at most one event per second (see `Cluster`)."""
+    """Yield the GPU totals now and after every change, at most once per second (see `Cluster`)."""
     cluster, version = context.cluster, -1
     yield f"retry: {RETRY_MS}\n\n"
     while not cluster.closed:
@@ -67,7 +67,7 @@ async def _changes(context: Context) -> AsyncIterator[str]:
 
 
 async def _parts(board: Board, mark: str) -> AsyncIterator[bytes]:
-    """The parts of the page that changed since a mark; of the GPUs, those of the nodes that changed."""
+    """Yield the parts of the page that changed since a mark; of the GPU tiles, only the nodes that changed."""
     yield f"retry: {RETRY_MS}\n\n".encode()
     async for text in board.events(mark):
         yield text or b": still here\n\n"

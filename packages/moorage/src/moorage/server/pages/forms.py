@@ -22,7 +22,7 @@ class Option(Struct, frozen=True):
 
 
 class Field(Struct, frozen=True, kw_only=True):
-    """One input. `kind`: text, number, area, choice, tick or hidden."""
+    """An input of a form. `kind`: text, number, area, choice, tick or hidden."""
 
     name: str
     label: str
@@ -125,7 +125,7 @@ class Reader:
         return self._given.get(name) or None
 
     def number(self, name: str, usual: Any, label: str) -> Any:
-        """A whole number; `usual` where nothing was typed."""
+        """Read a whole number; `usual` if the field is empty."""
         text = self._given.get(name)
         if not text:
             return usual
@@ -136,7 +136,7 @@ class Reader:
             return usual
 
     def lines(self, name: str) -> list[str]:
-        """The lines of an area that are not empty."""
+        """The non-empty lines of a text area."""
         return [line.strip() for line in self._given.get(name, "").splitlines() if line.strip()]
 
     def pairs(self, name: str, label: str, usage: str) -> dict[str, str]:
@@ -156,7 +156,7 @@ class Reader:
         self._faults.append(Fault(name, message))
 
     def check(self) -> None:
-        """Raises BadForm with all that is wrong."""
+        """Raise BadForm with all errors of the form, if there are any."""
         if self._faults:
             raise BadForm(self._faults)
 

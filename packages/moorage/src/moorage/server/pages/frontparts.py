@@ -48,7 +48,7 @@ CALENDAR_DAYS = 14
 
 
 class BookingRow(Struct, frozen=True, kw_only=True):
-    """A reservation on the calendar. `left` and `width` are days from now, within the calendar."""
+    """A reservation on the calendar. `left` and `width` are days: `left` counts from now, within the calendar."""
 
     namespace: str
     name: str
@@ -92,7 +92,7 @@ async def show_work(site: Site, request: Request) -> Response:
 
 
 async def show_cost(site: Site, request: Request) -> Response:
-    """The part of the front page with the cost of the last 7 days and budgets, as far as the caller sees them."""
+    """The part of the front page with the cost of the last 7 days and the budgets that the caller may see."""
     context, user = site.context, request.state.user
     await context.ready()
     answer, is_priced = None, True
@@ -175,7 +175,7 @@ async def _bookings(site: Site, request: Request) -> tuple[BookingRow, ...] | No
 def booking_rows(
     bookings: list[Booking], phases: Mapping[tuple[Any, Any], str], now: datetime
 ) -> tuple[BookingRow, ...]:
-    """Those that are not over, by their beginning, as bars over the next CALENDAR_DAYS days."""
+    """Current and future reservations by their start, as bars over the next CALENDAR_DAYS days."""
     day = timedelta(days=1)
     rows = []
     hues = owner_hues(booking.user or booking.namespace for booking in bookings)

@@ -24,7 +24,7 @@ _ATTEMPT_TONES = {"Running": "good", "Waiting": "wait", "Suspended": "wait", "Su
 
 
 class Fact(Struct, frozen=True, kw_only=True):
-    """One line of a list of facts: a text, or a moment; with `href` it is a link."""
+    """One line of a list of details: a text or a moment; with `href` it is a link."""
 
     name: str
     text: str = ""
@@ -35,7 +35,7 @@ class Fact(Struct, frozen=True, kw_only=True):
 
 
 class PodRow(Struct, frozen=True, kw_only=True):
-    """A pod, as a row below its attempt."""
+    """A pod, as a row under its attempt."""
 
     name: str
     phase: str
@@ -94,7 +94,7 @@ class JobModel(Struct, frozen=True, kw_only=True):
 
 
 def job_model(run: RunView, job: Obj, now: datetime, *, private: bool, chosen: str = "") -> JobModel:
-    """Everything on a run's page at one moment. `job` is its newest Job, `chosen` the pod whose log is shown."""
+    """The data of a run's page. `job`: its newest Job; `chosen`: the pod whose log is shown."""
     return JobModel(
         namespace=run.namespace,
         name=run.name,

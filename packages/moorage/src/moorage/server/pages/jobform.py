@@ -1,4 +1,4 @@
-"""The form of a new run: its fields, the request that it stands for, and the form of a run that exists. Pure."""
+"""The form of a new run: its fields, its request, and the form of an existing run. Pure."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
 
 
 def place_fields(around: Around) -> tuple[Field, ...]:
-    """Name and namespace, as every form begins."""
+    """Name and namespace: the first fields of every form."""
     return (
         Field(name="name", label="Name", example="made from the command", hint="a-z, 0-9 and -", most=50),
         Field(
@@ -141,7 +141,7 @@ def place_fields(around: Around) -> tuple[Field, ...]:
 
 
 def size_fields(around: Around, whose: str) -> tuple[Field, ...]:
-    """GPUs, CPUs and memory."""
+    """The fields for GPUs, CPUs and memory."""
     cpu, memory = around.defaults.cpu, around.defaults.memory
     return (
         Field(name="gpus", label="GPUs", kind="number", value="0", hint=free_words(around.gpus), most=1024),
@@ -155,7 +155,7 @@ def size_fields(around: Around, whose: str) -> tuple[Field, ...]:
 
 
 def mount_fields(around: Around) -> tuple[Field, ...]:
-    """Variables, volumes and datasets, one on each line."""
+    """The fields for variables, volumes and datasets, one per line."""
     volumes, datasets = ", ".join(around.volumes), ", ".join(around.datasets)
     return (
         Field(name="env", label="Variables", kind="area", example="LEARNING_RATE=0.1", hint="One on each line."),
@@ -211,7 +211,7 @@ def free_words(gpus: GpuView) -> str:
 
 
 def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
-    """The run that a form asks for. Raises BadForm with all that cannot be read, Problem 422."""
+    """Read the run from a form. Raises BadForm with all invalid fields, Problem 422."""
     reader = Reader(given)
     command = read_command(reader, given)
     body = {
@@ -247,7 +247,7 @@ def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
 
 
 def read_command(reader: Reader, given: Mapping[str, str]) -> list[str]:
-    """The words of the field `command`."""
+    """Read the field `command` as a list of arguments."""
     try:
         words = list(command_words(given.get("command", "")))
     except ValueError as error:
@@ -259,7 +259,7 @@ def read_command(reader: Reader, given: Mapping[str, str]) -> list[str]:
 
 
 def given_of(job: Obj) -> dict[str, str]:
-    """The form that makes a run like this one, but for its name; `job` is its first Job."""
+    """The form values that create the same run under a new name; `job` is the run's first Job."""
     spec, notes = job["spec"]["template"]["spec"], annotations_of(job)
     container = spec["containers"][0]
     limits: Mapping[str, str] = (container.get("resources") or {}).get("limits") or {}
@@ -310,14 +310,14 @@ def folder_note(job: Obj) -> str:
 
 
 def command_text(words: Sequence[str]) -> str:
-    """As it is typed into the form."""
+    """The command in the form's notation."""
     if len(words) == 3 and tuple(words[:2]) == ("sh", "-c"):
         return words[2]
     return shlex.join(words)
 
 
 def _own_command(words: Sequence[str]) -> list[str]:
-    """Without the runner before it, and as it was before it was written for the kubelet."""
+    """The user's command: without the runner in front, and without the escapes for the kubelet."""
     own = list(words)
     if len(own) > 1 and own[1] == f"{RUNNER_PATH}/runner.py" and "--" in own:
         own = own[own.index("--") + 1 :]
@@ -325,7 +325,7 @@ def _own_command(words: Sequence[str]) -> list[str]:
 
 
 def _variables(container: Obj) -> Iterable[str]:
-    """The variables that a person set."""
+    """The environment variables that the user set, as NAME=value."""
     ours = ("MOORAGE_RUN", CHECKPOINT_ENV, *PASSED_ON)
     for variable in container.get("env") or ():
         is_ours = variable["name"] in ours or HOME.get(variable["name"]) == variable.get("value", "")
@@ -334,7 +334,7 @@ def _variables(container: Obj) -> Iterable[str]:
 
 
 def _claims(spec: Obj) -> dict[str, str]:
-    """Name of a volume of the pod → its claim."""
+    """The claim of each volume of the pod, by volume name."""
     return {
         volume["name"]: volume["persistentVolumeClaim"]["claimName"]
         for volume in spec.get("volumes") or ()

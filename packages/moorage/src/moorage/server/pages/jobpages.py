@@ -98,7 +98,7 @@ async def live(site: Site, request: Request) -> Response:
 
 
 async def why(site: Site, request: Request) -> Response:
-    """Why a run waits; nothing where it does not."""
+    """The part of the page that explains why a run waits; empty if the run does not wait."""
     run = await _run(site.context, request)
     return HTMLResponse(await _why(site, request, run), STOP_ASKING if run.state.ended else 200)
 
@@ -116,7 +116,7 @@ async def events(site: Site, request: Request) -> Response:
 
 
 async def log(site: Site, request: Request) -> Response:
-    """The end of a pod's log, or its lines that have a text."""
+    """The end of a pod's log, or the last lines that contain the search text."""
     run = await _run(site.context, request)
     chosen = _chosen(run, request.query_params.get("pod"))
     if chosen is None:
@@ -167,7 +167,7 @@ async def cancel(site: Site, request: Request) -> Response:
 
 
 async def log_part(site: Site, request: Request) -> Response:
-    """The section with the log, for a page that was opened before the run had a pod."""
+    """The log section, for a page that was opened before the run had a pod."""
     run = await _run(site.context, request)
     part, problem = await _log_part(site, request, run, _chosen(run, request.query_params.get("pod")))
     if problem is not None:
@@ -191,7 +191,7 @@ PAGES = (
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """Which runs a list has: one's own, or all of those that the other fields choose (empty: any)."""
+    """The runs that a list shows: the user's own, or all that match the other fields ("" matches all)."""
 
     is_mine: bool
     owner: str = ""
@@ -200,7 +200,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
     @property
     def fields(self) -> list[tuple[str, str]]:
-        """The choice as fields of an address; an empty one stands for the default."""
+        """The choice as query parameters; an empty value stands for the default."""
         whose = "" if self.is_mine or self.owner or self.namespace else "all"
         return [("whose", whose), ("owner", self.owner), ("namespace", self.namespace), ("since", self.since)]
 
@@ -290,7 +290,7 @@ async def _run(context: Context, request: Request) -> RunView:
 
 
 def _chosen(run: RunView, asked: str | None) -> PodView | None:
-    """The pod of the run whose log is shown: the one asked for, else the newest."""
+    """The pod whose log is shown: the requested pod, else the newest."""
     for pod in run.pods:
         if pod.name == asked:
             return pod
@@ -305,7 +305,7 @@ def _query(request: Request) -> str:
 async def _log_part(
     site: Site, request: Request, run: RunView, chosen: PodView | None
 ) -> tuple[str, Problem | None]:
-    """The section with the log of a pod, and why it cannot be read."""
+    """The section with the log of a pod, or the reason why the log cannot be read."""
     context, user, query = site.context, request.state.user, _query(request)
     may_read = await context.auth.may_read_pods(user, run.namespace)
     text, problem = "", None
@@ -353,7 +353,7 @@ async def _log(context: Context, user: User, run: RunView, pod: PodView, query: 
 
 
 async def read_tail(api: PodApi, pod: str, namespace: str, container: str | None, query: str = "") -> Tail:
-    """The end of a pod's log, or of its lines that contain `query`. Raises ApiError."""
+    """The last lines of a pod's log, or the last lines that contain `query`. Raises ApiError."""
     tail = Tail(query)
     lines = api.logs(pod, namespace, container=container, tail_lines=None if query else LINES)
     async with aclosing(cast(AsyncGenerator[bytes, None], lines)) as chunks:

@@ -31,7 +31,7 @@ class RowNumbers:
         self._next = count(1)
 
     def of(self, keys: Iterable[Hashable]) -> list[int]:
-        """The numbers of the rows that there are now, in their order. A key names one row."""
+        """The number of each row, in the order of `keys`. Each key names one row."""
         self._numbers = {key: self._numbers.get(key) or next(self._next) for key in keys}
         return list(self._numbers.values())
 
@@ -43,9 +43,11 @@ class _Row(Struct):
 
 
 class LiveParts:
-    """Parts by name, drawn in one language. A part is HTML; one part may hold others, which change alone.
+    """Parts of a page by name, in one language. A part is HTML.
 
-    A list is a part, too, of rows by their numbers. Its event has the numbers of all rows in the first line.
+    It may contain other parts, which change on their own.
+
+    A list is also a part; it has numbered rows. The first line of its event has the numbers of all rows.
     """
 
     def __init__(self, epoch: str | None = None) -> None:
@@ -150,7 +152,7 @@ class LiveParts:
 
 
 def _list_event(name: str, rows: Mapping[int, _Row], number: int) -> bytes:
-    """The order of the rows, and those that changed after that number."""
+    """The event of a list: the order of its rows, and the rows that changed after that number."""
     order = " ".join(str(each) for each in rows)
     return event(name, "\n".join([order, *(row.html for row in rows.values() if row.changed > number)])).encode()
 

@@ -70,7 +70,7 @@ async def live_machines(site: Site, request: Request) -> Response:
 
 
 async def show_list(site: Site, request: Request) -> Response:
-    """The web page of reservations, by their beginning."""
+    """The web page of reservations, sorted by their start."""
     return await _list_page(site, request)
 
 
@@ -130,7 +130,7 @@ PAGES = (
 def machine_lines(
     machines: Iterable[Obj], booked: Mapping[tuple[str, str], int], pools: Mapping[str, str]
 ) -> list[Line]:
-    """A line for each type of machine. `pools`: group → its nodes in words."""
+    """A line for each machine type. `pools`: the nodes of each group, in words."""
     lines = []
     for row in (row for machine in machines for row in rows_of(machine, booked)):
         size, usage, is_ready = row["size"], row["usage"] or {}, row["ready"] == "True"
@@ -157,7 +157,7 @@ def machine_lines(
 
 
 def pool_words(pools: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Group → the nodes of its pool, each with its mode where that is not the usual one."""
+    """The nodes of each group's pool in words; an unusual mode or condition of a node is added."""
     words: dict[str, str] = {}
     for pool in pools:
         spec, status = pool.get("spec") or {}, pool.get("status") or {}
@@ -201,7 +201,7 @@ def reservation_lines(objs: Iterable[Obj], rights: Allowed) -> list[Line]:
 
 
 def reservation_of(form: Mapping[str, str]) -> Obj:
-    """The reservation that a form asks for; times are UTC. Raises UsageError, and Problem 422 for a wrong name."""
+    """Read a reservation from a form; times are UTC. Raises UsageError, and Problem 422 for an invalid name."""
     group, _, kind = form.get("machine", "").partition("/")
     return reservations.plan_reservation(
         checked_name(form),
@@ -216,7 +216,7 @@ def reservation_of(form: Mapping[str, str]) -> Obj:
 
 
 def form_of(pools: Iterable[Pool], namespaces: Iterable[str]) -> Form:
-    """The form that reserves machines."""
+    """The form for a new reservation."""
     kinds = sorted(f"{pool.group}/{name}" for pool in pools for name in pool.types)
     return Form(
         id="new",
@@ -263,7 +263,7 @@ async def _machines(site: Site, request: Request) -> tuple[Shown[Line], list[str
 
 
 async def _optional(api: Api, kind: Any) -> list[Obj]:
-    """Those that the caller may list; none where they may not."""
+    """List the objects of a kind; empty after an API error, such as a missing right."""
     try:
         return (await api.list(kind)).items
     except ApiError:

@@ -32,7 +32,7 @@ TROUBLES = (("Accepted", "False"), ("Working", "False"), ("Failed", "True"))  # 
 
 
 class MapRow(Struct, frozen=True, kw_only=True):
-    """One map. Counts as the queue has them; `share` is of the items that ended, in percent, rounded down."""
+    """One map. Counts are the queue's; `share` is the percentage of ended items, rounded down."""
 
     namespace: str
     name: str
@@ -69,7 +69,7 @@ class Planned(Struct, frozen=True):
 
 
 class MapModel(Struct, frozen=True, kw_only=True):
-    """The page of one map. `failed` is None for those who may not see its items."""
+    """The page of one map. `failed` is None for users who may not see the items."""
 
     row: MapRow
     command: str
@@ -83,7 +83,7 @@ class MapModel(Struct, frozen=True, kw_only=True):
 
 
 def map_rows(maps: Sequence[Map], now: datetime) -> tuple[MapRow, ...]:
-    """Those at work, then the newest."""
+    """The rows of all maps: active maps first, then by creation, newest first."""
     order = sorted(maps, key=lambda shown: shown.created_at, reverse=True)
     order.sort(key=lambda shown: STATE_ORDER.get(shown.state, 2))
     hues = owner_hues(shown.owner for shown in order)
@@ -122,7 +122,7 @@ def map_model(
     failed: Sequence[tuple[MapItem, bytes]] | None,
     now: datetime,
 ) -> MapModel:
-    """Everything on a map's page at one moment."""
+    """The data of a map's page."""
     counts, mean = shown.counts, shown.mean_seconds
     facts = [
         ("An item", f"{mean:,.3g} s on average" if mean is not None else ""),

@@ -57,7 +57,7 @@ async def pause(site: Site, request: Request) -> Response:
 
 
 async def resume(site: Site, request: Request) -> Response:
-    """Let a paused or cancelled map go on, from its button."""
+    """Resume a paused or cancelled map, from its button."""
     return await _change(site, request, "resume map", "resumed", MapChange(state=MapState.RUNNING))
 
 
@@ -92,7 +92,7 @@ async def retry(site: Site, request: Request) -> Response:
 
 
 async def set_workers(site: Site, request: Request) -> Response:
-    """Change how many workers a map has at most, from the form."""
+    """Change the maximum number of workers of a map, from the form."""
     form = await read_form(request)
     namespace, name = key_in(request)
 
@@ -135,7 +135,7 @@ async def delete(site: Site, request: Request) -> Response:
 
 
 async def show_items(site: Site, request: Request) -> Response:
-    """The items of a map by state, those alone whose value has a text; in pages."""
+    """The items of a map by state, in pages; with a search text, only items whose value contains it."""
     namespace, name = key_in(request)
     stored = await _map(site, request, "get")
     asked = request.query_params
@@ -229,7 +229,7 @@ async def _map(site: Site, request: Request, verb: str) -> Stored:
 async def _items(
     site: Site, stored: Stored, state: str, text: str, after: int | None
 ) -> tuple[tuple[ItemRow, ...], int | None]:
-    """The next items that match, and where the page after them begins; None: there are no more."""
+    """The next matching items, and the position where the next page starts; None if this is the last page."""
     rows: list[ItemRow] = []
     searched = 0
     states = (state,) if state else ()
@@ -250,7 +250,7 @@ async def _items(
 
 
 def item_row(item: MapItem) -> ItemRow:
-    """An item as a row."""
+    """Convert an item to a row."""
     value = item.key or bytes(item.value).decode("utf-8", "replace")
     failure = item.failure
     return ItemRow(

@@ -126,7 +126,7 @@ async def _model(context: Context, request: Request) -> MapModel:
 
 
 async def _mapjob(context: Context, namespace: str, name: str) -> Obj | None:
-    """The MapJob of a map; None where it has none, or the API server does not answer."""
+    """The MapJob of a map; None if it has none, or if the API server does not answer."""
     try:
         return await context.api.get(MAPJOBS, name, namespace)
     except ApiError:
@@ -134,7 +134,7 @@ async def _mapjob(context: Context, namespace: str, name: str) -> Obj | None:
 
 
 def _parsed(mapjob: Obj) -> MapView | None:
-    """None for a MapJob that cannot be read: the controller says so in its status."""
+    """Parse a MapJob; None if it is invalid (the controller reports that in its status)."""
     try:
         return parse_mapjob(mapjob)
     except BadMapJob:

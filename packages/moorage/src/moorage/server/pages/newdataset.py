@@ -1,4 +1,4 @@
-"""The page /datasets/new: a form that fills a dataset, and shows the `moor dataset create` that does the same."""
+"""The page /datasets/new: a form that creates a dataset, and the equivalent `moor dataset create` command."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def show_form(site: Site, request: Request) -> Response:
 
 
 async def submit(site: Site, request: Request) -> Response:
-    """Check the dataset of a form, or create it: it begins to fill at once."""
+    """Check the dataset of a form, or create it. A new dataset starts to fill at once."""
     given, context, user = await read_form(request), site.context, request.state.user
     is_check = given.get("do") == "check"
     form = await _form(site, request, given)

@@ -1,4 +1,4 @@
-"""The page /jobs/new: a form that checks a run, starts it, and shows the `moor run` that does the same."""
+"""The page /jobs/new: a form that checks or starts a run, and the equivalent `moor run` command."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ async def _form(site: Site, user: User, given: Mapping[str, str]) -> Form:
 
 
 async def _submit(context: Context, user: User, api: Api, body: NewJob, key: str, notes: list[str]) -> Submitted:
-    """As `POST /api/v1/jobs` does it; the same form sent twice starts one run."""
+    """Start the run, like `POST /api/v1/jobs`. If the same form is sent twice, one run starts."""
     mark = mark_of(user.name, f"form\0{key}", body) if key and not body.dry_run else ""
     request = request_of(body)
     async with context.turns.turn(mark):

@@ -1,4 +1,4 @@
-"""The page /maps/new: a form that makes a map with its items, and shows the `moor map create` for it."""
+"""The page /maps/new: a form that creates a map with items, and the equivalent `moor map create` command."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ INPUT_OF = {"image": "image", "time": "time", "parallelism": "parallelism"}
 
 
 class Items(Struct, frozen=True):
-    """The items of a form: the options of the command that name them, and their values."""
+    """The items of a form: the command-line options that select them, and their values."""
 
     options: tuple[str, ...]
     values: Iterable[str | int]
     count: int
 
     async def lines(self) -> AsyncIterator[tuple[int, bytes]]:
-        """As a request over REST sends them."""
+        """The items as numbered lines, in the format of a REST request."""
         for number, value in enumerate(self.values, 1):
             yield number, json.dumps({"value": value}).encode()
 
@@ -69,7 +69,7 @@ async def show_form(site: Site, request: Request) -> Response:
 
 
 async def submit(site: Site, request: Request) -> Response:
-    """Check the map of a form, or make it and bring its items."""
+    """Check the map of a form, or create it and add its items."""
     given, context, user = await read_form(request, FORM_BYTES), site.context, request.state.user
     is_check, notes = given.get("do") == "check", list[str]()
     form = await _form(site, user, given)
@@ -112,7 +112,7 @@ PAGES = (
 
 
 async def _check(context: Context, api: Api, request: MapRequest, caller: Caller) -> MapJobPlan:
-    """Let the API server judge the map; nothing is created."""
+    """Let the API server check the map in a dry run; nothing is created."""
     plan = await mapjobs.plan_map(api, request, caller, cluster_nodes=nodes_of(context, request.run))
     await mapjobs.check_map(api, plan, request.run.namespace)
     return plan
@@ -165,7 +165,7 @@ def read_map(given: Mapping[str, str]) -> tuple[NewMap, MapWorkers, Items]:
 
 
 def _items(reader: Reader, given: Mapping[str, str]) -> Items:
-    """A range, or one item on each line."""
+    """Read the items of the form: a range, or one item per line."""
     span, lines = given.get("range", ""), reader.lines("items")
     if bool(span) == bool(lines):
         reader.refuse("range", "give either a range or items" + (", not both" if span else ""))

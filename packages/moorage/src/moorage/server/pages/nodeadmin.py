@@ -107,7 +107,7 @@ PAGES = (
 def lines_of(
     nodes: Iterable[Obj], gpus: Iterable[NodeGpus], pods: Mapping[str, int], rights: Allowed
 ) -> list[Line]:
-    """A line for each node, by name. `pods`: how many are on each and have not ended."""
+    """A line for each node, by name. `pods`: the number of pods on each node that have not ended."""
     known = {node.name: node for node in gpus}
     lines = []
     for obj in sorted(nodes, key=lambda node: str(node["metadata"]["name"])):

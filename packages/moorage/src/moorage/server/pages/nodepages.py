@@ -29,7 +29,7 @@ TYPE = "/gpus/{type}"
 
 
 class Amount(Struct, frozen=True, kw_only=True):
-    """How much of a resource of a node the requests of its pods take."""
+    """The total of a node's resource, and the sum of its pods' requests."""
 
     name: str
     used: str
@@ -116,7 +116,7 @@ def _is_on(run: RunView, node: str) -> bool:
 
 
 def _status(node: Obj) -> str:
-    """Empty: all is well."""
+    """The status of a node; "" if it is ready and schedulable."""
     if not is_condition_true(node, "Ready"):
         return "not ready"
     return "cordoned" if (node.get("spec") or {}).get("unschedulable") else ""

@@ -25,7 +25,7 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class Shown(Struct, Generic[Row], frozen=True, kw_only=True):
-    """One page of a list. `total` counts all rows, `matched` those that are wanted; `first` and `last` from 1."""
+    """One page of a list. `total` counts all rows, `matched` those that match; `first` and `last` count from 1."""
 
     rows: tuple[Row, ...]
     wanted: Wanted
@@ -50,12 +50,12 @@ class Shown(Struct, Generic[Row], frozen=True, kw_only=True):
 
     @property
     def previous(self) -> str:
-        """The address of the page before; empty on the first."""
+        """The address of the previous page; "" on the first page."""
         return self._at(self.page - 1) if self.page > 1 else ""
 
     @property
     def following(self) -> str:
-        """The address of the page after; empty on the last."""
+        """The address of the next page; "" on the last page."""
         return self._at(self.page + 1) if self.page < self.pages else ""
 
     @property
@@ -69,7 +69,7 @@ class Shown(Struct, Generic[Row], frozen=True, kw_only=True):
 
 
 def address(path: str, fields: Iterable[tuple[str, str]]) -> str:
-    """A path with those fields that are not empty."""
+    """A path with all query fields that are not empty."""
     query = urlencode([(name, value) for name, value in fields if value])
     return f"{path}?{query}" if query else path
 
@@ -95,9 +95,9 @@ def page_of(
     state: Callable[[Row], str],
     states: Sequence[str] = (),
 ) -> Shown[Row]:
-    """The wanted page of those rows that have each word of the search in one of their `words`, in any case.
+    """The requested page of the rows whose `words` contain each word of the search, in upper or lower case.
 
-    A page beyond the end is the last one. A state that the list does not know matches nothing.
+    If the page number is too high, the last page. If the list does not have the state, no row matches.
     """
     parts = wanted.text.casefold().split()
 

@@ -101,7 +101,7 @@ def refusal_of(problem: Problem, path: str, *, is_known: bool, has_login: bool =
 
 
 def sentence(text: str) -> str:
-    """A message as a sentence of a page: a capital first, a full stop, no backticks."""
+    """A message as a sentence for a page: with a capital letter and a full stop, without backticks."""
     plain = text.replace("`", "").strip()
     if not plain:
         return ""
@@ -109,7 +109,7 @@ def sentence(text: str) -> str:
 
 
 def wants_page(headers: Mapping[str, str], path: str) -> bool:
-    """Whether a refusal is read by a person: a browser opens the path, or htmx asks for a part of a page."""
+    """Whether a person reads the refusal: a browser opens the path, or htmx requests a part of a page."""
     if path == "/api" or path.startswith("/api/"):
         return False
     return "text/html" in headers.get("accept", "") or is_htmx(headers)
@@ -120,13 +120,13 @@ def is_htmx(headers: Mapping[str, str]) -> bool:
 
 
 class Refuse:
-    """Answers a refused request, for the layers and the routes alike."""
+    """Creates the answers to refused requests, for all layers and routes."""
 
     def __init__(self, auth: Auth) -> None:
         self._auth = auth
 
     def __call__(self, scope: Scope, problem: Problem, sent: Mapping[str, str] | None = None) -> Response:
-        """The problem as a page, a note or JSON, with its status and with `sent` among its headers."""
+        """The problem as a page, a page fragment or JSON, with its status. `sent`: additional headers."""
         asked, headers = Headers(scope=scope), dict(sent or {})
         if scope["type"] != "http" or not wants_page(asked, scope["path"]):
             return answer(problem, headers or None)

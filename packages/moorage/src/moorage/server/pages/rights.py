@@ -43,7 +43,7 @@ class Right(Struct, frozen=True):
 
 
 def to(verb: str, resource: Resource, *, namespace: str = "", subresource: str = "") -> Right:
-    """The right to do this with objects of a kind."""
+    """The right to use a verb on objects of a kind."""
     return Right(verb, resource.plural, resource.group, subresource, namespace)
 
 
@@ -178,7 +178,7 @@ async def _may(auth: Auth, user: User, right: Right, namespace: str) -> bool:
 
 
 class AdminLinks:
-    """The ASGI layer that finds out which admin pages a person sees in the head of every page."""
+    """The ASGI layer that decides which links to admin pages the user sees in the page header."""
 
     def __init__(self, app: ASGIApp, *, auth: Auth) -> None:
         self._app = app

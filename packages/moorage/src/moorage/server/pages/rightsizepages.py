@@ -1,4 +1,4 @@
-"""The web page /rightsize: runs that ask for more or less than past runs of the same command used."""
+"""The web page /rightsize: runs that request more or less than past runs of the same command used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of the pages of workspaces, jobs, volumes and datasets: from the answers of actions to words. Pure."""
+"""Rows for the pages of workspaces, jobs, volumes and datasets, converted from results of actions. Pure."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Thing = TypeVar("Thing", bound=Owned)
 
 
 class TypeRow(Struct, frozen=True, kw_only=True):
-    """One type of workspaces. `runs`: its image, or its program on a local cluster."""
+    """One workspace type. `runs`: its image, or its program on a local cluster."""
 
     name: str
     words: str
@@ -138,12 +138,12 @@ class VolumeRow(Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> int:
-        """Percent in use, rounded down, at most 100."""
+        """Used percentage, rounded down, at most 100."""
         return min(100, 100 * (self.used or 0) // self.total) if self.total else 0
 
 
 class DatasetRow(Struct, frozen=True, kw_only=True):
-    """One dataset. `done` of `total` bytes are there."""
+    """One dataset. `done` of `total` bytes are stored."""
 
     namespace: str
     name: str
@@ -163,12 +163,12 @@ class DatasetRow(Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> int:
-        """Percent that is there, rounded down, at most 100."""
+        """Stored percentage, rounded down, at most 100."""
         return min(100, 100 * self.done // self.total) if self.total else 0
 
 
 def rows(things: Sequence[Thing], make: Callable[[Thing, int, datetime], Row], now: datetime) -> tuple[Row, ...]:
-    """By namespace and name."""
+    """Make a row of each object, sorted by namespace and name."""
     hues = owner_hues(thing.owner for thing in things)
     order = sorted(things, key=lambda thing: (thing.namespace, thing.name))
     return tuple(make(thing, hues[thing.owner], now) for thing in order)
@@ -203,7 +203,7 @@ def workspace_row(item: Workspace, hue: int, now: datetime) -> WorkspaceRow:
 
 
 def type_rows(apps: Mapping[str, App], *, on_processes: bool) -> tuple[TypeRow, ...]:
-    """The types that a new workspace may have, by name."""
+    """The types available for a new workspace, by name."""
     return tuple(
         TypeRow(
             name=name,
@@ -215,7 +215,7 @@ def type_rows(apps: Mapping[str, App], *, on_processes: bool) -> tuple[TypeRow, 
 
 
 def _program(app: App) -> str:
-    """The program of a type, with its first word where that is no option: "jupyter lab"."""
+    """The program of a type; with its first argument if that is not an option: "jupyter lab"."""
     words = [word for word in app.command[:2] if not word.startswith("-")]
     return " ".join(words)[:80]
 
@@ -235,9 +235,9 @@ def size_words(item: Workspace) -> str:
 def job_rows(
     runs: Iterable[RunView], now: datetime, *, most: int | None = SHOWN
 ) -> tuple[tuple[JobRow, ...], int]:
-    """The first ones, `most` of them (None: all), and how many more.
+    """The rows of the first `most` runs (None: all), and the number of the other runs.
 
-    Those at work come first, then those that ended, newest first.
+    Active runs come first, then ended runs, newest first.
     """
     order = sorted(runs, key=lambda run: run.state.ended)
     shown = order[:most]
@@ -342,5 +342,5 @@ def words_of(row: WorkspaceRow | JobRow | VolumeRow | DatasetRow) -> tuple[str, 
 
 
 def volume_state(row: VolumeRow) -> str:
-    """Its state by name; a row shows only one that is not as it should be."""
+    """The name of a volume's state. The rows leave the normal state "Bound" empty."""
     return row.state or "Bound"

@@ -33,7 +33,7 @@ _KINDS = {  # first letters of a value's name → its pattern; others: any text
 
 
 def in_words(text: str, tag: str) -> str:
-    """A text in a language: one of a catalogue's, or of a known shape; as it is where there is none."""
+    """Translate a text: from a catalogue, or by a known sentence pattern; unchanged if neither has it."""
     if tag == ENGLISH or not text:
         return text
     return catalogue(tag).get(text) or catalogue(f"{tag}.sentences").get(text) or _sentence(text, tag)

@@ -65,7 +65,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class Tick(Struct, frozen=True, kw_only=True):
-    """A box to tick on a page that asks."""
+    """A checkbox on a page that asks for confirmation."""
 
     name: str
     words: str
@@ -73,7 +73,7 @@ class Tick(Struct, frozen=True, kw_only=True):
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """A page that asks before something is done, or for one value."""
+    """A page that asks for confirmation before an action, or for one value."""
 
     title: str
     lines: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class Site:
         return self.page(request, "ask.html", here, problem=problem, live=False, question=question)
 
     def routes(self, pages: Iterable[Page]) -> list[Route]:
-        """The table of pages as routes."""
+        """Convert the table of pages to routes."""
         return [Route(page.path, self._endpoint(page), methods=[page.method]) for page in pages]
 
     def _endpoint(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
@@ -140,7 +140,7 @@ class Site:
             raise Problem(403, "forbidden", f"you may not {controls[0]}s{where}", hint)
 
     async def places(self, user: User, verb: str, resource: Resource) -> list[str] | None:
-        """The namespaces in which the user may do this; None: in all. Raises ApiError."""
+        """The namespaces in which the user may do this; None for all namespaces. Raises ApiError."""
         auth = self.context.auth
         if await auth.may(user, verb, resource.plural, group=resource.group):
             return None
@@ -155,7 +155,7 @@ class Site:
         return [namespace for namespace, is_allowed in zip(known, answers, strict=True) if is_allowed]
 
     async def allowed(self, request: Request, controls: Iterable[str], namespaces: Iterable[str] = ()) -> Allowed:
-        """Which of these controls the caller may press, in those namespaces."""
+        """The controls that the caller may use, in those namespaces."""
         return await allowed(self.context.auth, request.state.user, controls, namespaces)
 
     async def everywhere(
@@ -170,14 +170,14 @@ class Site:
         return [row for rows in lists for row in rows]
 
     async def places_to_make(self, user: User, resource: Resource) -> list[str]:
-        """The namespaces that a form offers; "default" first."""
+        """The namespaces that a form for a new object offers; "default" comes first."""
         namespaces = await self.places(user, "create", resource)
         if namespaces is None:
             namespaces = [name for name in await self.namespaces() if not name.startswith(SYSTEM)]
         return sorted(namespaces, key=lambda name: (name != "default", name))
 
     async def namespaces(self) -> list[str]:
-        """Every namespace, the first NAMESPACES_ASKED; those with work where they cannot be listed."""
+        """The first NAMESPACES_ASKED namespaces; if they cannot be listed, the namespaces with work."""
         now, kept = self.context.clock.monotonic(), self._namespaces
         if kept is not None and now - kept[0] < NAMESPACES_SECONDS:
             return kept[1]
@@ -192,7 +192,7 @@ class Site:
         return names
 
     async def runs(self) -> tuple[RunView, ...]:
-        """Every run, newest first; made again when the cluster has changed, and at most every RUNS_SECONDS."""
+        """All runs, newest first. Cached until the cluster changes, at most for RUNS_SECONDS."""
         cluster, now = await self.context.ready(), self.context.clock.monotonic()
         kept = self._runs
         if kept is not None and kept[0] == cluster.version and now - kept[1] < RUNS_SECONDS:
@@ -298,7 +298,7 @@ def problem_to_show(error: Exception) -> Problem:
 
 
 async def read_form(request: Request, most: int = FORM_BYTES) -> Mapping[str, str]:
-    """A form's fields without blanks around them; of several of one name the last. Raises Problem."""
+    """Read the fields of a form, stripped; if a name comes twice, the last value. Raises Problem."""
     body = await read_bytes(request, most)
     try:
         fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=50)
@@ -308,7 +308,7 @@ async def read_form(request: Request, most: int = FORM_BYTES) -> Mapping[str, st
 
 
 def checked_name(form: Mapping[str, str]) -> str:
-    """The field `name`. Raises Problem 422 for a name that Kubernetes refuses."""
+    """The field `name`. Raises Problem 422 if Kubernetes does not accept the name."""
     name = form.get("name", "")
     if not is_dns_label(name):
         raise Problem(
@@ -321,7 +321,7 @@ def checked_name(form: Mapping[str, str]) -> str:
 
 
 def deletion(what: str, namespace: str, name: str, here: str, loss: str, users: Sequence[str]) -> Question:
-    """The page that asks before something is deleted that others may use."""
+    """The page that asks before an object is deleted that others may use."""
     ticks = (Tick(name="force", words="Delete it although it is in use"),) if users else ()
     lines = (say("In use by {users}: they break.", users=", ".join(users)),) if users else ()
     return Question(

@@ -1,4 +1,4 @@
-"""Files under /static: read from the package once, answered from memory with an ETag."""
+"""Files under /static: read from the package once, served from memory with an ETag."""
 
 from __future__ import annotations
 

@@ -102,12 +102,12 @@ async def show(site: Site, request: Request) -> Response:
 
 
 async def add(site: Site, request: Request) -> Response:
-    """Give users and groups a role in a tenant."""
+    """Add users and groups to a role in a tenant."""
     return await _change(site, request, is_added=True)
 
 
 async def remove(site: Site, request: Request) -> Response:
-    """Take a role in a tenant from a user or a group."""
+    """Remove a role in a tenant from a user or a group."""
     return await _change(site, request, is_added=False)
 
 
@@ -122,7 +122,7 @@ PAGES = (
 
 
 def spec_of(form: Mapping[str, str], name: str) -> Obj:
-    """The spec of a tenant that a form asks for."""
+    """Read the spec of a tenant from a form."""
     spec: Obj = {"namespace": form.get("namespace") or name}
     if admins := names_in(form.get("admins", "")):
         spec["admins"] = {"people": admins}

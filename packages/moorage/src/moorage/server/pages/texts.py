@@ -55,7 +55,7 @@ def language() -> str:
 
 @contextmanager
 def speaking(tag: str) -> Iterator[None]:
-    """Answer in that language, one of LANGUAGES."""
+    """Use a language, one of LANGUAGES, for all texts inside the `with` block."""
     token = _SPOKEN.set(tag)
     try:
         yield
@@ -72,13 +72,13 @@ def say(text: str, **values: object) -> str:
 
 
 def N_(text: str) -> str:
-    """Mark a text that is said later, with `say(…)` or `_(…)`."""
+    """Mark a text for the catalogue; `say(…)` or `_(…)` translates it later."""
     return text
 
 
 @cache
 def catalogue(tag: str) -> Mapping[str, str]:
-    """English text → text, of the platform and of all features; empty for English.
+    """The translations of English texts, of the platform and of all features; empty for English.
 
     polib (12 ms) is imported for other languages only.
     """
@@ -142,7 +142,7 @@ def texts_of(source: str) -> list[str]:
 
 
 def key_of_text(text: str) -> str:
-    """A text as catalogues have it: blanks are single."""
+    """A text in the form of catalogue keys: each run of blanks becomes a single blank."""
     return " ".join(text.split())
 
 
@@ -152,12 +152,12 @@ def is_prose(text: str) -> bool:
 
 
 def values_in(text: str) -> list[str]:
-    """The expressions and inline tags in a text, sorted: a translation has the same."""
+    """The expressions and inline tags in a text, sorted. A translation must have the same."""
     return sorted(_EXPRESSIONS.findall(text))
 
 
 def _split(source: str) -> Iterator[tuple[str, str]]:
-    """The source in pieces: "text" (with values and inline tags inside), "tag" or "statement"."""
+    """Split a template into pieces: "text" (with values and inline tags inside), "tag" or "statement"."""
     text: list[str] = []
     at = 0
     for match in _PIECES.finditer(source):

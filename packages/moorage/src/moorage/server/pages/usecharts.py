@@ -16,7 +16,7 @@ GIB, MIB = 2**30, 2**20
 
 
 def use_charts(use: Use) -> tuple[Chart, ...]:
-    """One for each measure that has values."""
+    """A chart for each measure that has values."""
     pods = [pod for pod in use.pods if pod.points][-PODS:]
     step = timedelta(seconds=use.step_seconds)
     starts = {point.start for pod in pods for point in pod.points}

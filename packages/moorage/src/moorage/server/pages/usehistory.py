@@ -1,4 +1,4 @@
-"""Charts of the use of GPUs over time: read from the history once for all who look."""
+"""Charts of GPU use over time. The history is read once for all viewers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Period(Struct, frozen=True, kw_only=True):
-    """A chart of the use of GPUs."""
+    """A period for which the page shows a chart of GPU use."""
 
     id: str
     title: str  # to be said
@@ -48,7 +48,7 @@ class _Lines(Struct, frozen=True, kw_only=True):
 
 
 class History:
-    """The use of GPUs over each period, read at most once in its `fresh_seconds`."""
+    """GPU use over each period; each is read at most once in its `fresh_seconds`."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -56,7 +56,7 @@ class History:
         self._known: dict[str, tuple[float, _Lines]] = {}
 
     async def charts(self) -> tuple[Chart, ...]:
-        """A chart for each period; none where the history cannot be read, or holds nothing yet."""
+        """A chart for each period; empty if the history cannot be read or has no data yet."""
         charts = []
         total = self._context.cluster.gpus().totals.total
         async with self._lock:

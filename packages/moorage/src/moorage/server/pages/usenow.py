@@ -1,4 +1,4 @@
-"""How busy each GPU is now, as one short part of the front page. Pure."""
+"""The current utilisation of each GPU, as a small part of the front page. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moorage.decide.usage.samples import Reading
 
 
 class UseNow(Struct, frozen=True):
-    """Percent by node and place, and the mean of those that were measured."""
+    """GPU utilisation in percent by node and GPU index, and the mean of all measured GPUs."""
 
     by_node: Mapping[str, tuple[int | None, ...]]
     measured: int = 0
@@ -19,7 +19,7 @@ class UseNow(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """A line for each node that has a measured GPU: its name, then percent or "-" by place."""
+        """A line for each node with a measured GPU: its name, then the percentage or "-" of each GPU."""
         lines = []
         for node, values in self.by_node.items():
             if any(value is not None for value in values):
@@ -49,7 +49,7 @@ def use_now(view: GpuView, readings: Mapping[tuple[str, str], Reading]) -> UseNo
 
 
 def _matched(gpus: list[Gpu], reading: Reading, node: str) -> list[tuple[Gpu, int]]:
-    """Each GPU of a pod with its percent; none where the numbers of both differ."""
+    """The percentage of each GPU of a pod; empty if pod and reading have different numbers of GPUs."""
     if len(reading.gpus) != len(gpus):
         return []
     by_device = {measured.device: measured for measured in reading.gpus}

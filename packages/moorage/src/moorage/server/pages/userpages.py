@@ -65,7 +65,7 @@ async def live_list(site: Site, request: Request) -> Response:
 
 
 async def create(site: Site, request: Request) -> Response:
-    """Create an account with a first password, which the answer shows once."""
+    """Create an account with a first password, which the page shows once."""
     form = await read_form(request)
     name, groups = form.get("name", ""), names_in(form.get("groups", ""))
     site.context.audit(request, "create", f"user {name}")
@@ -91,7 +91,7 @@ async def set_groups(site: Site, request: Request) -> Response:
 
 
 async def set_password(site: Site, request: Request) -> Response:
-    """Give a user a new password, which the answer shows once; their sessions end."""
+    """Set a new password for a user, which the page shows once; the user's sessions end."""
     await read_form(request)
     person, password = request.path_params["person"], people.first_password()
     site.context.audit(request, "change", f"password of user {person}")

@@ -87,7 +87,7 @@ async def back_up(site: Site, request: Request) -> Response:
 
 
 async def restore(site: Site, request: Request) -> Response:
-    """Begin to bring a backup onto a volume, from the form."""
+    """Start to restore a backup to a volume, from the form."""
     form = await read_form(request)
     namespace, name = key_in(request)
 

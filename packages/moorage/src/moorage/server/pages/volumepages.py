@@ -1,4 +1,4 @@
-"""The web pages /volumes: a list that keeps itself current, and forms. Pages need no script for them."""
+"""The web pages /volumes: a list that updates itself, and forms. The pages work without scripts."""
 
 from __future__ import annotations
 

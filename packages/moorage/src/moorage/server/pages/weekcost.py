@@ -1,4 +1,4 @@
-"""The cost of the last seven days by user: computed once for all, shown to each as far as they may see."""
+"""The cost of the last seven days by user: computed once for all, without the rows that a user may not see."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Week(Struct, frozen=True, kw_only=True):
 
 
 class WeekCost:
-    """Computes it at most once in FRESH_SECONDS."""
+    """The cost of the last seven days, computed at most once in FRESH_SECONDS."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -38,7 +38,7 @@ class WeekCost:
         self._week: _Week | None = None
 
     async def of(self, user: User) -> Costs:
-        """As far as a user may see it. Raises NotFound without prices, UsageError, ApiError, StorageError."""
+        """The cost that a user may see. Raises NotFound without prices, UsageError, ApiError, StorageError."""
         week = await self._known()
         sees = await viewer(self._context, user, week.namespaces, read_at=week.until)
         notes = notes_of(week.sheet, asked=week.asked, begin=week.begin)

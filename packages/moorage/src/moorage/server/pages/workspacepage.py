@@ -88,7 +88,7 @@ def facts_of(item: Workspace, now: datetime) -> Iterable[Fact]:
 
 
 async def _workspace(site: Site, request: Request) -> Workspace:
-    """Read as the user. Raises Problem."""
+    """Read the workspace with the user's rights. Raises Problem."""
     namespace, name = key_in(request)
     return await workspaces.get_workspace(site.context.acting(request.state.user), namespace, name)
 
@@ -101,7 +101,10 @@ async def _live(site: Site, request: Request, item: Workspace) -> str:
 
 
 async def _log(site: Site, request: Request, item: Workspace) -> str:
-    """The last lines of its pod, as HTML; empty where it has none. Read as the user. Raises Problem."""
+    """The last log lines of the workspace's pod, as HTML; "" without a pod. Uses the user's rights.
+
+    Raises Problem.
+    """
     if not item.pod:
         return ""
     api = cast(PodApi, site.context.acting(request.state.user))

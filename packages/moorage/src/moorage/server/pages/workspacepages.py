@@ -1,4 +1,4 @@
-"""The web pages /workspaces: a list that keeps itself current, and forms. Pages need no script for them."""
+"""The web pages /workspaces: a list that updates itself, and forms. The pages work without scripts."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def delete(site: Site, request: Request) -> Response:
 
 
 async def open_workspace(site: Site, request: Request) -> Response:
-    """To the workspace: by the platform's login, or by the token that the user owns or may read."""
+    """Redirect to the workspace: by the platform's login, or with the token that the user owns or may read."""
     namespace, name = key_in(request)
     user, gateway = request.state.user, site.context.gateway
     token = await gateway.token_for(user, namespace, name) or ""

@@ -32,7 +32,7 @@ async def map_of(call: Call[Any, Any], verb: str = "get") -> Stored:
 async def oldest_maps(
     context: Context, user: User, verb: str, namespaces: Iterable[str], *, gone: float
 ) -> dict[str, float]:
-    """`oldest_map` of each namespace; `gone`: of those that do not exist."""
+    """`oldest_map` of each namespace; `gone` is the value for namespaces that do not exist."""
     if await context.auth.may(user, verb, MAPJOBS.plural, group=MAPJOBS.group):
         return dict.fromkeys(namespaces, 0)
     created = await created_at(context.api, namespaces)
@@ -40,13 +40,16 @@ async def oldest_maps(
 
 
 async def oldest_map(context: Context, user: User, verb: str, namespace: str) -> float:
-    """From when on a user may do this with maps of a namespace, in milliseconds since 1970: `oldest_for`."""
+    """The time from which on a user may do this with maps of a namespace, in milliseconds since 1970.
+
+    See `oldest_for`.
+    """
     since = await oldest_for(context, user, verb, MAPJOBS, namespace)
     return 0 if since is None else milliseconds(since)
 
 
 async def allow(call: Call[Any, Any], verb: str, namespace: str) -> None:
-    """Raises Forbidden. An empty namespace: all of them."""
+    """Raise Forbidden unless the caller may do this with maps; namespace "" means all namespaces."""
     if not await call.context.auth.may_use_maps(call.user, verb, namespace):
         raise Forbidden(
             f"{call.user.name} may not {verb} mapjobs.{GROUP} in {namespace or 'all namespaces'}",
@@ -58,7 +61,7 @@ async def allow(call: Call[Any, Any], verb: str, namespace: str) -> None:
 async def while_allowed(
     call: Call[Any, Any], namespace: str, chunks: AsyncIterator[bytes]
 ) -> AsyncIterator[bytes]:
-    """An answer that lasts, for as long as the caller may `get` maps there; then it ends."""
+    """Stream an answer; end it when the caller may no longer `get` maps in the namespace."""
     async for chunk in chunks:
         try:
             await allow(call, "get", namespace)

@@ -1,4 +1,4 @@
-"""/api/v1/work and /api/v1/work/output, for workers: the bearer is their map's token. docs/design/0005-map.md"""
+"""/api/v1/work and /api/v1/work/output, for workers, with the token of their map. docs/design/0005-map.md"""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def routes(context: Context) -> list[Route]:
 
 
 class Work:
-    """For workers of a map: send results, get items."""
+    """For workers of a map: send results and get items."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -113,7 +113,7 @@ class Output:
         await response(scope, receive, send)
 
     async def keep(self, request: Request) -> Response:
-        """Output of items, by their worker."""
+        """Store the output of items that a worker sends."""
         try:
             of = await self._queue.map_of_token(bearer_of(request.headers))
         except Unauthorized as error:
@@ -136,7 +136,7 @@ class Output:
 
 
 def parse_exchange(body: bytes) -> Exchange:
-    """A worker's request. Raises Problem."""
+    """Parse the request of a worker. Raises Problem."""
     try:
         exchange = _EXCHANGE.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:

@@ -1,1 +1,1 @@
-"""The REST API under /api/v1, but for maps (`queue`), containers (`docker`) and people (`identity`)."""
+"""The REST API under /api/v1, except maps (`queue`), containers (`docker`) and users (`identity`)."""

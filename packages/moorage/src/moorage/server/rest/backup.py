@@ -1,4 +1,4 @@
-"""GET /api/v1/backup: an archive of all that the server keeps; POST: restore one. For administrators.
+"""GET /api/v1/backup: an archive of all data of the server; POST: restore an archive. For administrators.
 
 They need `get` and `update` of `backups.moorage.dev`, which `cluster-admin` has.
 """

@@ -1,6 +1,7 @@
-"""/api/v1/cost: the money of a window by tenant, user, run, namespace, day, node or type; and two ways of billing.
+"""/api/v1/cost: the cost of a window by tenant, user, run, namespace, day, node or type; and two ways of billing.
 
-Members see themselves and those whose pods they may read by name. All others are one row: sums are the same.
+Members see their own rows and those of users whose pods they may read by name. All other rows are added into
+one row, so the sums are equal for all.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 async def costs(
     context: Context, user: User, sheet: PriceSheet, *, by: By, window: tuple[datetime, datetime], zone: ZoneInfo
 ) -> Costs:
-    """A report as an answer, as far as the user may see it."""
+    """Convert a report to an answer, without the rows that the user may not see."""
     since, until = window
     facts, begin = await facts_of(context, sheet, since, until)
     days = _days(begin, until, zone) if by is By.DAY else ()

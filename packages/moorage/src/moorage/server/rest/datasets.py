@@ -1,4 +1,4 @@
-"""/api/v1/datasets: made, listed, shown, shared, deleted as the caller: cluster rights decide."""
+"""/api/v1/datasets: create, list, show, share and delete datasets as the caller: cluster rights decide."""
 
 from __future__ import annotations
 

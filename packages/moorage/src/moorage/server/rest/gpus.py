@@ -30,7 +30,10 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 
 
 async def _tenant(call: Call[None, GpuQuery]) -> Obj | None:
-    """The part of a Tenant that decides about runs in its namespace."""
+    """The fields of the namespace's Tenant that decide about runs.
+
+    None without a Tenant or the right to create Jobs.
+    """
     namespace, context = call.query.namespace, call.context
     if not is_dns_label(namespace):
         return None

@@ -90,7 +90,7 @@ async def report_idle(call: Call[ReportRequest, None]) -> Report:
 
 
 def report_of(rows: Sequence[Outcome], *, since: datetime, until: datetime, policy: str) -> Report:
-    """The answer: sums, and a row for each piece of work that was idle at all."""
+    """The answer: the sums, and a row for each piece of work that was idle at some time."""
     return Report(
         since=since.replace(microsecond=0),
         until=until.replace(microsecond=0),

@@ -138,7 +138,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 
 
 async def _text(events: AsyncGenerator[Event]) -> AsyncGenerator[bytes]:
-    """The events of a log as its text."""
+    """Convert the events of a log to plain text."""
     async with aclosing(events):
         async for event in events:
             if isinstance(event, Line):

@@ -70,7 +70,7 @@ async def create_map(call: Call[NewMap, None]) -> CreatedMap:
 
 
 async def _create_workers(call: Call[NewMap, None], workers: MapWorkers) -> tuple[str, ...]:
-    """Create the MapJob as the user, and wait until its map is in the queue; the notes of its plan."""
+    """Create the MapJob as the user, and wait until its map is in the queue; return the notes of the plan."""
     context, body, namespace, notes = call.context, call.body, call.namespace, list[str]()
     if context.api is None:
         raise UsageError(
@@ -240,7 +240,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 
 
 def lasting(call: Call[Any, Any], pages: AsyncIterator[list[Any]]) -> Response:
-    """Pages as lines of JSON, for as long as the caller may read them."""
+    """Stream pages as lines of JSON, as long as the caller may read them."""
 
     async def lines() -> AsyncIterator[bytes]:
         async for page in pages:
@@ -250,7 +250,7 @@ def lasting(call: Call[Any, Any], pages: AsyncIterator[list[Any]]) -> Response:
 
 
 async def body_lines(request: Request) -> AsyncIterator[tuple[int, bytes]]:
-    """The lines of a body as it comes, numbered from 1; empty ones are left out. Raises Problem 413."""
+    """Read the lines of a body as they arrive, numbered from 1; skip empty lines. Raises Problem 413."""
     rest, count = b"", 0
     async for part in request.stream():
         *whole, rest = (rest + part).split(b"\n")

@@ -1,4 +1,4 @@
-"""The REST API described: OpenAPI 3.1, made from the routes and from the Structs that they take and answer.
+"""OpenAPI 3.1 of the REST API, generated from the routes and their Structs.
 
 https://spec.openapis.org/oas/v3.1.0
 """
@@ -78,7 +78,7 @@ def describe(routes: Iterable[BaseRoute]) -> dict[str, Any]:
 
 
 def _schemas(described: Iterable[Described]) -> tuple[dict[Any, Schema], dict[str, Any]]:
-    """The schema of each type that the routes name, and the components that they refer to."""
+    """The schemas of all types that the routes use, and the components that these schemas refer to."""
     types = (kind for row in described for kind in (row.body, row.query, row.answer) if kind is not None)
     kinds = list(dict.fromkeys([ErrorAnswer, *types, *SPECS.values()]))
     made, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)

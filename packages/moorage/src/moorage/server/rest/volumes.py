@@ -1,4 +1,7 @@
-"""/api/v1/volumes: listed with real use, made, resized, deleted as the caller: cluster rights decide."""
+"""/api/v1/volumes: list volumes with measured use, create, resize and delete them as the caller.
+
+Cluster rights decide.
+"""
 
 from __future__ import annotations
 

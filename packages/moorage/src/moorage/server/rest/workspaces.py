@@ -1,4 +1,7 @@
-"""/api/v1/workspaces: made, listed, started, stopped, opened, deleted as the caller: cluster rights decide."""
+"""/api/v1/workspaces: create, list, start, stop, open and delete workspaces as the caller.
+
+Cluster rights decide.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Pictures of digits, and a small neural network that reads them; the standard library is all it needs.
+"""Pictures of digits, and a small neural network that recognizes them. It needs only the standard library.
 
-python3 digits.py FOLDER COUNT      draw pictures for an exam; the name of each ends with its digit
+python3 digits.py FOLDER COUNT      draw test pictures; the name of each picture ends with its digit
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Picture = list[float]
 
 
 def draw(digit: int, chance: random.Random, noise: float = 0.2) -> Picture:
-    """The pixels of a digit, row by row, from 0.0 to 1.0: moved a little, and with noise over them."""
+    """Draw a digit with a small shift and noise; the pixels row by row, from 0.0 to 1.0."""
     right, down, ink = chance.randint(0, SIDE - 5), chance.randint(0, SIDE - 7), chance.uniform(0.6, 1.0)
     pixels = [abs(chance.gauss(0.0, noise)) for _ in range(SIDE * SIDE)]
     for y, row in enumerate(GLYPHS[digit]):
@@ -43,7 +43,7 @@ def draw(digit: int, chance: random.Random, noise: float = 0.2) -> Picture:
 
 
 def write_picture(path: Path, picture: Picture) -> None:
-    """As a portable graymap, which most viewers open."""
+    """Write a picture as a portable graymap (PGM), which most viewers open."""
     grey = [str(round(255 * pixel)) for pixel in picture]
     rows = [" ".join(grey[at : at + SIDE]) for at in range(0, len(grey), SIDE)]
     path.write_text("\n".join(["P2", f"{SIDE} {SIDE}", "255", *rows, ""]))
@@ -68,14 +68,14 @@ class Network:
         self.chance = chance
 
     def answer(self, picture: Picture) -> tuple[list[float], list[float]]:
-        """The hidden layer, and how likely each digit is."""
+        """The values of the hidden layer, and the probability of each digit."""
         hidden = [math.tanh(sum(map(mul, weights, picture))) for weights in self.hidden]
         powers = [math.exp(sum(map(mul, weights, hidden))) for weights in self.output]
         total = sum(powers)
         return hidden, [power / total for power in powers]
 
     def learn(self, examples: list[tuple[int, Picture]]) -> float:
-        """One epoch; the mean loss over it."""
+        """Train one epoch; return its mean loss."""
         order = list(range(len(examples)))
         self.chance.shuffle(order)
         loss = 0.0
@@ -101,7 +101,7 @@ class Network:
         return loss / len(examples)
 
     def accuracy(self, examples: list[tuple[int, Picture]]) -> float:
-        """The share of the pictures that it reads rightly."""
+        """The share of pictures that the network recognizes correctly."""
         right = 0
         for digit, picture in examples:
             likely = self.answer(picture)[1]
@@ -109,7 +109,7 @@ class Network:
         return right / len(examples)
 
     def save(self, path: Path) -> None:
-        """A kill leaves the old file or the new one, never half of one."""
+        """Write the file atomically: after a kill, it has either the old or the new content."""
         version, numbers, gauss = self.chance.getstate()
         state = {"epoch": self.epoch, "hidden": self.hidden, "output": self.output}
         scratch = path.with_suffix(".tmp")

@@ -1,6 +1,6 @@
-"""Draw one picture of a digit into a folder: `python3 draw.py NUMBER FOLDER`. Made for a map over many numbers.
+"""Draw one picture of a digit into a folder: `python3 draw.py NUMBER FOLDER`. It is the command of a demo map.
 
-As with a download, the first try of some numbers fails; a map tries them again.
+For some numbers the first attempt fails, like a download; the map then retries it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Let a trained network read a folder of pictures: `python3 exam.py PICTURES MODEL`."""
+"""Test a trained network on a folder of pictures: `python3 exam.py PICTURES MODEL`."""
 
 from __future__ import annotations
 

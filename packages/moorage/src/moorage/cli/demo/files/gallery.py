@@ -1,4 +1,4 @@
-"""A page with the pictures of a folder: the application of the demo's workspace."""
+"""A web page with the pictures of a folder: the application in the demo's workspace."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def on_sigterm(_signal: int, _frame: object) -> None:
 
 
 def train(epochs: int, seed: int, *, epoch_seconds: float = 0.0, pause_after: int = 0) -> None:
-    """Train up to `epochs`, and print the accuracy on pictures that it was not trained on."""
+    """Train up to `epochs`, and print the accuracy on pictures that are not in the training data."""
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES") or "none"
     chance = random.Random(0)
     pictures = [(digit, draw(digit, chance)) for digit in list(range(10)) * (PICTURES // 10)]
