@@ -1,4 +1,4 @@
-"""Places where a server keeps its data, for tests of backups."""
+"""Data folders and databases of a server, for tests of backups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from moorage_testing.postgres import new_database
 
 @pytest.fixture
 def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Place]:
-    """Makes an empty place of a kind."""
+    """A function that creates an empty place for a server's data; its argument is the kind of the database."""
 
     def make(kind: str) -> Place:
         folder = tmp_path / f"place-{os.urandom(3).hex()}"
@@ -34,7 +34,7 @@ def where(place: Place, name: str) -> Any:
 
 
 def back_up(place: Place, target: Path) -> Manifest:
-    """As the server's route and `moor backup` do."""
+    """Create a backup, like the server's route and `moor backup`."""
     with scratch(place) as folder:
         return pack(folder, collect(place, folder, now=NOON), target)
 

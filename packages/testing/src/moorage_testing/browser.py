@@ -1,4 +1,4 @@
-"""Where Chromium is, and how tests start it."""
+"""The path of Chromium, and how tests start it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAUNCH_MS = 180_000  # only bounds a hang: on a busy machine Playwright's own ha
 
 
 def chromium_path() -> str:
-    """Its program; skips the test where there is none."""
+    """The path of Chromium; skips the test if Chromium is not installed."""
     path = os.environ.get("MOORAGE_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
     if path is None:
         pytest.skip("Chromium is not installed (apt-get install chromium, or set MOORAGE_CHROMIUM)")

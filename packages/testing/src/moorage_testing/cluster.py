@@ -1,14 +1,14 @@
-"""The clusters that tests run against, behind one handle.
+"""The clusters for tests, with one interface for all of them.
 
-Which one is chosen by the environment, so that the same test runs unchanged on each:
+The environment chooses the cluster, so the same test runs unchanged on each:
 
-- `MOORAGE_TEST_KUBECONFIG`: that cluster, with its current context;
-- `KUBEBUILDER_ASSETS`: etcd and kube-apiserver (and kube-scheduler and kube-controller-manager when they
-  are there) from that folder, the convention of controller-runtime's envtest;
-- neither: the local cluster, started as a user would.
+- `MOORAGE_TEST_KUBECONFIG`: the cluster of this kubeconfig, with its current context;
+- `KUBEBUILDER_ASSETS`: etcd and kube-apiserver from that folder, as in controller-runtime's envtest (and
+  kube-scheduler and kube-controller-manager if the folder has them);
+- neither: the local cluster, started like a user starts it.
 
-Nodes: the local cluster runs pods as processes; the others have no kubelet of ours, so tests bring hollow nodes
-(`moorage_testing.hollow`) or are skipped with that reason.
+Nodes: the local cluster runs pods as processes. The other clusters have no kubelet from us, so tests create hollow
+nodes (`moorage_testing.hollow`), or are skipped with that reason.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ EVERYTHING = frozenset({"api", "scheduler", "controllers", "kubelet", "extender"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A running cluster with Moorage's services against it. `offers` ⊆ EVERYTHING."""
+    """A running cluster with Moorage's services. `offers` is a subset of EVERYTHING."""
 
     kind: str  # local, envtest or kubeconfig
     offers: frozenset[str]
@@ -67,13 +67,13 @@ class Cluster:
     extra_env: Mapping[str, str] = field(default_factory=dict)
 
     def lacks(self, needs: set[str]) -> str | None:
-        """Why a test with those needs cannot run here, or None."""
+        """Return why a test with those needs cannot run on this cluster; None if it can."""
         missing = sorted(needs - self.offers)
         return f"the {self.kind} cluster has no {' and no '.join(missing)}" if missing else None
 
     @property
     def image(self) -> str:
-        """The image of pods that really run, with Python and a shell: of MOORAGE_TEST_IMAGE, or this machine."""
+        """The image of pods that really run, with Python and a shell: MOORAGE_TEST_IMAGE, or this machine."""
         return HOST_IMAGE if self.kind == "local" else os.environ.get("MOORAGE_TEST_IMAGE", "python:3.11-slim")
 
     @property
@@ -83,7 +83,7 @@ class Cluster:
 
     @property
     def python(self) -> str:
-        """Python in that image."""
+        """The command of Python in that image."""
         return sys.executable if self.kind == "local" else "python3"
 
     def moor(
@@ -95,7 +95,7 @@ class Cluster:
         cwd: Path | None = None,
         stdin: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Type a `moor` command; with `check`, a failure raises AssertionError with its output."""
+        """Run a `moor` command; with `check`, a failure raises AssertionError with its output."""
         environment = self.environment() | dict(env or {})
         done = fork_server().run(args, env=environment, cwd=cwd, stdin=stdin, timeout=timeout)
         if check and done.returncode != 0:
@@ -111,7 +111,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def start_cluster(home: Path) -> Iterator[Cluster]:
-    """Start, or attach to, the cluster that the environment chooses; `home` is an empty folder for it."""
+    """Start the cluster that the environment chooses, or connect to it; `home` is an empty folder for it."""
     if kubeconfig := os.environ.get("MOORAGE_TEST_KUBECONFIG"):
         with _attached(Path(kubeconfig), home) as cluster:
             yield cluster
@@ -199,10 +199,10 @@ def kubeconfig_with_token(kubeconfig: Path, home: Path) -> Path:
 
 
 def kubeconfig_for_services(kubeconfig: Path, home: Path) -> Path:
-    """The same cluster, where the services act as on our other ones: as members of system:masters.
+    """Return a kubeconfig of the same cluster, in which the services act as members of system:masters.
 
-    The webhook knows the operator by that, or by its service account; an administrator of kubeadm or of a cloud is
-    neither, but may act for both. The server knows the operator by a token.
+    The webhook recognizes the operator by this group, or by its service account. An administrator of kubeadm
+    or of a cloud has neither, but may impersonate both. The server recognizes the operator by a token.
     """
     config, users = _read(kubeconfig_with_token(kubeconfig, home))
     for user in users:
@@ -211,7 +211,7 @@ def kubeconfig_for_services(kubeconfig: Path, home: Path) -> Path:
 
 
 def _read(kubeconfig: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The file with whole paths, and the users of its current context in it."""
+    """Return the kubeconfig with absolute paths, and the users of its current context."""
     config = yaml.safe_load(kubeconfig.read_text())
     context = next(entry["context"] for entry in config["contexts"] if entry["name"] == config["current-context"])
     for kind, section in (("cluster", "clusters"), ("user", "users")):
@@ -229,7 +229,10 @@ def _write(config: Mapping[str, Any], path: Path) -> Path:
 
 
 async def _administrator_token(kubeconfig: Path) -> str:
-    """A token for a day, of the service account `default/moorage-tests`, which may do everything."""
+    """Return a token of the service account `default/moorage-tests`, which may do everything.
+
+    It is valid for a day.
+    """
     from moorage.model.manifests import CLUSTERROLEBINDINGS, RBAC
     from moorage_kube.errors import AlreadyExists
     from moorage_kube.remote.client import KubeClient
@@ -276,7 +279,10 @@ def _envtest(assets: Path, home: Path) -> Iterator[Cluster]:
 
 
 class ControlPlane:
-    """etcd and kube-apiserver from a folder of binaries, on free ports of loopback; more can be started."""
+    """etcd and kube-apiserver from a folder of binaries, on free ports of localhost.
+
+    More binaries can be started.
+    """
 
     def __init__(self, assets: Path, home: Path, ports: dict[str, int], stack: contextlib.ExitStack) -> None:
         self.kubeconfig = home / "kubeconfig"
@@ -286,7 +292,7 @@ class ControlPlane:
         self._stack = stack
 
     def start(self, name: str, *args: str) -> None:
-        """Start one binary of the folder; it ends with the control plane, and logs to a file of its name."""
+        """Start one binary of the folder. It ends with the control plane, and logs to a file with its name."""
         self._stack.enter_context(
             run_process([str(self._assets / name), *args], self._home / f"{name}.log", self._home)
         )
@@ -313,8 +319,11 @@ class ControlPlane:
         stock: bool = False,
         plugins: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """kube-scheduler with the configuration that we ship; without the extender all else stays the same.
-        `stock`: as it comes, without anything of ours. `plugins`: a pluginConfig for its profile."""
+        """Start kube-scheduler with the configuration that we ship.
+
+        `extender` False: without our extender; all else is the same. `stock`: without any configuration from
+        us. `plugins`: a pluginConfig for its profile.
+        """
         from moorage.model.schedulerconfig import kube_scheduler_configuration
 
         config: dict[str, Any] = kube_scheduler_configuration(f"http://127.0.0.1:{self.ports['extender']}")
@@ -414,7 +423,7 @@ def control_plane(assets: Path, home: Path, *, need_accounts: bool = False) -> I
 
 
 def _make_client_authority(folder: Path) -> None:
-    """ca.crt and ca.key of an authority for client certificates."""
+    """Create ca.crt and ca.key of an authority for client certificates."""
     from moorage_kube.certificates import make_authority
 
     folder.mkdir(mode=0o700)
@@ -424,7 +433,7 @@ def _make_client_authority(folder: Path) -> None:
 
 
 def client_certificate(folder: Path, name: str, groups: Sequence[str] = ()) -> tuple[bytes, bytes]:
-    """A certificate that names a user and groups, signed by ca.key of the folder, and its key, as PEM."""
+    """Return a client certificate for a user and groups, signed by ca.key of the folder, and its key, as PEM."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -441,7 +450,7 @@ def client_certificate(folder: Path, name: str, groups: Sequence[str] = ()) -> t
 
 @contextlib.contextmanager
 def services(kubeconfig: Path, home: Path, ports: dict[str, int], *, address: str = "") -> Iterator[None]:
-    """Our four services in one process against any cluster. `address`: of this machine, as pods reach it."""
+    """Run our four services in one process for any cluster. `address`: the address of this machine for pods."""
     ready_read, ready_write = os.pipe()
     # the image of fillers and backups: it cannot be read from a pod here
     argv = ["/usr/bin/env", "MOORAGE_IMAGE=moorage:test", sys.executable, "-m", "moorage.cli.services"]
@@ -513,7 +522,7 @@ def _free_ports(*names: str) -> dict[str, int]:
 
 
 def find_kubectl() -> str | None:
-    """kubectl from KUBEBUILDER_ASSETS, else from PATH."""
+    """Return the path of kubectl from KUBEBUILDER_ASSETS, else from PATH; None if it is missing."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets and (Path(assets) / "kubectl").exists():
         return str(Path(assets) / "kubectl")

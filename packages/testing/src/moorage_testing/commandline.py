@@ -1,4 +1,4 @@
-"""A cluster in memory for the command line: the verbs, watches, logs, and Moorage's server."""
+"""A cluster in memory for tests of the command line, with verbs, watches, logs, and Moorage's server."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class CliApi(FakeApi):
         }
 
     def put(self, resource: Resource, obj: Obj, namespace: str = "default") -> Obj:
-        """Store an object as another client would; an existing one is replaced."""
+        """Create or replace an object, like another client."""
         meta = dict(obj["metadata"])
         if resource.namespaced:
             meta.setdefault("namespace", namespace)
@@ -68,7 +68,7 @@ class CliApi(FakeApi):
         return sorted(name for plural, _, name in self.objects if plural == resource.plural)
 
     def count(self, verb: str, plural: str, name: str) -> int:
-        """How often this call was made."""
+        """Return how often this call was made."""
         return sum((call.verb, call.resource, call.name) == (verb, plural, name) for call in self.calls)
 
     def _called(
@@ -111,7 +111,7 @@ class CliApi(FakeApi):
         timestamps: bool = False,
         **_: Any,
     ) -> AsyncIterator[bytes]:
-        """Lines of `pod_logs`; ERROR breaks the connection once."""
+        """Yield the lines of `pod_logs`; a line ERROR breaks the connection once."""
         self._called("logs", Resource("", "v1", "pods", "Pod"), pod)
         if pod not in self.pod_logs:
             raise NotFound(f'pods "{pod}" not found')
@@ -129,7 +129,10 @@ class CliApi(FakeApi):
 
 
 class FakeServer:
-    """Moorage's server: answers by path, or is not there. With `serves` it has the runs of that cluster."""
+    """A fake of Moorage's server: it answers by path, or is missing.
+
+    With `serves` it has the runs of that cluster.
+    """
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {}
@@ -163,7 +166,7 @@ class FakeServer:
 
 @contextlib.asynccontextmanager
 async def served(api: CliApi) -> AsyncIterator[Connection]:
-    """A server over a cluster, on loopback, at noon."""
+    """Run a server for a cluster on localhost; its clock always shows noon."""
     api.users["kube-token"] = api.user
     api.readers |= {(api.user, namespace) for namespace in ("default", "other")}
     with tempfile.TemporaryDirectory() as folder:
@@ -187,7 +190,7 @@ async def served(api: CliApi) -> AsyncIterator[Connection]:
 
 @dataclass
 class Moor:
-    """Type a command line against a cluster in memory."""
+    """Runs a command line with a cluster in memory."""
 
     capsys: pytest.CaptureFixture[str]
     api: CliApi = field(default_factory=CliApi)

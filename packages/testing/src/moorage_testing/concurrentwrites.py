@@ -1,4 +1,4 @@
-"""An API where others write to an object between our read and our write."""
+"""A fake API in which another client writes to an object between our read and our write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moorage_local.testing.fakeapi import FakeApi
 
 
 class ConcurrentWriterApi(FakeApi):
-    """Another party writes to an object just before each of the first `overtakes` writes of ours."""
+    """Another client writes to an object just before each of our first `overtakes` writes."""
 
     def __init__(self, overtakes: int = 1) -> None:
         super().__init__()

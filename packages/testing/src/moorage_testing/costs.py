@@ -1,6 +1,6 @@
-"""A month of a small cluster whose costs can be worked out by hand; docs/howto/read-a-cost-report.md does.
+"""A month of a small cluster with costs that a reader can compute; docs/howto/read-a-cost-report.md does so.
 
-One machine that was bought, and a spot node for 200 hours of April 2026. Prices are round, so every sum is.
+The cluster has one purchased machine, and a spot node for 200 hours of April 2026. Prices and sums are round.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def a_life(
     region: str = "",
     market: str = "",
 ) -> NodeLife:
-    """A node with whole GPUs. `hours` None: it is there still."""
+    """A node with whole GPUs. `hours`: its lifetime; None if it still exists."""
     return NodeLife(
         node_uid=f"uid-of-{node}",
         node=node,

@@ -20,7 +20,10 @@ CPU_SECONDS = 40  # all of them together take some 3
 
 
 def run_all(bodies: Mapping[str, str]) -> None:
-    """Run these programs, which may call `refused`, one after the other in a process with CPU_SECONDS."""
+    """Run these programs one after the other in one process with CPU_SECONDS of CPU time.
+
+    They may call `refused`.
+    """
     script = PRELUDE + "".join(f"print({name!r}, flush=True)\n{dedent(body)}\n" for name, body in bodies.items())
     ended = subprocess.run(
         [sys.executable, "-c", script],

@@ -1,4 +1,4 @@
-"""Databases for suites that hold for SQLite and PostgreSQL alike."""
+"""Databases for tests that run with both SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from moorage_testing.postgres import Postgres, new_database, throwaway_postgres
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
-    """Without autovacuum, which starts a process for each of its many databases, again and again."""
+    """A PostgreSQL without autovacuum, which would often start a process for each of its many databases."""
     with ExitStack() as stack:
         try:
             yield stack.enter_context(throwaway_postgres(cleans=False))
@@ -24,13 +24,13 @@ def postgres_server() -> Iterator[Postgres]:
 
 @pytest.fixture
 def postgres_url(postgres_server: Postgres) -> str:
-    """An empty database of a PostgreSQL."""
+    """The address of an empty PostgreSQL database."""
     return new_database(postgres_server.url)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
-    """An empty database: a file that is not there yet, or an address."""
+    """An empty database: a file that does not exist yet, or an address."""
     if request.param == "sqlite":
         return tmp_path / "some.db"
     url: str = request.getfixturevalue("postgres_url")

@@ -1,4 +1,4 @@
-"""Datasets as users write them, valid or not."""
+"""Datasets in the form in which users write them, valid or not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from moorage_kube.resources import Obj
 
 
 def make_dataset(name: str, namespace: str, *, url: str, size: str = "1Gi", **spec: Any) -> Obj:
-    """A Dataset of ada's. Empty fields of `spec` are left out."""
+    """Return a Dataset of the user ada. Empty fields of `spec` are left out."""
     return {
         "apiVersion": DATASETS.api_version,
         "kind": DATASETS.kind,

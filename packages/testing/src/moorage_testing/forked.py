@@ -45,7 +45,7 @@ REQUEST_BYTES = 2**20
 
 
 class ForkServer:
-    """One process that forks a process for each command. It ends with the process that started it."""
+    """A process that forks a process for each command. It ends with the process that started it."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -62,7 +62,7 @@ class ForkServer:
         atexit.register(self.close)
 
     def close(self) -> None:
-        """End it; commands that still run go on."""
+        """End the server; running commands continue."""
         self._socket.close()
         self._process.wait()
 
@@ -117,7 +117,7 @@ class ForkServer:
 
 @functools.cache
 def fork_server() -> ForkServer:
-    """The one of this process, started when it is first needed."""
+    """Return the fork server of this process; the first call starts it."""
     return ForkServer()
 
 
@@ -147,7 +147,7 @@ def _read_all(fds: Sequence[int], timeout: float) -> tuple[list[bytes], bool]:
 
 
 def serve(control: socket.socket) -> None:
-    """Fork a process for each request until the other end is closed."""
+    """Fork a process for each request until the other end of the socket is closed."""
     ends: dict[int, tuple[int, int]] = {}  # of running commands, by pidfd: pid, and the pipe for its exit code
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, which end this
     with selectors.DefaultSelector() as selector:
@@ -185,7 +185,7 @@ def _tell_end(pidfd: int, pid: int, status: int) -> None:
 
 
 def _become(request: Mapping[str, Any], fds: Sequence[int]) -> NoReturn:
-    """Be the command that is asked for, and end as it does."""
+    """Become the requested command, and exit with its exit code."""
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)

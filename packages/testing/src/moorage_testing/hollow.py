@@ -28,7 +28,7 @@ LEASE_NAMESPACE = "kube-node-lease"
 
 
 class HollowNodes:
-    """Some hollow nodes on one cluster; `async with` makes them and takes them away again."""
+    """Hollow nodes of a cluster; `async with` creates and deletes them."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class HollowNodes:
                 await self._api.delete(NODES, name)
 
     def lose(self, name: str) -> None:
-        """The node stops answering: no heartbeats, and its pods are left as they are."""
+        """Let a node stop answering: it sends no heartbeats, and the status of its pods does not change."""
         self._lost.add(name)
 
     async def beat(self) -> None:
-        """One round of heartbeats of all that are not lost; it happens every `beat_seconds` anyhow."""
+        """Send one heartbeat for each node that is not lost. This also happens every `beat_seconds`."""
         await asyncio.gather(*(self._be_well(name) for name in self.names if name not in self._lost))
 
     async def finish(self, namespace: str, pod: str, exit_code: int, reason: str | None = None) -> None:
@@ -96,7 +96,7 @@ class HollowNodes:
         await self._report(running_pod, _ended(running_pod, exit_code, reason))
 
     async def evict(self, namespace: str, pod: str, *, used: str) -> None:
-        """End a running pod as a kubelet short of memory does that finds every container over its request."""
+        """End a running pod like a kubelet that is short of memory, if all containers exceed their requests."""
         running_pod = await self._api.get(PODS, pod, namespace)
         message = "The node was low on resource: memory. Threshold quantity: 100Mi, available: 40Mi. "
         for container in running_pod["spec"]["containers"]:
@@ -154,8 +154,11 @@ class HollowNodes:
             await asyncio.sleep(self._beat_seconds)
 
     async def _be_well(self, name: str) -> None:
-        """Say that the node lives; and that it is Ready where the node controller has come to doubt that, as a
-        kubelet does. On a machine with too much to do heartbeats can be late."""
+        """Send the heartbeat of a node, and set it to Ready again if the node controller changed that, like a
+        kubelet.
+
+        On a busy machine heartbeats can be late.
+        """
         with contextlib.suppress(ApiError):
             await self._heartbeat(name)
             node = self._nodes.get(name)
@@ -200,7 +203,11 @@ class HollowNodes:
                 await self._report(pod, _ended(pod, int(code), annotations_of(pod).get(REASON)))
 
     async def _report(self, pod: Obj, status: dict[str, Any], *, only_as_read: bool = False) -> None:
-        """`only_as_read`: a Conflict when it has changed since; one that has ended must not run again."""
+        """Write the status of a pod.
+
+        `only_as_read`: raises Conflict if the pod has changed since it was read, because an ended pod must
+        not run again.
+        """
         meta = pod["metadata"]
         kept = [
             condition

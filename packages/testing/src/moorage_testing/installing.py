@@ -1,4 +1,4 @@
-"""A cluster in memory that takes an installation: server-side apply, and the controllers that answer it."""
+"""A cluster in memory for tests of installations: server-side apply, and the controllers that react to it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class InstallableApi(FakeApi):
         self.writes += 1
 
     def clear(self) -> None:
-        """An empty cluster again."""
+        """Remove all objects."""
         self._objects.clear()
         self.put(STORAGECLASSES, _copy(DEFAULT_CLASS))
 
@@ -121,11 +121,11 @@ class InstallableApi(FakeApi):
         return objects
 
     def names(self, resource: Resource) -> set[str]:
-        """Names of all objects of a kind."""
+        """Return the names of all objects of a kind."""
         return {key.name for key in self._objects.get(resource, {})}
 
     def stored(self, resource: Resource, name: str, namespace: str = "") -> Obj:
-        """The object as it is stored; raises KeyError."""
+        """Return the stored object; raises KeyError."""
         return self._objects[resource][Key(namespace, name)]
 
     def has(self, resource: Resource, name: str, namespace: str = "") -> bool:

@@ -20,7 +20,7 @@ def an_interval(
     owner: str = "ada",
     gpus: int = 2,
 ) -> Interval:
-    """One of a run on two GPUs. `end` None: it is open."""
+    """An interval of a run on two GPUs. `end` None: it is still open."""
     return Interval(
         pod_uid=uid,
         namespace="lab",

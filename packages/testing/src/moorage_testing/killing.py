@@ -29,7 +29,7 @@ UP_SECONDS = 900.0  # bounds a hang: `moor up` itself gives up after 15 minutes
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of that number exists and has not ended."""
+    """Whether a process with this id exists and has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -53,7 +53,7 @@ def send(pid: int, number: int) -> bool:
 
 
 def pids_with(*words: str) -> list[int]:
-    """Processes of this machine whose command line or environment holds all these words."""
+    """Return the processes of this machine with all these words in their command line or environment."""
     wanted, pids = [word.encode() for word in words], []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -85,7 +85,10 @@ class Trouble:
         return sum(self.counts.values())
 
     def pid(self, name: str) -> int | None:
-        """Of the supervisor, one of its children or the launcher, if it is running."""
+        """Return the process id of the supervisor, one of its children or the launcher.
+
+        None if it does not run.
+        """
         if name == LAUNCHER:
             control_plane = self.pid("localcluster")
             return next(
@@ -94,7 +97,7 @@ class Trouble:
         return self._folder.pid(name)
 
     async def kill(self, name: str) -> bool:
-        """SIGKILL to a process, or to everything; False when there is none to kill just now."""
+        """Send SIGKILL to a process, or to all; return False if there is none to kill now."""
         if name in CHILDREN and self._deaths[name] >= DEATHS_OF_A_CHILD:
             name = EVERYTHING
         if name == EVERYTHING:
@@ -109,7 +112,7 @@ class Trouble:
         return bool(struck)
 
     async def stop(self, name: str, seconds: float) -> bool:
-        """SIGSTOP, and SIGCONT after so long; False when there is nothing to stop just now."""
+        """Send SIGSTOP, and SIGCONT after some seconds; return False if there is no process to stop now."""
         pid = self.pid(name)
         if pid is None:
             return False
@@ -126,7 +129,7 @@ class Trouble:
         return True
 
     def kill_process(self, pid: int, name: str) -> bool:
-        """SIGKILL to any process, counted under that name."""
+        """Send SIGKILL to any process, and count it under that name."""
         struck = send(pid, signal.SIGKILL)
         self.counts[f"kill {name}"] += struck
         return struck
@@ -154,7 +157,10 @@ class Trouble:
             await asyncio.sleep(0.2)
 
     async def strike(self, *names: str, again: float = 0.25) -> None:
-        """Kill one of these by chance, bring the cluster back; `again`: the chance of a kill while it starts."""
+        """Kill a random one of these processes, and start the cluster again.
+
+        `again`: the probability of another kill during the start.
+        """
         if not await self.kill(self.chance.choice(names)):
             await asyncio.sleep(0.05)  # it is just being started
         if self.pid("supervisor") is not None:

@@ -41,7 +41,7 @@ def missing_kueue() -> str:
 
 
 class Kueue:
-    """Kueue's objects and its manager, for one control plane."""
+    """Kueue's objects and manager for one control plane."""
 
     def __init__(self, home: Path, *, frameworks: Sequence[str] = FRAMEWORKS) -> None:
         self.home = home
@@ -106,7 +106,7 @@ class Kueue:
             yield from (obj for obj in yaml.safe_load_all(file) if obj)
 
     def _by_url(self, obj: Obj) -> Obj:
-        """Its webhooks are reached on this machine, and not by a Service."""
+        """Change its webhooks to URLs of this machine, in place of a Service."""
         spec = obj.get("spec") or {}
         conversion = (spec.get("conversion") or {}).get("webhook") if obj["kind"].endswith("Definition") else None
         for hook in (*(obj.get("webhooks") or ()), *([conversion] if conversion else [])):

@@ -30,7 +30,7 @@ class Directory:
         _ask("PUT", f"{self.issuer}/users/{urllib.parse.quote(subject)}", json.dumps(claims).encode())
 
     def revoke(self, subject: str) -> None:
-        """Take back every token a person was given."""
+        """Revoke all tokens of a user."""
         _ask("POST", f"{self.issuer}/users/{urllib.parse.quote(subject)}/revoke-tokens", b"")
 
     def sign_in(self, url: str, subject: str) -> str:
@@ -48,7 +48,7 @@ class Directory:
 
 @contextlib.contextmanager
 def oidc_provider(*options: str, users: Sequence[Mapping[str, Any]] = ()) -> Iterator[Directory]:
-    """Start the provider with its own command's options; `users` are claims with a `sub`."""
+    """Start the provider with the options of its command; `users` are claims with a `sub`."""
     process, provider = _started(options)
     try:
         for claims in users:

@@ -16,7 +16,7 @@ ALWAYS_ENGLISH = {'hx-ext="sse" sse-connect="/events/page?seen={{ mark }}"'}  # 
 
 
 class PageTexts:
-    """Of a package that has modules of pages and the folders `templates` and `catalogues`."""
+    """The texts of a package that has page modules and the folders `templates` and `catalogues`."""
 
     def __init__(self, package: str) -> None:
         self._files = resources.files(package)
@@ -33,12 +33,12 @@ class PageTexts:
         return [ast.parse(file.read_text("utf-8")) for file in self._files.iterdir() if file.name.endswith(".py")]
 
     def wanted(self) -> set[str]:
-        """The texts that must have a translation."""
+        """Return the texts that must have a translation."""
         texts = {text for source in self.templates().values() for text in texts_of(source)}
         return (texts | {text for tree in self._modules() for text in _said(tree)}) - ALWAYS_ENGLISH
 
     def there(self) -> set[str]:
-        """Every text that a page may say: those that are wanted, and constants that templates say by `_(…)`."""
+        """Return all texts that a page may show: the wanted texts, and constants that templates show by `_(…)`."""
         texts = set(ALWAYS_ENGLISH)
         for source in self.templates().values():
             texts |= set(texts_of(source)) | set(re.findall(r'"([^"{}]+)"', source))
@@ -48,16 +48,16 @@ class PageTexts:
         return texts | {text[:-1] for text in texts if text.endswith("s")}  # "jobs": one job
 
     def missing(self, tag: str) -> set[str]:
-        """The texts that this catalogue does not translate."""
+        """Return the texts without a translation in this catalogue."""
         return self.wanted() - {entry.msgid for entry in self.catalogue(tag) if entry.msgstr}
 
     def wrong_values(self, tag: str) -> list[str]:
-        """Texts whose translation has other values."""
+        """Return the texts with other values in their translation."""
         return [entry.msgid for entry in self.catalogue(tag) if _bare(entry.msgid) != _bare(entry.msgstr)]
 
 
 def _said(tree: ast.Module) -> Iterator[str]:
-    """The texts that a module says: the first argument of say() and N_()."""
+    """Yield the texts in the code of a module: the first argument of say() and N_()."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id="say" | "N_"), args=[ast.Constant(value=str(text)), *_]):
@@ -65,5 +65,5 @@ def _said(tree: ast.Module) -> Iterator[str]:
 
 
 def _bare(text: str) -> list[str]:
-    """The values in a text; a value may be said, and a word in it may be another."""
+    """Return the values in a text, without quoted text in them, because a translation may change it."""
     return [re.sub(r'"[^"]*"|\'[^\']*\'', '""', value) for value in values_in(text)]

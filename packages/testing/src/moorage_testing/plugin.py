@@ -20,7 +20,7 @@ from moorage_testing.databases import postgres_url as postgres_url
 
 @contextlib.contextmanager
 def short_folder() -> Iterator[Path]:
-    """A folder with a short path: Unix sockets allow 107 characters."""
+    """A folder with a short path, because paths of Unix sockets have a limit of 107 characters."""
     folder = Path(tempfile.mkdtemp(prefix="moor-"))
     try:
         yield folder
@@ -36,7 +36,7 @@ def _session_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """The cluster that the environment chose; the test is skipped, with the reason, when it lacks a need.
+    """The cluster that the environment chooses. If the cluster lacks a need of the test, the test is skipped.
 
     Needs are declared by `@pytest.mark.cluster("scheduler", "kubelet", …)`.
     """

@@ -51,7 +51,7 @@ class Postgres:
         self._call("initdb", "--username=moorage", "--auth=trust", "--encoding=UTF8", "--no-sync")
 
     def start(self) -> None:
-        """Return when it answers. Raises NotReady."""
+        """Start the server and return when it answers. Raises NotReady."""
         options = (
             f"-c listen_addresses= -c unix_socket_directories={self.folder}"
             f" -c max_connections={self._connections} -c superuser_reserved_connections=3"
@@ -61,16 +61,22 @@ class Postgres:
         self._call("pg_ctl", f"--log={log}", "-w", f"-t{START_SECONDS}", f"-o{options}", "start")
 
     def stop(self, mode: str = "immediate") -> None:
-        """`immediate` is a crash: nothing is written that was not; `fast` cuts connections and shuts down."""
+        """Stop the server.
+
+        `immediate` is a crash without further writes; `fast` closes connections and shuts down.
+        """
         self._call("pg_ctl", "-m", mode, "-w", "stop")
 
     def kill(self, number: signal.Signals = signal.SIGQUIT) -> None:
-        """Send a signal to the postmaster, if it runs. After SIGKILL its children end by themselves."""
+        """Send a signal to the postmaster, if it runs. After SIGKILL its child processes end by themselves."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             os.kill(int((self.folder / "data" / "postmaster.pid").read_text().splitlines()[0]), number)
 
     def restart(self, how: str) -> None:
-        """Stop, start, and return when it answers. `how`: as `stop`, or "kill": SIGKILL to the postmaster."""
+        """Stop and start the server, and return when it answers.
+
+        `how`: a mode of `stop`, or "kill" for SIGKILL.
+        """
         if how == "kill":
             self.kill(signal.SIGKILL)
         else:
@@ -106,9 +112,9 @@ class Postgres:
 
 @contextlib.contextmanager
 def throwaway_postgres(*, connections: int = 50, cleans: bool = True) -> Iterator[Postgres]:
-    """A running server in a temporary folder. Raises NotReady where there are no programs for it.
+    """Run a server in a temporary folder. Raises NotReady if its programs are missing.
 
-    It allows so many `connections`, of which three are for its superuser. `cleans`: it has autovacuum.
+    `connections`: the limit of connections, of which three are for the superuser. `cleans`: with autovacuum.
     """
     programs = find_programs()
     if programs is None:
@@ -132,7 +138,7 @@ def throwaway_postgres(*, connections: int = 50, cleans: bool = True) -> Iterato
 
 
 def find_programs() -> Path | None:
-    """The folder with `initdb` and `pg_ctl`, the newest first; None when there is none."""
+    """Return the newest folder with `initdb` and `pg_ctl`; None if there is none."""
     given = os.environ.get(VARIABLE)
     folders = [Path(given)] if given else []
     folders += sorted(

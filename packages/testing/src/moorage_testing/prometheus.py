@@ -1,4 +1,4 @@
-"""A real Prometheus, for tests: found on PATH, on a free port, with a scrape each second."""
+"""A real Prometheus for tests, from PATH, on a free port, with a scrape each second."""
 
 from __future__ import annotations
 
@@ -29,18 +29,21 @@ class Prometheus:
     url: str
 
     def ask(self, path: str, **query: str) -> Any:
-        """The data of an answer of its API. Raises OSError for an invalid query."""
+        """Return the data of an answer of its API. Raises OSError for an invalid query."""
         with urlopen(f"{self.url}/api/v1/{path}?{urlencode(query)}") as answer:
             return json.load(answer)["data"]
 
     def query(self, expression: str) -> list[Any]:
-        """The series that an expression has now."""
+        """Return the current series of an expression."""
         return list(self.ask("query", query=expression)["result"])
 
 
 @contextlib.contextmanager
 def running_prometheus(configuration: Path, folder: Path) -> Iterator[Prometheus]:
-    """Run it with a configuration, but asking each second. Raises NotReady where there is none."""
+    """Run Prometheus with a configuration, but with a scrape each second.
+
+    Raises NotReady if it is not installed.
+    """
     program = shutil.which("prometheus")
     if program is None:
         raise NotReady("prometheus is not on PATH", hint="install it: apt-get install prometheus")

@@ -20,7 +20,7 @@ def a_reading(
     power: float | None = 200.0,
     owner: str = "ada",
 ) -> Reading:
-    """One of a pod with a GPU for each value of `use`, in percent."""
+    """A reading of a pod that has a GPU for each value of `use`, in percent."""
     return Reading(
         pod_uid=uid,
         at=at,
@@ -42,5 +42,5 @@ def a_reading(
 
 
 def at_slot(number: int) -> datetime:
-    """The beginning of the slot of 30 s that is so many after TEN."""
+    """Return the start of a slot of 30 s; slot 0 starts at TEN."""
     return TEN + number * timedelta(seconds=30)

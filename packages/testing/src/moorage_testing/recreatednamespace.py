@@ -15,7 +15,10 @@ ADA = {"authorization": "Bearer kube-token"}
 
 
 class RecreatedNamespace:
-    """The namespace lab, created at noon, which ada reads. `reads`: paths that show records named "old-…"."""
+    """The namespace lab, created at noon; the user ada may read it.
+
+    `reads`: paths that show records with names "old-…".
+    """
 
     def __init__(self, site: Site, reads: Sequence[str]) -> None:
         self.site, self.service, self._reads = site, site.service, reads
@@ -28,7 +31,7 @@ class RecreatedNamespace:
         self.site.api.put(NAMESPACES, {"metadata": meta})
 
     async def seen(self) -> set[str]:
-        """Of the reads that show something of the old records."""
+        """Return the paths of `reads` that show old records."""
         answers = {path: await self.site.ask(path, headers=ADA, token=False) for path in self._reads}
         assert not {path: answer.status for path, answer in answers.items() if answer.status >= 500}
         return {path for path, answer in answers.items() if answer.status == 200 and "old-" in answer.text}

@@ -77,10 +77,10 @@ class _Counting(HttpTransport):
 
 
 class Load:
-    """Clients of the server at `url`, from `running` on; then it is checked that nothing of their work is lost.
+    """Clients of the server at `url`, which work while `running` is open. Afterwards a check finds lost work.
 
-    `kubeconfig` has an administrator's token. Runs and maps are in `namespace`, with `image`, which may be empty
-    on a local cluster.
+    `kubeconfig` has an administrator's token. Runs and maps are in `namespace`, with `image`, which may be
+    empty on a local cluster.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Load:
             await mine.close()
 
     async def _run(self) -> None:
-        """A run that prints lines and ends."""
+        """Create a run that prints lines and ends."""
         name = f"run-{secrets.token_hex(4)}"
         script = f"import time\nfor at in range({LINES}):\n    print('line', at, flush=True); time.sleep(0.2)"
         body = {"name": name, "command": ["python3", "-c", script], "gpus": 1, "namespace": self._namespace}
@@ -249,7 +249,7 @@ class Load:
     # -- the records that must exist at the end
 
     async def _watch_pods(self) -> None:
-        """Remember every pod that ran; the local cluster keeps those that ended."""
+        """Record all pods that ran; the local cluster retains ended pods."""
         while True:
             with contextlib.suppress(ApiError):
                 for pod in (await self._api.list(PODS, self._namespace)).items:
@@ -331,7 +331,7 @@ class Load:
 
 
 def _audited(sessions: Any) -> list[str]:
-    """The names of runs in the audit log, once for each entry that made one."""
+    """Return the words of the audit log, with the names of runs once for each entry that created one."""
     rows = sessions._db.rows("SELECT what, path FROM audit_log")
     return [word.strip("'\"") for what, path in rows for word in f"{what} {path}".replace("/", " ").split()]
 

@@ -104,7 +104,7 @@ class Balancer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def until_ready(self, count: int) -> None:
-        """Wait until so many replicas get connections."""
+        """Wait until this number of replicas receive connections."""
         deadline = time.monotonic() + READY_SECONDS
         while len(self._ready) < count:
             if time.monotonic() > deadline:
@@ -144,7 +144,7 @@ class Balancer:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Carry bytes, the end, and a broken connection, from one side to the other."""
+    """Forward bytes, the end of the stream, and a broken connection from one side to the other."""
     try:
         while data := await reader.read(65536):
             writer.write(data)
@@ -159,7 +159,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
 
 
 class Site:
-    """The cluster with its servers. `kubeconfig` is an administrator's; `url` the balancer's."""
+    """The cluster with its servers. `kubeconfig` is for an administrator; `url` is that of the load balancer."""
 
     def __init__(self, cluster: Cluster, replicas: list[Replica], sock: socket.socket) -> None:
         self.cluster = cluster
@@ -179,10 +179,10 @@ class Site:
             yield
 
     async def kill_in_turns(self, *, every: float, times: float = math.inf, seconds: float = math.inf) -> None:
-        """End one replica after the other, by SIGTERM and by SIGKILL in turns; return when all are ready again.
+        """End one replica after the other, by SIGTERM and SIGKILL in turns; return when all are ready again.
 
-        A replica is ended once all are ready, and not sooner than `every` seconds after the one before; `times` at
-        most, and none after `seconds`.
+        A replica is ended only while all are ready, and at least `every` seconds after the previous one.
+        There are at most `times` ends, and none after `seconds`.
         """
         end = time.monotonic() + seconds
         while self.kills < times and (began := time.monotonic()) < end:
@@ -198,7 +198,9 @@ class Site:
     async def restart_database(
         self, postgres: Postgres, ways: Iterable[str], *, pause: Callable[[], float]
     ) -> None:
-        """Restart PostgreSQL in each of these ways, after a pause (seconds) each; servers end when they will."""
+        """Restart PostgreSQL in each of these ways, each after a pause in seconds, while servers may end at
+        any time.
+        """
         for how in ways:
             await asyncio.sleep(pause())
             began = time.monotonic()
@@ -209,7 +211,7 @@ class Site:
 
 @contextlib.contextmanager
 def two_replicas(folder: Path, database: str, *, nodes: int = 1) -> Iterator[Site]:
-    """Start everything but the servers, in an empty folder. `Site.running` starts them."""
+    """Start everything except the servers, in an empty folder. `Site.running` starts the servers."""
     home = folder / "cluster"
     with contextlib.ExitStack() as stack:
         data, sockets = prepare(stack, home, "--nodes", str(nodes), "--gpus", "8", "--gpu-type", "a100")
@@ -232,7 +234,9 @@ def two_replicas(folder: Path, database: str, *, nodes: int = 1) -> Iterator[Sit
 
 
 def prepare(stack: contextlib.ExitStack, home: Path, *options: str) -> tuple[DataFolder, dict[str, socket.socket]]:
-    """A folder that `moor up` with these options has made, in which nothing runs, and sockets on its ports."""
+    """Return a data folder that `moor up` created with these options, without running parts, and sockets on
+    its ports.
+    """
     folder = DataFolder(home)
     while True:
         with local_cluster(home, *options):
@@ -246,7 +250,7 @@ def prepare(stack: contextlib.ExitStack, home: Path, *options: str) -> tuple[Dat
 def start_part(
     stack: contextlib.ExitStack, home: Path, module: str, fds: dict[str, int], *options: str
 ) -> subprocess.Popen[bytes]:
-    """Start a part of `moor up`, and wait until it is ready; its process."""
+    """Start a part of `moor up` and wait until it is ready; return its process."""
     read, write = os.pipe()
     argv = [sys.executable, "-m", module, "--data", str(home), "--fds", json.dumps(fds), "--ready-fd", str(write)]
     with (home / "log" / f"{module}.log").open("ab") as log:

@@ -30,7 +30,7 @@ STOP_SECONDS = 120.0
 
 @dataclass
 class Services:
-    """The processes by name; `start` and `kill` any of them."""
+    """The processes of services by name; `start` and `kill` each of them."""
 
     kubeconfig: Path
     home: Path
@@ -55,17 +55,17 @@ class Services:
                 )
 
     def log(self, name: str) -> Path:
-        """Where a service's log is."""
+        """Return the path of a service's log."""
         return self.home / f"{name}.log"
 
     def kill(self, name: str) -> None:
-        """SIGKILL: it has no time to tidy up."""
+        """Kill a service with SIGKILL, without time to clean up."""
         process = self.running.pop(name)
         process.kill()
         process.wait()
 
     def stop(self) -> None:
-        """End all of them, in peace where they let us."""
+        """Stop all services with SIGTERM; kill those that do not end in time."""
         for process in self.running.values():
             process.send_signal(signal.SIGTERM)
         for process in self.running.values():
@@ -96,7 +96,10 @@ def separate_services(plane: ControlPlane, home: Path) -> Iterator[Services]:
 
 
 async def _make_accounts(kubeconfig: Path) -> dict[str, str]:
-    """An account for each service, with the rights that it has anywhere; a token by service."""
+    """Create an account for each service, with the same rights as in any installation.
+
+    Return a token by service.
+    """
     tokens = {}
     async with KubeClient.from_kubeconfig(kubeconfig) as api:
         for service in ALL:

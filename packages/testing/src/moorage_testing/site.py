@@ -1,4 +1,4 @@
-"""The server over a fake API, asked without a socket."""
+"""A server with a fake API, for requests without a socket."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Answer:
 
 
 class Site:
-    """A server and its surroundings."""
+    """A server with a fake API and a fake clock."""
 
     token = TOKEN
 
@@ -77,7 +77,7 @@ class Site:
         token: bool = True,
         client: str = "127.0.0.1",
     ) -> Answer:
-        """One request, whole answer. With `token`, as the page token's bearer."""
+        """Send one request and return the whole answer. With `token`, the request has the page token as bearer."""
         # the scope of an ASGI server with one request
         sent = {"host": host} | (self.bearer if token else {}) | dict(headers or {})
         path, _, query = path.partition("?")
@@ -115,7 +115,10 @@ class Site:
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, token: str = TOKEN) -> AsyncIterator[asyncio.Queue[Any]]:
-        """A request whose answer does not end: a queue of its chunks; None when it has ended after all."""
+        """Send a request with an endless answer.
+
+        Yield a queue of its chunks, with None if the answer ends after all.
+        """
         chunks: asyncio.Queue[Any] = asyncio.Queue()
         gone = asyncio.Event()
         scope = {
@@ -165,7 +168,7 @@ class Site:
             await asyncio.gather(task, return_exceptions=True)
 
     async def until(self, check: Callable[[], T]) -> T:
-        """Wait for a state, a minute at most."""
+        """Wait for a state for at most a minute."""
         async with asyncio.timeout(120):
             while not (found := check()):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)

@@ -1,4 +1,4 @@
-"""Plays the cluster for a run of a workflow: every pod that is created ends as a table says."""
+"""Acts as the cluster for a run of a workflow: each created pod ends as a table defines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ TOO_LONG = "DeadlineExceeded: Pod was active on the node longer than the specifi
 
 @dataclass(frozen=True)
 class Ends:
-    """How a pod ends. `after`: it has started; None: no node takes it, so it never starts."""
+    """The end of a pod.
+
+    `after`: the time from its start to its end; None if all nodes refuse it, so it never starts.
+    """
 
     exit_code: int | None = 0
     result: str | None = None
@@ -65,7 +68,7 @@ def always(_order: CreatePod) -> Ends:
 
 
 def by_node(**table: Ends) -> Table:
-    """By the step's own name."""
+    """Return a table by the step's own name."""
 
     def look(order: CreatePod) -> Ends:
         name = order.record.display_name.split("(")[0]
@@ -133,7 +136,7 @@ class Player:
         self.run.control(controls)
 
     def decide(self, *, writes: int | None = None) -> timedelta | None:
-        """One decision, carried out. After so many `writes` the operator is killed, and another one begins."""
+        """Carry out one decision. After `writes` writes the operator is killed, and another operator starts."""
         decision = self.run.decide(self.now)
         self.run.validate()
         for number, _ in enumerate(self._carry_out(decision)):
@@ -218,7 +221,7 @@ class Player:
         self.run.pod_seen(self.pods[name])
 
     def end(self, name: str, ends: Ends) -> None:
-        """A pod ends now, as the operator sees at once."""
+        """End a pod now; the operator sees it at once."""
         self.ends[name] = (self.now, ends)
         self._pod_ends(name)
         self.run.pod_seen(self.pods[name])
@@ -246,15 +249,18 @@ class Player:
         )
 
     def _ends_left(self) -> list[tuple[datetime, str]]:
-        """(when, which) of the pods that run and end by themselves."""
+        """Return (time, name) of the running pods that end by themselves."""
         return [(at, name) for name, (at, _) in self.ends.items() if not self.pods[name].is_ended]
 
     def _next_end(self) -> tuple[datetime, str] | None:
-        """(when, which) of the one that ends first; None: none ends by itself."""
+        """Return (time, name) of the pod that ends first; None if no running pod ends by itself."""
         return min(self._ends_left(), default=None)
 
     def step(self, *, writes: int | None = None, together: bool = False) -> bool:
-        """One thing happens; False when nothing can happen any more. For the options see `decide`, `play`."""
+        """Let one thing happen; return False if nothing can happen any more.
+
+        The options are those of `decide` and `play`.
+        """
         wait = self.decide(writes=writes)
         if wait == timedelta(0):
             return True
@@ -269,7 +275,11 @@ class Player:
         return True
 
     def play(self, *, most: int = 10_000, together: bool = False) -> Player:
-        """`together`: the operator sees all pods that end at one moment before it decides; else one by one."""
+        """Play the run to its end.
+
+        `together`: the operator sees all pods that end at the same time before it decides; else it sees them
+        one by one.
+        """
         for _ in range(most):
             if not self.step(together=together):
                 return self
@@ -280,7 +290,7 @@ class Player:
         return [pod.name for pod in self.pods.values() if not pod.is_ended and not pod.is_deleted]
 
     def phases(self) -> dict[str, str]:
-        """Every node by its name, with WF for the workflow's."""
+        """Return the type and phase of all nodes by name, with WF in place of the workflow's name."""
         name = self.workflow.name
         return {"WF" + node.name[len(name) :]: f"{node.type} {node.phase}" for node in self.nodes.values()}
 

@@ -17,7 +17,7 @@ SCHEMAS = "#/components/schemas/"
 
 
 def routes_page(note: str) -> str:
-    """Every route of the server, with the types of its request and its answer."""
+    """Return the page of all routes of the server, with the types of their requests and answers."""
     from moorage.server.rest.openapi import describe
     from moorage.server.service import ServerService
 
@@ -53,7 +53,7 @@ def routes_page(note: str) -> str:
 
 
 def _parameters(paths: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """The parameters of queries, route by route."""
+    """Yield the query parameters of each route."""
     yield "\n## Query parameters\n"
     yield "| route | parameter | type | meaning |\n|---|---|---|---|"
     for path, operations in paths.items():
@@ -73,7 +73,7 @@ def _never_asked() -> Api:
 
 
 def _schema(body: Mapping[str, Any] | None) -> str:
-    """The name of a body's type; empty for none, or one without a name."""
+    """Return the name of a body's type; "" if there is no body, or if its type has no name."""
     content: Mapping[str, Any] = (body or {}).get("content") or {}
     media: Mapping[str, Any] = next(iter(content.values()), {})
     schema: Mapping[str, Any] = media.get("schema") or {}
@@ -104,7 +104,7 @@ def _refs(value: Any) -> Iterator[str]:
 
 
 def _used(paths: Any, components: Mapping[str, Any]) -> set[str]:
-    """The types that the routes name, and those that these are made of."""
+    """Return the types of the routes, and the types that these refer to."""
     used: set[str] = set()
     waiting = set(_refs(paths))
     while waiting:
@@ -114,7 +114,7 @@ def _used(paths: Any, components: Mapping[str, Any]) -> set[str]:
 
 
 def type_section(name: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    """A type with its fields: name, type and meaning."""
+    """Yield the section of a type with its fields: name, type and meaning."""
     yield f"### {name}\n"
     if text := " ".join(str(schema.get("description") or "").split()):
         yield text + "\n"
@@ -152,7 +152,7 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 
 def codes_page(note: str) -> str:
-    """Every error code of the REST API."""
+    """Return the page of all error codes of the REST API."""
     from moorage.api.errors import ErrorAnswer, ErrorCode
 
     out = [note, "# Error codes of the REST API\n", f"{ErrorAnswer.__doc__}\n"]
@@ -166,7 +166,7 @@ def codes_page(note: str) -> str:
 
 
 def metrics_page(note: str) -> str:
-    """Every metric that our services offer to Prometheus."""
+    """Return the page of all metrics that our services offer to Prometheus."""
     from moorage.controllers import measures as operator
     from moorage.extender import app as extender
     from moorage.extender.cache import ExtenderCache
@@ -223,7 +223,7 @@ def _family_row(family: Family) -> tuple[str, str, str, str, str]:
 
 
 def _metrics(registry: Any) -> Iterator[tuple[str, str, str, str, str]]:
-    """Name, type, labels, meaning and bound of each metric of a registry."""
+    """Yield name, type, labels, meaning and bound of each metric of a registry."""
     for made in list(registry._collector_to_names):
         collector: Any = made
         labelled = hasattr(collector, "_labelnames")

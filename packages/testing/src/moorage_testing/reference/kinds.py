@@ -1,4 +1,4 @@
-"""The reference page of our kinds: fields from the Structs of `model`, conditions from their table."""
+"""The reference page of our kinds: fields from the Structs of `model`, and conditions from their table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SKIPPED = ("apiVersion", "kind", "metadata")
 
 
 def kinds_page(note: str) -> str:
-    """Every kind with its fields, columns and conditions."""
+    """Return the page of all kinds with their fields, columns and conditions."""
     from moorage.model.conditions import CONDITIONS
     from moorage.model.crds import KINDS
 
@@ -46,7 +46,7 @@ def kinds_page(note: str) -> str:
 
 
 def fields_of(struct: type[Any]) -> Iterator[tuple[str, Mapping[str, Any], bool]]:
-    """Each field of `spec` and `status`, with its schema and whether it is required, in source order."""
+    """Yield the fields of `spec` and `status` in source order, each with its schema and whether it is required."""
     import msgspec
 
     schema = msgspec.json.schema(struct)

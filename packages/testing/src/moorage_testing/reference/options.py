@@ -1,8 +1,9 @@
-"""One option in every way in: the command line, files, the REST API and Python, side by side.
+"""A table of each option in all interfaces: the command line, files, the REST API and Python.
 
-Only which command, type and method belong together is written here. Names, meanings and defaults are read from
-click, from the types of `moorage.api` and from signatures. An option's name is its words: its spelling, a unit at
-the end (`timeSeconds`) and the plural of a repeatable flag (`--volume`, `volumes`) make no other name.
+This module only defines which command, type and method belong together. Names, meanings and defaults are read
+from click, from the types of `moorage.api` and from signatures. Two names are the same option if their words
+are the same: spelling, a unit at the end (`timeSeconds`) and the plural of a repeatable flag (`--volume`,
+`volumes`) do not count.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ CLI, FILE, REST, PYTHON = WAYS = ("command line", "file", "REST API", "Python")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A type of the REST API whose fields are options. `names`: fields, and the options that they are."""
+    """A type of the REST API with options as its fields. `names`: the option names of fields with another name."""
 
     kind: type[msgspec.Struct]
     path: str = ""
@@ -170,7 +171,7 @@ class Option:
 
 
 def options_of(subject: Subject) -> dict[str, Option]:
-    """The options of a subject by name: those of the REST API first, in its order."""
+    """Return the options of a subject by name: first those of the REST API, in its order."""
     options: dict[str, Option] = {}
 
     def put(way: str, name: str, spelling: str, meaning: str = "", default: object = None) -> None:
@@ -199,7 +200,7 @@ def options_of(subject: Subject) -> dict[str, Option]:
 
 
 def ways_of(subject: Subject) -> tuple[str, ...]:
-    """The ways in that a subject has."""
+    """Return the interfaces of a subject."""
     has = {
         CLI: bool(subject.commands),
         FILE: subject.has_file,
@@ -210,13 +211,16 @@ def ways_of(subject: Subject) -> tuple[str, ...]:
 
 
 def name_of(spelling: str) -> str:
-    """The words of an option, without its unit: gracePeriodSeconds and grace-period are both grace_period."""
+    """Return the words of an option without its unit.
+
+    GracePeriodSeconds and grace-period are both grace_period.
+    """
     words = re.sub(r"([a-z])([A-Z])", r"\1_\2", spelling).replace("-", "_").lower().rstrip("_")
     return next((words.removesuffix(unit) for unit in UNITS if words.endswith(unit)), words)
 
 
 def options_page(note: str) -> str:
-    """The table of each subject."""
+    """Return the page with the table of each subject."""
     out = [note, "# Options in every way in\n", INTRODUCTION]
     for subject in SUBJECTS:
         ways = ways_of(subject)
@@ -266,7 +270,7 @@ An empty cell means that the option does not exist there. See also [Commands](co
 
 
 def _fields(part: Part) -> Iterator[tuple[str, str, str, object]]:
-    """Name, spelling, meaning and default of each field that is an option."""
+    """Yield name, spelling, meaning and default of each field that is an option."""
     for known in msgspec.structs.fields(part.kind):
         own = part.names.get(known.encode_name)
         if own is None and known.encode_name in GROUPS:
@@ -292,7 +296,7 @@ def _parameters(function: Callable[..., Any] | None) -> list[inspect.Parameter]:
 
 
 def _typed(subject: Subject) -> Iterator[click.Option]:
-    """The options of the subject's commands, without those that every command has."""
+    """Yield the options of the subject's commands, without the options of all commands."""
     common = {param.name for param in _common().params}
     for path in subject.commands:
         for param in command_of(path).params:
@@ -301,7 +305,7 @@ def _typed(subject: Subject) -> Iterator[click.Option]:
 
 
 def command_of(path: str) -> click.Command:
-    """The command that is typed so, such as `map create`."""
+    """Return the command with this path, such as `map create`."""
     first, *rest = path.split()
     command = load(next(target for _, name, target, _ in COMMANDS if name == first))
     for name in rest:
