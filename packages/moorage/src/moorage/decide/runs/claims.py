@@ -1,4 +1,4 @@
-"""Claims for storage that we create for users."""
+"""PersistentVolumeClaims that we create for users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def make_claim(
     mode: str = "ReadWriteOnce",
     storage_class: str | None = None,
 ) -> Obj:
-    """A PersistentVolumeClaim; without `storage_class` the cluster's default serves it."""
+    """A PersistentVolumeClaim. Without `storage_class`, the cluster's default class is used."""
     spec: Obj = {"accessModes": [mode], "resources": {"requests": {"storage": size}}}
     if storage_class is not None:
         spec["storageClassName"] = storage_class

@@ -75,5 +75,8 @@ def credential_in(content: bytes) -> str | None:
 
 
 def is_of_many_projects(folder: PurePath, home: PurePath) -> bool:
-    """Whether a folder (absolute, without links) is a home folder, holds one, or belongs to the system."""
+    """Whether a folder is a home folder, contains one, or belongs to the system.
+
+    Paths are absolute, without links.
+    """
     return home.is_relative_to(folder) or str(folder) in _SYSTEM

@@ -1,4 +1,4 @@
-"""GPUs by dynamic resource allocation (DRA): claims that Kubernetes makes of a template, one for each pod.
+"""GPUs by dynamic resource allocation (DRA): Kubernetes creates a claim for each pod from a template.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
 """
@@ -16,7 +16,7 @@ CLAIM = "gpu"  # its name in the pod
 class ClaimTemplates(Struct, frozen=True):
     """The ResourceClaimTemplates of a namespace.
 
-    `names` None: the cluster has no DRA; not `known`: they may not be read.
+    `names` is None if the cluster has no DRA; `known` is False if they cannot be read.
     """
 
     names: frozenset[str] | None
@@ -43,6 +43,6 @@ def claim_problem(template: str, templates: ClaimTemplates, namespace: str) -> t
 
 
 def add_claim(pod: Obj, container: Obj, template: str) -> None:
-    """Let a pod claim devices of a template, for one of its containers."""
+    """Add a claim from a template to a pod, for one of its containers."""
     pod["resourceClaims"] = [{"name": CLAIM, "resourceClaimTemplateName": template}]
     container.setdefault("resources", {})["claims"] = [{"name": CLAIM}]

@@ -1,4 +1,4 @@
-"""The events of a run: those of its Jobs and pods as one list, without repetitions."""
+"""The events of a run: those of its Jobs and pods in one list, without repetitions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RunEvent(Struct, frozen=True, kw_only=True):
 
 
 def merge_events(objs: Iterable[Obj], *, most: int = EVENTS_SHOWN) -> tuple[RunEvent, ...]:
-    """The newest first, at most `most`; those that say the same of one object are counted as one."""
+    """The newest `most` events, newest first. Equal events of one object are merged and counted."""
     merged: dict[tuple[str, str, str], RunEvent] = {}
     for obj in objs:
         event = _event_of(obj)
@@ -49,13 +49,13 @@ def merge_events(objs: Iterable[Obj], *, most: int = EVENTS_SHOWN) -> tuple[RunE
 
 
 def newest_events(objs: Iterable[Obj], most: int) -> tuple[RunEvent, ...]:
-    """The newest, at most `most`, oldest first; those that say the same are not merged."""
+    """The newest `most` events, oldest first. Equal events are not merged."""
     ordered = sorted(objs, key=lambda obj: (time_of(obj) or _NEVER, str(obj["metadata"].get("name") or "")))
     return tuple(_event_of(obj) for obj in ordered[-most:])
 
 
 def _event_of(obj: Obj) -> RunEvent:
-    """Both forms of an event: with `count`, and with `series`, as newer reporters write it.
+    """Parse an event in both forms: with `count`, or with `series` as newer clients write it.
 
     https://kubernetes.io/docs/reference/kubernetes-api/cluster-resources/event-v1/
     """

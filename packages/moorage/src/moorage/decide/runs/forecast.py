@@ -47,7 +47,7 @@ class Like(Struct, frozen=True, kw_only=True):
 
 
 class Stay(Struct, frozen=True, kw_only=True):
-    """One pod's time on its node, over and done."""
+    """The time of one ended pod on its node."""
 
     like: Like
     ended: datetime
@@ -68,15 +68,15 @@ class Usual(Struct, frozen=True, kw_only=True):
 
 
 class History(Struct, frozen=True):
-    """Past stays by template, sorted; made by `history_of`."""
+    """Past stays by template, sorted. `history_of` creates it."""
 
     took: Mapping[tuple[str, ...], tuple[float, ...]] = field(default_factory=dict)  # template → seconds
 
     def usual(self, like: Like, elapsed: timedelta = timedelta()) -> Usual | None:
-        """By when it will usually be done, having run for `elapsed`; None when nothing was like it.
+        """The usual total duration of a pod that has run for `elapsed`. None if there are no similar pods.
 
-        Never earlier for a longer `elapsed`, and never before `elapsed`: the template is chosen without it, and
-        leaving out the shortest stays moves the order statistic up only.
+        The result never decreases as `elapsed` grows, and is never below `elapsed`: the template is chosen without
+        `elapsed`, and leaving out the shortest stays only raises the order statistic.
         """
         for template in _templates(like):
             sorted_seconds = self.took.get(template, ())

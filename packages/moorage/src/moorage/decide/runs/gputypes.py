@@ -15,7 +15,7 @@ _WORDS = re.compile(r"[a-z0-9]+")
 
 
 class GpuType(Struct, frozen=True):
-    """One GPU type of the cluster: the label it is known by, and its devices on nodes that are Ready."""
+    """One GPU type of the cluster: its label, and its devices on Ready nodes."""
 
     label: str
     value: str
@@ -48,7 +48,7 @@ def matches_type(asked: str, value: str) -> bool:
 
 
 def gpu_types(nodes: Iterable[NodeInfo], pods: Iterable[PodInfo]) -> tuple[GpuType, ...]:
-    """The GPU types of the cluster, by name. GPUs of cordoned or unready nodes count as not free."""
+    """The GPU types of the cluster, sorted by name. GPUs of cordoned or unready nodes do not count as free."""
     used = _used_by_node(pods)
     counts_of: dict[tuple[str, str, str], list[int]] = {}
     for node in nodes:
@@ -67,7 +67,10 @@ def gpu_types(nodes: Iterable[NodeInfo], pods: Iterable[PodInfo]) -> tuple[GpuTy
 
 
 def gpu_taints(resource: str) -> tuple[str, ...]:
-    """Keys of the taints on nodes that offer a GPU resource: its own; of a slice or share, the whole GPU's too."""
+    """The keys of the usual taints on nodes that offer a GPU resource.
+
+    A slice or a shared GPU also has the taint of the whole GPU.
+    """
     vendor = resource.partition("/")[0]
     part = "/mig-" in resource or resource.endswith(".shared")
     return (resource, f"{vendor}/gpu") if part else (resource,)

@@ -13,7 +13,7 @@ from moorage_kube.moments import moment
 
 
 def is_watched(job: Mapping[str, Any]) -> bool:
-    """Whether our runner starts the command: then its exit code says whether the run had finished."""
+    """Whether our runner starts the command. Its exit code then shows whether the run had finished."""
     return REPORT_TOKEN_ANNOTATION in annotations_of(job)
 
 

@@ -82,7 +82,7 @@ _ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
 
 
 class _Settled(Struct, frozen=True, kw_only=True):
-    """Every choice about one run, made."""
+    """All choices that were made for one run."""
 
     request: RunRequest
     caller: Caller
@@ -133,7 +133,7 @@ def plan_run(request: RunRequest, caller: Caller, facts: ClusterFacts) -> RunPla
 
 
 def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks) -> _Settled:
-    """Make every choice, in the order in which problems and notes are shown."""
+    """Make every choice for a run, in the order in which problems and notes are shown."""
     # identity and size
     name = _name(request, caller, facts, remarks)
     labels = labels_from(request.labels, remarks)
@@ -269,7 +269,7 @@ def _check_priority_class(request: RunRequest, facts: ClusterFacts, remarks: Rem
 def _queue(
     request: RunRequest, labels: Mapping[str, str], facts: ClusterFacts, remarks: Remarks
 ) -> dict[str, str]:
-    """The label of the queue of Kueue that is asked for, by its option or as a label."""
+    """The Kueue queue label that the option or a label requests."""
     queue = labels.get(QUEUE_LABEL) if request.queue is None else request.queue
     if queue is None:
         return {}
@@ -437,7 +437,7 @@ def _container(settled: _Settled) -> Obj:
 
 
 def _runner(settled: _Settled) -> list[str]:
-    """The command line of our runner, up to the user's own command."""
+    """The command line of our runner, without the user's command."""
     python = settled.caller.python if settled.process_runtime else "python3"
     words = [python, f"{RUNNER_PATH}/runner.py"]
     if not settled.process_runtime:  # their agents measure memory themselves
@@ -452,7 +452,7 @@ def _runner(settled: _Settled) -> list[str]:
 
 
 def _secret(settled: _Settled, labels: Mapping[str, str]) -> Obj:
-    """The Secret of runner, token and shipped directory; mounted too."""
+    """The Secret with the runner, the token and the uploaded directory. It is mounted into the pod."""
     caller = settled.caller
     data = {"runner.py": caller.runner.encode(), "token": caller.token.encode()}
     if caller.archive is not None:

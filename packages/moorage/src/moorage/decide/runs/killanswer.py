@@ -39,13 +39,13 @@ class Pass(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """The pod waits behind the gate, for this kill."""
+    """Hold the pod behind the gate because of this kill."""
 
     kill: Kill
 
 
 class Raise(Struct, frozen=True):
-    """The pod gets more memory: by container name, bytes of (request, limit)."""
+    """Give the pod more memory: (request, limit) in bytes, by container name."""
 
     kill: Kill
     memory: Mapping[str, tuple[int, int]]
@@ -77,7 +77,7 @@ def answer(pod: Mapping[str, Any], known: Known, rule: BombRule, *, may_raise: b
 
 
 def behind_gate(pod: Obj, kill: Kill) -> Obj:
-    """The new pod with the gate on it, and why."""
+    """The new pod with the gate and the reason for it."""
     gates = [*((pod.get("spec") or {}).get("schedulingGates") or ()), {"name": MEMORY_GATE}]
     text = f"held: {kill}; created again with the same memory, it would only fill the next node"
     return with_values(pod, [(("spec", "schedulingGates"), gates), *_marks(pod, "held", kill, text)])
@@ -118,14 +118,14 @@ def _marks(
 
 
 def _newest(kill: Kill) -> tuple[str, int, str]:
-    """Of those of one second, the one that had most memory came last."""
+    """The sort key of kills. Of kills in the same second, the one with the most memory counts as the last."""
     return kill.at, max((hit.limit or 0 for hit in kill.hits), default=0), kill.uid
 
 
 def _raised(
     pod: Mapping[str, Any], kills: Sequence[Kill], escalation: Escalation
 ) -> dict[str, tuple[int, int]] | None:
-    """Requests and limits above all that was killed; None where that cannot be."""
+    """Requests and limits above those of all kills; None if they cannot be raised."""
     spec = pod.get("spec") or {}
     if (spec.get("resources") or {}).get("limits"):
         return None  # limited as a whole: which container may have more is not ours to say

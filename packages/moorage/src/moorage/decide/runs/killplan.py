@@ -33,7 +33,7 @@ LOOK_SECONDS = 5  # how often an unanswered kill is looked at while a replacemen
 
 
 class PodSeen(Struct, frozen=True, kw_only=True):
-    """A pod of the owner that is not finished."""
+    """An unfinished pod of the owner."""
 
     name: str
     uid: str
@@ -48,7 +48,7 @@ class PodSeen(Struct, frozen=True, kw_only=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """One owner, and all that was read about it at one moment."""
+    """One owner and all data that was read about it, at one moment."""
 
     rule: BombRule
     owner: Owner
@@ -60,14 +60,14 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Write(Struct, frozen=True):
-    """Keep this ledger on the owner, before anything else is done. `news`: the kills that were not in it."""
+    """Store this ledger on the owner, before all other actions. `news`: the kills that the stored ledger lacks."""
 
     ledger: Ledger
     news: tuple[Kill, ...] = ()
 
 
 class Release(Struct, frozen=True):
-    """Lift the gate. `state` of the pod's label afterwards; None: no mark of ours is left on it."""
+    """Remove the gate. `state`: the new value of the pod's label; None removes all our labels and annotations."""
 
     pod: PodSeen
     state: str | None
@@ -75,13 +75,13 @@ class Release(Struct, frozen=True):
 
 
 class Renew(Struct, frozen=True):
-    """Delete a held pod, which has never run, so that its StatefulSet makes it of the new revision."""
+    """Delete a held pod that has never run, so that its StatefulSet creates it from the new revision."""
 
     pod: PodSeen
 
 
 class Stop(Struct, frozen=True):
-    """Delete a replacement that slipped past the webhook; the next one will be held."""
+    """Delete a replacement that the webhook did not hold. The next replacement will be held."""
 
     pod: PodSeen
     kill: Kill
@@ -197,12 +197,12 @@ def _ledger(seen: Seen, work: _Work) -> Ledger:
 
 
 def _age(seen: Seen, since: datetime | None) -> float:
-    """Seconds; a moment that cannot be read is long ago. A clock that is ahead of ours counts as now."""
+    """The time since a moment in seconds. An invalid moment counts as long ago; a future one counts as now."""
     return max(0.0, (seen.now - since).total_seconds()) if since is not None else SLIP_SECONDS
 
 
 def pod_seen(pod: Mapping[str, Any], owner: Owner, kills: Iterable[Kill], *, outdated: bool = False) -> PodSeen:
-    """Read one pod of the owner that is neither finished nor being deleted."""
+    """Parse a pod of the owner that is neither finished nor being deleted."""
     meta = pod["metadata"]
     meant = kill_held_for(pod)
     return PodSeen(
@@ -220,9 +220,9 @@ def pod_seen(pod: Mapping[str, Any], owner: Owner, kills: Iterable[Kill], *, out
 
 
 def is_outdated(pod: Mapping[str, Any], stateful_set: Mapping[str, Any] | None) -> bool:
-    """Whether a StatefulSet would make this pod of its newer revision, were it made again.
+    """Whether the StatefulSet would create this pod from a newer revision.
 
-    Left to itself it does not: it waits for the held pod to be ready first (kubernetes#67250).
+    The StatefulSet does not replace the pod by itself: it waits until the held pod is ready (kubernetes#67250).
     """
     if stateful_set is None:
         return False

@@ -28,14 +28,17 @@ from moorage_kube.scheduling import has_gate
 
 
 class QueueWait(Struct, frozen=True):
-    """A Job or a pod that Kueue holds: in which LocalQueue, and why, a sentence."""
+    """A Job or pod that Kueue holds. `queue`: its LocalQueue; `message`: the reason as a sentence."""
 
     queue: str
     message: str
 
 
 class Queues(Struct, frozen=True):
-    """The LocalQueues of a namespace. `names` None: Kueue is not installed; not `known`: they may not be read."""
+    """The LocalQueues of a namespace.
+
+    `names` is None if Kueue is not installed; `known` is False if they cannot be read.
+    """
 
     names: frozenset[str] | None
     known: bool = True
@@ -60,7 +63,7 @@ def queue_problem(queue: str, queues: Queues, namespace: str) -> tuple[str, str]
 
 
 def queue_of(obj: Mapping[str, Any] | None) -> str:
-    """The LocalQueue that an object names; empty: none, so Kueue does not hold it."""
+    """The LocalQueue that an object names. "" if it names none; Kueue does not hold it then."""
     return labels_of(obj).get(QUEUE_LABEL, "") if obj is not None else ""
 
 
@@ -71,13 +74,13 @@ def is_held(obj: Mapping[str, Any] | None) -> bool:
 
 
 def is_taken_back(pod: Mapping[str, Any]) -> bool:
-    """Whether Kueue ends the pod to take its quota back."""
+    """Whether Kueue evicts the pod."""
     ending = condition(pod, EVICTION_CONDITION) or {}
     return ending.get("status") == "True" and str(ending.get("reason") or "").startswith(EVICTION_PREFIX)
 
 
 def queue_wait(obj: Mapping[str, Any] | None, workloads: Iterable[Mapping[str, Any]]) -> QueueWait | None:
-    """Why Kueue holds a Job or a pod; None: it does not."""
+    """The reason why Kueue holds a Job or a pod; None if it does not."""
     if obj is None or not is_held(obj):
         return None
     queue, uid = queue_of(obj), obj["metadata"].get("uid")

@@ -1,4 +1,4 @@
-"""The labels that a user gives a run."""
+"""Labels that a user sets on a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VALUE_RULE = "a value has at most 63 letters, digits, '-', '_' and '.', a letter
 
 
 def labels_from(texts: Sequence[str], remarks: Remarks) -> dict[str, str]:
-    """The labels by key; of a key given twice, the last value. Invalid ones are refused."""
+    """Parse labels to a dict. If a key is repeated, the last value counts. Invalid labels are refused."""
     labels: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")

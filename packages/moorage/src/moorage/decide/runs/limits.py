@@ -15,9 +15,9 @@ RESTART_LIMIT_MAX = 998  # attempts are numbered with three digits
 
 
 def cpu_and_memory(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> dict[str, str]:
-    """Amounts of CPU and memory; without memory, where the user wants no limit.
+    """The CPU and memory amounts of a run. Without "memory" if the user wants no limit.
 
-    Empty where a machine is asked for: it has its size.
+    Empty if a machine is requested: the machine defines the size.
     """
     if request.gpus < 0:
         remarks.refuse("gpus", f"invalid number of GPUs {request.gpus}: use 0 or more")
@@ -44,7 +44,7 @@ def cpu_and_memory(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -
 
 
 def _check_unlimited(request: RunRequest, remarks: Remarks) -> None:
-    """R6: without a memory limit nothing may start the run again."""
+    """R6: refuse restarts of a run without a memory limit."""
     remarks.note("memory none: no limit, so this run is never restarted")
     given = (("retries", "retries", request.retries), ("restartLimit", "restart limit", request.restart_limit))
     for field, noun, value in given:
@@ -58,7 +58,7 @@ def _check_unlimited(request: RunRequest, remarks: Remarks) -> None:
 
 
 def time_limit(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> int | None:
-    """Seconds; None: no limit."""
+    """The time limit in seconds; None: no limit."""
     if request.time is None:
         default = facts.defaults.seconds
         if default is not None:
@@ -78,7 +78,7 @@ def time_limit(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> in
 
 
 def grace_period(request: RunRequest, remarks: Remarks, *, keeps_checkpoints: bool) -> int:
-    """Seconds between the request to end and the kill."""
+    """The grace period: seconds between the end request and the kill."""
     grace = request.grace_period_seconds
     if grace is None:
         return CHECKPOINT_GRACE_SECONDS if keeps_checkpoints else GRACE_SECONDS
@@ -88,7 +88,7 @@ def grace_period(request: RunRequest, remarks: Remarks, *, keeps_checkpoints: bo
 
 
 def restart_limit(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> int:
-    """How often the run is started again after disruptions."""
+    """The number of restarts after disruptions."""
     limit = request.restart_limit
     most = RESTART_LIMIT_MAX if facts.defaults.restart_limit is None else facts.defaults.restart_limit
     if limit is not None and not 0 <= limit <= most:

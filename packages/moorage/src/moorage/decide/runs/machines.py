@@ -1,4 +1,4 @@
-"""Runs on machines of fixed sizes, which an administrator offers and `moor machines` lists."""
+"""Runs on machines of fixed sizes. An administrator offers the machines, and `moor machines` lists them."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Hit(Struct, frozen=True, kw_only=True):
 
 
 class Kill(Struct, frozen=True, kw_only=True):
-    """One pod that was killed for its memory. `at`: RFC 3339; `by`: OOMKilled or Evicted."""
+    """One kill of a pod for memory. `at`: RFC 3339; `by`: OOMKilled or Evicted."""
 
     pod: str
     uid: str
@@ -79,14 +79,14 @@ class Kill(Struct, frozen=True, kw_only=True):
 
 
 class Escalation(Struct, frozen=True, kw_only=True):
-    """More memory for the replacement: times `factor`, as often as it takes, up to `most` bytes."""
+    """More memory for the replacement: multiplied by `factor` as often as needed, up to `most` bytes."""
 
     factor: Fraction
     most: int
 
 
 class BombRule(Struct, frozen=True, kw_only=True):
-    """The rule `restartBomb` in one namespace. `allowed`: kills in a slot until a replacement is held."""
+    """The rule `restartBomb` of one namespace. `allowed`: the kills in a slot before a replacement is held."""
 
     level: str = "off"
     allowed: int = 1
@@ -142,7 +142,7 @@ def owner_of(pod: Mapping[str, Any]) -> Owner | None:
 
 
 def slot_of(pod: Mapping[str, Any], owner: Owner) -> str:
-    """Which pods of the owner stand for each other; see the module's docstring."""
+    """The slot of a pod: pods of an owner in the same slot replace each other. See the module's docstring."""
     group = owner.api_version.rpartition("/")[0]
     labels = labels_of(pod)
     match (group, owner.kind):
@@ -228,7 +228,7 @@ def kill_from_json(document: Any) -> Kill | None:
 
 
 def kill_held_for(pod: Mapping[str, Any]) -> Kill | None:
-    """The kill that a pod of ours says it was held for."""
+    """The kill for which a pod is held, from our annotation."""
     return kill_from_json(_json(annotations_of(pod).get(MEMORY_KILL_ANNOTATION)))
 
 
@@ -302,7 +302,7 @@ def known_of(
 
 
 def has_grown(pod: Mapping[str, Any], kill: Kill) -> bool:
-    """Whether every container of the kill has more memory in this pod, or is not in it."""
+    """Whether every container of the kill has more memory in this pod, or does not exist in it."""
     spec = pod.get("spec") or {}
     by_name = {container.get("name"): container for container in containers_of(spec)}
     return all(

@@ -45,7 +45,7 @@ class Mounts:
                 self._mount(claim, path, read_only=mode == "ro")
 
     def add_datasets(self) -> None:
-        """Datasets of this namespace, and those of others that its tenant may read; read-only, all of them."""
+        """Mount the datasets read-only: those of this namespace, and shared ones that its tenant may read."""
         for text in self._request.datasets:
             full, _, path = text.partition(":")
             namespace, _, name = full.rpartition("/")
@@ -69,7 +69,7 @@ class Mounts:
             self.mounts.append({"name": volume, "mountPath": path, "subPath": DATA_FOLDER, "readOnly": True})
 
     def add_checkpoint(self) -> str | None:
-        """Mount the checkpoint volume, created if it is missing; returns its claim. None: no checkpoint."""
+        """Mount the checkpoint volume, and create it if it is missing. Returns its claim; None: no checkpoint."""
         text = self._request.checkpoint
         if text is None:
             return None
@@ -92,7 +92,7 @@ class Mounts:
         return claim
 
     def add_working_directory(self) -> str | None:
-        """Mount the volume of `--working-dir`; returns the directory to start in. None: that of the image."""
+        """Mount the volume of `--working-dir`. Returns the directory to start in. None: the image's directory."""
         text = self._request.working_dir
         if text is None:
             return (self._caller.cwd or None) if self._facts.process_runtime else None
@@ -136,7 +136,7 @@ class Mounts:
         return False
 
     def _dataset_claim(self, namespace: str, name: str) -> str | None:
-        """The claim to mount; None when it may not be mounted, which is refused."""
+        """The claim to mount. None, and a problem, if it may not be mounted."""
         here = self._request.namespace
         if namespace != here:
             claim = reader_claim_name(namespace, name)
@@ -216,7 +216,7 @@ class Mounts:
             )
 
     def _mount(self, claim: str, path: str, *, read_only: bool = False) -> None:
-        """Mount a claim. Read-only belongs to the mount: the same claim may be writable elsewhere in the pod."""
+        """Mount a claim. Only this mount is read-only: the pod may mount the same claim writable elsewhere."""
         volume = next(
             (volume for volume in self.volumes if volume["persistentVolumeClaim"]["claimName"] == claim), None
         )

@@ -12,7 +12,7 @@ _SUFFIX_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
 
 
 def base_name(command: Sequence[str]) -> str:
-    """A DNS label from the command, for people: `python train.py` → "train", `python -m my.tool` → "tool"."""
+    """A readable DNS label from the command: `python train.py` → "train", `python -m my.tool` → "tool"."""
     words = [word.rsplit("/", 1)[-1] for word in command]
     chosen = words[0] if words else "run"
     if re.fullmatch(r"(python[\d.]*|bash|sh|zsh|torchrun|accelerate|uv|node|perl|Rscript|julia)", chosen):
@@ -27,7 +27,7 @@ def base_name(command: Sequence[str]) -> str:
 
 
 def generated_name(command: Sequence[str], salt: str, taken: frozenset[str]) -> str:
-    """`base_name` with four characters that make it new: "train-x7k2"."""
+    """`base_name` with four more characters that make it unique: "train-x7k2"."""
     for count in range(1000):
         digest = hashlib.sha256(f"{salt}/{count}".encode()).digest()
         name = f"{base_name(command)}-" + "".join(
@@ -51,7 +51,7 @@ def secret_name(run: str, owner: str, token: str) -> str:
 
 
 class OwnedSecret(Struct, frozen=True):
-    """A Secret whose name was made by `secret_name`."""
+    """A Secret with a name from `secret_name`."""
 
     run: str
     owner_digest: str

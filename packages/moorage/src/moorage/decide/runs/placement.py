@@ -22,7 +22,7 @@ from moorage_kube.scheduling import NodeInfo, is_gpu
 
 
 class Placement(Struct, frozen=True):
-    """The node affinity of a run (None: any node), and the resource of which its GPUs are counted."""
+    """The node affinity of a run (None: any node), and the resource name of its GPUs."""
 
     affinity: Obj | None
     gpu_resource: str = DEFAULT_GPU_RESOURCE
@@ -61,7 +61,10 @@ def _required(terms: Sequence[Obj]) -> Obj | None:
 
 
 def _with_gpus(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> tuple[str, list[Obj]]:
-    """The GPU resource, and the terms that choose the type; no terms: any node that offers the resource."""
+    """The GPU resource, and the node selector terms for the GPU type.
+
+    Without terms: any node with the resource.
+    """
     nodes = facts.nodes if facts.nodes is not None else facts.gpu_nodes
     if nodes is None:
         if request.gpu_type is not None:
@@ -115,7 +118,7 @@ def _named_resource(asked: str, nodes: Sequence[NodeInfo], remarks: Remarks) -> 
 def _types_meant(
     asked: str, nodes: Sequence[NodeInfo], facts: ClusterFacts, remarks: Remarks
 ) -> dict[str, list[str]]:
-    """The GPU types that the user's word means: label → values. Empty: none, which is refused."""
+    """The GPU types that the user's text matches: label → values. Empty, with a problem, if there are none."""
     types = gpu_types(nodes, facts.pods)
     exact = [gpu_type for gpu_type in types if gpu_type.value.lower() == asked.lower()]
     chosen = exact or [gpu_type for gpu_type in types if matches_type(asked, gpu_type.value)]
@@ -179,7 +182,7 @@ def _gpus(count: int) -> str:
 
 
 def _preferred_away_from_gpus() -> Obj:
-    """Away from GPUs if there is another place: whether there is one is not known."""
+    """A preference for nodes without GPUs, because it is unknown whether such nodes exist."""
     preference = {"matchExpressions": [{"key": GPU_PRESENT_LABEL, "operator": "NotIn", "values": ["true"]}]}
     return {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "preference": preference}]}
 
@@ -200,7 +203,7 @@ def _away_from_gpus(
 def _check_size(
     request: RunRequest, facts: ClusterFacts, nodes: Sequence[NodeInfo], remarks: Remarks, kind: str = ""
 ) -> None:
-    """Refuse more cpu or memory than any of these nodes has in all."""
+    """Refuse more CPU or memory than the largest of these nodes has in total."""
     asked = {"cpu": request.cpu if request.cpu is not None else facts.defaults.cpu}
     if request.memory is None or request.memory.lower() != "none":
         asked["memory"] = request.memory if request.memory is not None else facts.defaults.memory

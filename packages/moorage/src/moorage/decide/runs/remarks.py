@@ -10,7 +10,7 @@ MEMORY_LEAST_BYTES = 1024 * 1024  # less is a forgotten unit
 
 
 class Remarks:
-    """Collects problems and notes, in the order in which they are met. Used for one request."""
+    """Collects problems and notes of one request, in the order in which they occur."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
@@ -23,7 +23,7 @@ class Remarks:
         self.notes.append(text)
 
     def quantity(self, field: str, resource: str, text: str, *, noun: str = "") -> str | None:
-        """The text, where it is an amount above zero; else None, and a problem. `noun`: its name in messages."""
+        """The text if it is an amount above zero. Otherwise None, and a problem. `noun`: the name in messages."""
         noun = noun or field
         try:
             value = parse_quantity(text)

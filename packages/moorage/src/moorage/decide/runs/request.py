@@ -17,7 +17,7 @@ DEFAULT_MEMORY = "2Gi"  # where no Tenant says otherwise; seed 004's cluster def
 
 
 class RunRequest(Struct, frozen=True, kw_only=True):
-    """The options of `moor run` as typed; None means not given."""
+    """The options of `moor run` in the form of the command line. None: not given."""
 
     command: tuple[str, ...]
     namespace: str = "default"
@@ -74,7 +74,7 @@ class Defaults(Struct, frozen=True, kw_only=True):
 
 
 class CheckpointUse(Struct, frozen=True, kw_only=True):
-    """A run that keeps its checkpoints on a volume."""
+    """A run that stores its checkpoints on a volume."""
 
     run: str
     owner: str

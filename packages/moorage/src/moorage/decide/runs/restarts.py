@@ -45,7 +45,7 @@ _KILLED = 137  # 128 + SIGKILL; the rule that names it stands for "killed for it
 
 
 class Cause(Enum):
-    """Why an attempt's Job failed."""
+    """The reason why the Job of an attempt failed."""
 
     DISRUPTED = "disrupted"
     MEMORY = "killed for its own memory"
@@ -54,7 +54,7 @@ class Cause(Enum):
 
 
 class PodSeen(Struct, frozen=True, kw_only=True):
-    """A pod of an attempt that still exists."""
+    """An existing pod of an attempt."""
 
     name: str
     uid: str
@@ -75,19 +75,22 @@ class PodSeen(Struct, frozen=True, kw_only=True):
 
 
 class Yielding(Struct, frozen=True, kw_only=True):
-    """Whether an attempt left its place without a disruption."""
+    """Whether an attempt ended without a disruption because it yielded its place."""
 
     yields_to: str = ""  # NAMESPACE/RUN that its place is given to; empty: it keeps it
     ended_suspended: bool = False
 
     @property
     def gave_way(self) -> bool:
-        """Whether it ended by a suspension or for the turn of another run. The next attempt is not counted."""
+        """Whether the attempt ended by a suspension or yielded to another run.
+
+        The next attempt does not count as a restart.
+        """
         return bool(self.yields_to) or self.ended_suspended
 
 
 class AttemptSeen(Yielding, frozen=True, kw_only=True):
-    """One Job of the run."""
+    """One attempt: a Job of the run."""
 
     number: int
     job: str
@@ -110,7 +113,7 @@ class AttemptSeen(Yielding, frozen=True, kw_only=True):
 
 
 class Observed(Struct, frozen=True, kw_only=True):
-    """One run and all that was read about it, at one moment. `attempts` are in the order of their numbers."""
+    """One run and all data that was read about it, at one moment. `attempts` are sorted by number."""
 
     run: str
     attempts: tuple[AttemptSeen, ...]
@@ -126,19 +129,19 @@ class Observed(Struct, frozen=True, kw_only=True):
 
     @property
     def by_user(self) -> bool:
-        """Whether its user cancelled it."""
+        """Whether the user cancelled the run."""
         return self.cancelled or (self.ended or "").startswith("Cancelled")
 
 
 class NoteRunning(Struct, frozen=True):
-    """Write on the attempt's Job since when it runs."""
+    """Record the start of the attempt on its Job."""
 
     attempt: AttemptSeen
     since: datetime
 
 
 class NoteUsed(Struct, frozen=True):
-    """Write on the attempt's Job how long it ran."""
+    """Record the run time of the attempt on its Job."""
 
     attempt: AttemptSeen
     seconds: int
@@ -169,21 +172,23 @@ class NoteMade(Struct, frozen=True):
 
 
 class End(Struct, frozen=True):
-    """Write on the first attempt's Job why the run is not started again. `reason` is one CamelCase word of
-    OutOfMemory, Evicted, RestartLimit, TimeLimit, Deleted, CannotRestart."""
+    """Record on the first attempt's Job why the run is not started again.
+
+    `reason`: OutOfMemory, Evicted, RestartLimit, TimeLimit, Deleted or CannotRestart.
+    """
 
     reason: str
     message: str
 
 
 class Suspend(Struct, frozen=True):
-    """Stop an attempt that was made while its run was being cancelled."""
+    """Stop an attempt that was created while its run was being cancelled."""
 
     attempt: AttemptSeen
 
 
 class FailPod(Struct, frozen=True):
-    """Say in the pod's status that it failed, as pod garbage collection does: its node will not say it."""
+    """Mark the pod as failed, as pod garbage collection does, because its node cannot report it."""
 
     pod: PodSeen
 
@@ -195,7 +200,7 @@ class RemovePod(Struct, frozen=True):
 
 
 class GivePlace(Struct, frozen=True):
-    """End the pod with its grace period, as a disruption: another run has its turn."""
+    """End the pod with its grace period, as a disruption: another run gets its place."""
 
     pod: PodSeen
     to: str
@@ -236,12 +241,12 @@ def plan(seen: Observed) -> Plan:
 
 
 def turns_of(attempts: Iterable[Yielding]) -> int:
-    """The number of attempts that ended by a suspension or for the turn of another run."""
+    """The number of attempts that ended by a suspension or because they yielded to another run."""
     return sum(attempt.gave_way for attempt in attempts)
 
 
 def _waits_for_turn(seen: Observed, last: AttemptSeen) -> bool:
-    """Whether the next attempt is held back, so that the run that the place was given to gets it."""
+    """Whether the next attempt must wait, so that the run that got the place can start."""
     if not last.yields_to or last.state != "failed" or seen.ended is not None or seen.cancelled or seen.turn_over:
         return False
     return last.ended is None or seen.now - last.ended < TURN_PATIENCE
@@ -271,7 +276,7 @@ def cause_of(attempt: AttemptSeen) -> Cause:
 
 
 def used_seconds(attempt: AttemptSeen) -> int:
-    """How long the attempt ran, as best known; see the module's docstring."""
+    """The best known run time of the attempt in seconds; see the module's docstring."""
     if attempt.used_seconds is not None:
         return attempt.used_seconds
     starts = [pod.started for pod in attempt.pods if pod.started is not None]

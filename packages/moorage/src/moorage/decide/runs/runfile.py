@@ -33,7 +33,7 @@ NEVER_KEPT = ("name", "namespace")
 
 
 def parse_run_file(document: Any) -> dict[str, Any]:
-    """The options in a file, by the names of `RunRequest`'s fields. Raises Problems with all that is wrong."""
+    """Parse a run file to options, by the field names of `RunRequest`. Raises Problems with all errors."""
     if not isinstance(document, Mapping):
         raise UsageError("a run's file holds its options, such as `gpus: 1` and `command: python train.py`")
     if "kind" in document and "apiVersion" in document:
@@ -76,7 +76,7 @@ def options_of(request: RunRequest) -> str:
 
 
 def kept_request(job: Obj) -> RunRequest | None:
-    """The request that made a run, by its first Job, without its name; None where the Job does not keep it."""
+    """The request of a run, without its name, from its first Job. None if the Job does not store it."""
     options = _kept_options(annotations_of(job).get(OPTIONS_ANNOTATION, ""))
     if options is None:
         return None
@@ -87,7 +87,7 @@ def kept_request(job: Obj) -> RunRequest | None:
 
 
 def _kept_options(text: str) -> Any:
-    """The options that `options_of` wrote, a dict by field; None where they are not as it writes them."""
+    """Parse the options that `options_of` wrote to a dict by field. None if the text has another form."""
     try:
         options = json.loads(text)
     except ValueError:
@@ -177,12 +177,12 @@ def _command(path: str, value: Any) -> tuple[str, ...]:
 
 
 def _env(path: str, value: Any) -> tuple[str, ...]:
-    """NAME=VALUE, or NAME alone for the caller's own, from a mapping or a list."""
+    """Convert a mapping or list to NAME=VALUE texts. NAME without a value takes the caller's variable."""
     return _pairs(path, value, "NAME", bare=True)
 
 
 def _labels(path: str, value: Any) -> tuple[str, ...]:
-    """KEY=VALUE, from a mapping or a list."""
+    """Convert a mapping or list to KEY=VALUE texts."""
     return _pairs(path, value, "KEY", bare=False)
 
 

@@ -148,7 +148,7 @@ class PodView(Struct, frozen=True, kw_only=True):
 
 
 class AttemptView(Yielding, frozen=True, kw_only=True):
-    """One Job of a run."""
+    """One attempt (Job) of a run."""
 
     number: int
     job: str
@@ -196,14 +196,14 @@ class RunView(Struct, frozen=True, kw_only=True):
         return tuple(pod for attempt in self.attempts for pod in attempt.pods)
 
     def time_left(self, now: datetime) -> timedelta | None:
-        """Until its time limit, negative beyond it; None: it has no limit, or does not run."""
+        """The time until the time limit, negative after it. None without a limit, or if the run is not running."""
         return None if self.deadline is None else self.deadline - now
 
 
 def view_runs(
     jobs: Iterable[Obj], pods: Iterable[Obj], *, node_types: Mapping[str, str] | None = None
 ) -> tuple[RunView, ...]:
-    """Every run among the Jobs, newest first. `node_types`: node name → GPU type, where the caller may know."""
+    """Every run among the Jobs, newest first. `node_types`: node name → GPU type, if the caller may see it."""
     by_run: dict[tuple[str, str], list[Obj]] = {}
     for job in jobs:
         if name := labels_of(job).get(RUN_LABEL):
@@ -217,7 +217,7 @@ def view_runs(
 
 
 def newest_first(runs: Iterable[RunView]) -> tuple[RunView, ...]:
-    """The order of every list of runs: by creation, then by name."""
+    """Sort runs for lists: the newest first, then by name."""
     by_name = sorted(runs, key=lambda run: (run.namespace, run.name))
     return tuple(sorted(by_name, key=lambda run: run.created.timestamp() if run.created else 0.0, reverse=True))
 
@@ -318,7 +318,7 @@ def read_suspension(text: str) -> Suspension:
 
 
 def attempt_of(job: Mapping[str, Any]) -> int:
-    """The attempt a Job (or pod) is of; 1 where it does not say."""
+    """The attempt number of a Job or pod; 1 if it has none."""
     return max(1, _number(labels_of(job).get(ATTEMPT_LABEL), 1))
 
 
@@ -376,7 +376,7 @@ def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int, retr
 
 
 def _cause(attempt: AttemptView) -> Cause:
-    """Why a failed attempt ended, by the same reading as the controller that restarts it."""
+    """The reason why a failed attempt ended, by the same function that the run controller uses."""
     return cause_of(
         AttemptSeen(
             number=attempt.number,
@@ -477,10 +477,11 @@ def _made(job: Obj) -> int:
 
 
 def _misses_pods(job: Obj, pods: Sequence[PodView]) -> bool:
-    """Whether a Job has made more pods than there are, is over and has none, or may have been suspended.
+    """Whether pods of a Job are missing.
 
-    A Job counts no pod that it deleted to be suspended. Its condition says that it was suspended, also once it has
-    been resumed.
+    True if the Job created more pods than exist, ended without a pod, or may have been suspended. A Job does
+    not count pods that it deleted for a suspension. Its condition shows the suspension even after the Job was
+    resumed.
     """
     is_over = any(is_condition_true(job, kind) for kind in ("Complete", "Failed"))
     is_stopped = is_over or bool((job.get("spec") or {}).get("suspend"))
@@ -505,12 +506,12 @@ def _with_kept(present: list[PodView], kept: Sequence[PodView]) -> list[PodView]
 
 
 def higher(peak: int | None, other: int | None) -> int | None:
-    """The higher of two measurements; None: not measured."""
+    """The higher of two measurements; None means not measured."""
     return max((each for each in (peak, other) if each is not None), default=None)
 
 
 def view_pod(pod: Obj) -> PodView:
-    """A pod as a part of its run."""
+    """Convert a pod to the view of a run's pod."""
     status, spec = pod.get("status") or {}, pod.get("spec") or {}
     container = (status.get("containerStatuses") or [{}])[0]
     states = container.get("state") or {}
@@ -571,9 +572,10 @@ def view_pod(pod: Obj) -> PodView:
 
 
 def _since(created: datetime | None, text: str | None) -> datetime | None:
-    """A moment in a pod's life; None for one before its creation.
+    """Parse a time in a pod's life. None if it is before the pod's creation.
 
-    A runtime that could not start a container says that it started in 1970. Clocks of nodes may be slow.
+    A runtime that cannot start a container reports a start in 1970. Small differences are allowed: nodes'
+    clocks may be slow.
     """
     when = moment(text)
     return None if when is not None and created is not None and when < created - CLOCK_SKEW else when

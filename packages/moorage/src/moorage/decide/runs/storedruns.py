@@ -116,7 +116,7 @@ def is_of_run(obj: Obj) -> bool:
 
 
 def is_of_step(pod: Obj) -> bool:
-    """Whether a pod is one of a step of a Workflow, ours or Argo's."""
+    """Whether a pod belongs to a step of a Workflow, ours or Argo's."""
     workflow = labels_of(pod).get(WORKFLOW_LABEL)
     if not workflow or is_job(pod) or NODE_NAME_ANNOTATION not in annotations_of(pod):
         return False
@@ -228,7 +228,7 @@ def has_own_log(pod: KeptPod, container: str) -> bool:
 
 
 def _shown_first(pod: Obj) -> Obj:
-    """The pod of a step with the container first whose log is the step's. Kubelets list them by their names."""
+    """Move the container with the log of the step to the first place. Kubelets list containers by name."""
     shown = shown_container(pod)
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
 

@@ -12,7 +12,7 @@ _PEAK = re.compile(r"^moorage: peak-memory-bytes=(\d{1,18})\n?", re.MULTILINE)
 
 
 def split_termination_message(text: str) -> tuple[int | None, str]:
-    """(the peak of memory in bytes, the rest of the message). None: our runner says nothing there."""
+    """(peak memory in bytes, rest of the message). The peak is None if our runner did not report it."""
     matches = list(_PEAK.finditer(text))
     if not matches:
         return None, text

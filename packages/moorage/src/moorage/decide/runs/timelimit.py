@@ -1,4 +1,4 @@
-"""Time limits of runs, as users write them and as messages show them."""
+"""Time limits of runs, in the form of user input and of messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TIME = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s?)?")
 
 
 def parse_time(text: str) -> int:
-    """Seconds of "2h", "90m", "1d12h", "45s" or a plain number of seconds. Raises ValueError."""
+    """Parse "2h", "90m", "1d12h", "45s" or a number of seconds to seconds. Raises ValueError."""
     match = _TIME.fullmatch(text.strip().lower())
     if not text.strip() or not match or not any(match.groups()):
         raise ValueError(text)
@@ -24,7 +24,7 @@ def parse_time(text: str) -> int:
 
 
 def format_seconds(seconds: int) -> str:
-    """The same, exactly: 5400 → "1h30m", 90 → "1m30s"."""
+    """Format seconds exactly, in the form that `parse_time` reads: 5400 → "1h30m", 90 → "1m30s"."""
     parts = []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, seconds = divmod(seconds, size)

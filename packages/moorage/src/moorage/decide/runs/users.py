@@ -25,7 +25,7 @@ class RunUser(Struct, frozen=True):
 
     @property
     def context(self) -> Obj:
-        """Of the pod. Volumes become the group's, else only root could write to them.
+        """The pod's security context. Volumes get the group: otherwise only root could write to them.
 
         https://kubernetes.io/docs/tasks/configure-pod-container/security-context/
         """
@@ -58,7 +58,7 @@ def user_of_request(request: RunRequest, facts: ClusterFacts, remarks: Remarks) 
 
 
 def user_of_pod(spec: Mapping[str, Any]) -> str:
-    """The user that a pod's spec names, as `UID:GID`; empty: none."""
+    """The user in a pod's spec, as `UID:GID`; "" if it has none."""
     context = spec.get("securityContext") or {}
     uid, gid = context.get("runAsUser"), context.get("runAsGroup")
     if uid is None:

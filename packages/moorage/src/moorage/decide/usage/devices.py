@@ -1,6 +1,6 @@
-"""How much of a GPU one unit of a resource is: a whole one, a MIG slice, or a share in time.
+"""The share of a GPU that one unit of a resource stands for: a whole GPU, a MIG slice, or a time share.
 
-Nodes and pods count GPUs by resource. Money needs them on one scale: fractions of whole GPUs, exactly.
+Nodes and pods count GPUs by resource. Costs need one scale: exact fractions of whole GPUs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Shares = Mapping[str, Fraction]  # GPU resource → the part of a whole GPU that
 
 
 def counts_of(amounts: Mapping[str, int]) -> Counts:
-    """The GPU resources among all amounts, those that are 0 left out."""
+    """The GPU resources with nonzero amounts."""
     return tuple(sorted((name, count) for name, count in amounts.items() if is_gpu(name) and count > 0))
 
 
@@ -41,7 +41,7 @@ def share_of(resource: str, labels: Mapping[str, str]) -> Fraction:
 
 
 def gpus_of(counts: Iterable[tuple[str, int]], shares: Shares) -> Fraction:
-    """Counts as whole GPUs. A resource that the node does not list counts by its own name."""
+    """Convert counts to whole GPUs. The share of an unlisted resource is derived from its name."""
     return sum(
         (
             count * (shares[resource] if resource in shares else share_of(resource, {}))

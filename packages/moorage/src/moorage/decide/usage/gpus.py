@@ -81,7 +81,7 @@ class Gpu(Struct, frozen=True, kw_only=True):
 
 
 class Counts(Struct, frozen=True, kw_only=True):
-    """used + reserved + free + unavailable = total; fragmented and stranded ones are among the free."""
+    """Counts of GPUs: used + reserved + free + unavailable = total. Fragmented and stranded GPUs are also free."""
 
     total: int = 0
     used: int = 0
@@ -117,7 +117,7 @@ class NodeGpus(Struct, frozen=True, kw_only=True):
 
 
 class GpuView(Struct, frozen=True, kw_only=True):
-    """Every GPU of every node, and the sums of them."""
+    """All GPUs of all nodes, with their sums."""
 
     nodes: tuple[NodeGpus, ...] = ()
     totals: Counts = field(default_factory=Counts)
@@ -131,7 +131,7 @@ class GpuView(Struct, frozen=True, kw_only=True):
 
 
 def gpu_type(labels: Mapping[str, str]) -> str:
-    """The GPU type a node's labels name; UNKNOWN_TYPE when they name none."""
+    """The GPU type in a node's labels; UNKNOWN_TYPE if there is none."""
     return next((labels[key] for key in GPU_TYPE_LABELS if labels.get(key)), UNKNOWN_TYPE)
 
 
@@ -153,9 +153,9 @@ def step_of(pod: PodInfo) -> str:
 
 
 def expected_until(obj: Mapping[str, Any], started: datetime | None) -> datetime | None:
-    """When the pod's owner (`moor run --time`) or its `activeDeadlineSeconds`, whichever is first, ends it.
+    """The expected end: by the owner's `moor run --time` or by `activeDeadlineSeconds`, whichever is first.
 
-    None when neither is set, when the mark is not a number, or when the pod has not started.
+    None if neither is set, if the annotation is not a number, or if the pod has not started.
     """
     if started is None:
         return None
@@ -167,7 +167,7 @@ def expected_until(obj: Mapping[str, Any], started: datetime | None) -> datetime
 
 
 def holder_of(obj: Mapping[str, Any], pod: PodInfo | None = None) -> Holder:
-    """The public fields of a pod that holds something."""
+    """The public fields of a pod that holds GPUs."""
     pod = parse_pod(obj) if pod is None else pod
     since = started_at(obj)
     return Holder(
@@ -182,9 +182,9 @@ def holder_of(obj: Mapping[str, Any], pod: PodInfo | None = None) -> Holder:
 
 
 def started_at(obj: Mapping[str, Any]) -> datetime | None:
-    """When the pod's node accepted it, from which on it holds its devices; None before that.
+    """The time at which the node accepted the pod and the pod got its devices. None before that.
 
-    `status.startTime`, or the earliest start of a container where a node agent does not set it.
+    `status.startTime`, or the earliest start of a container if a node agent does not set it.
     """
     status = obj.get("status") or {}
     if status.get("startTime"):
@@ -200,7 +200,7 @@ def started_at(obj: Mapping[str, Any]) -> datetime | None:
 
 
 def device_ids(obj: Mapping[str, Any]) -> dict[str, list[str]]:
-    """GPU resource → ids of the devices the kubelet says the pod's containers got; empty where it does not say.
+    """GPU resource → device ids of the pod's containers, as the kubelet reports them. Empty without a report.
 
     https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/#device-plugin-and-unhealthy-devices
     """
@@ -244,7 +244,7 @@ def is_reservation(pod: PodInfo) -> bool:
 
 
 def _sizes(obj: Mapping[str, Any], node: NodeInfo) -> dict[str, tuple[int, int]]:
-    """GPU resource → (in capacity, allocatable)."""
+    """GPU resource → (capacity, allocatable)."""
     capacity = (obj.get("status") or {}).get("capacity") or {}
     names = sorted({name for name in (*capacity, *node.allocatable) if is_gpu(name)})
     sizes = {}
@@ -297,14 +297,14 @@ def _node_gpus(
 
 
 def device_type(kind: str, resource: str) -> str:
-    """The type of a device on a node of GPU type `kind`: with its MIG profile, or that it is shared."""
+    """The type of a device on a node of GPU type `kind`, with its MIG profile, or with "shared"."""
     if "/mig-" in resource:
         return f"{kind} {resource.partition('/mig-')[2]}"
     return f"{kind} shared" if resource.endswith(".shared") else kind
 
 
 def _judged(gpus: Sequence[Gpu], node: NodeInfo, pods: Sequence[PodInfo]) -> list[Gpu]:
-    """Mark those free GPUs that are fragmented or stranded."""
+    """Mark the free GPUs that are fragmented or stranded."""
     free = sum(gpu.state is GpuState.FREE for gpu in gpus)
     if not free:
         return list(gpus)
@@ -361,14 +361,14 @@ def _places(
 
 
 def _held_for(pod: PodInfo) -> str:
-    """The machine type that a reservation holds its place for; empty: not a reservation."""
+    """The text "for machine GROUP/TYPE" for a reservation pod; "" for other pods."""
     if not is_reservation(pod):
         return ""
     return f"for machine {pod.labels.get(MACHINE_GROUP_LABEL, '')}/{pod.labels.get(MACHINE_TYPE_LABEL, '')}"
 
 
 def place_of(device: str, node: str) -> int:
-    """Which of its node's GPUs an id names: "3" and "GPU-node-1-3" are the fourth; -1 where it does not say."""
+    """The index of the GPU on its node: "3" and "GPU-node-1-3" are the fourth. -1 if the id has no number."""
     number = device.removeprefix(f"GPU-{node}-")
     return int(number) if number.isascii() and number.isdigit() and len(number) < 5 else -1
 
@@ -387,7 +387,7 @@ def _count(gpus: Iterable[Gpu]) -> Counts:
 
 
 def sum_gpus(nodes: Sequence[NodeGpus]) -> GpuView:
-    """The view of all these nodes, which are sorted by name."""
+    """The view of all these nodes. They must be sorted by name."""
     by_type: dict[str, Counts] = {}
     by_user: dict[str, int] = {}
     of_user: dict[str, dict[str, int]] = {}

@@ -1,4 +1,4 @@
-"""How many GPUs were held over time, from intervals. Pure."""
+"""Held GPUs over time, computed from intervals. All functions are pure."""
 
 from __future__ import annotations
 

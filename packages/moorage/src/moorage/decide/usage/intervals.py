@@ -68,7 +68,10 @@ class Interval(Struct, frozen=True, kw_only=True):
 
     @property
     def is_counted(self) -> bool:
-        """Whether `moor top` counts it: it has GPUs, or is of a run or a workflow. All others cost money only."""
+        """Whether `moor top` counts the interval: it has GPUs, or belongs to a run or workflow.
+
+        Others count only for costs.
+        """
         return bool(self.gpus or self.run or self.workflow)
 
 
@@ -97,10 +100,10 @@ Step = Open | Close | Reopen
 
 
 def use_of(obj: Mapping[str, Any], gpu_types: Mapping[str, str], *, now: datetime) -> Interval | None:
-    """Read a `v1.Pod` as an interval; None when it holds nothing (yet).
+    """Convert a `v1.Pod` to an interval. None if the pod does not hold anything (yet).
 
-    An interval starts when the pod's node accepted the pod, and is opened once the pod runs or has ended.
-    A finished pod ends with its last container, or `now` where no container says when. `gpu_types`: node → type.
+    An interval starts when the node accepts the pod; it is recorded once the pod runs or has ended.
+    A finished pod ends with its last container, or `now` if containers do not report it. `gpu_types`: node → type.
     """
     pod = parse_pod(obj)
     started = started_at(obj)
@@ -142,7 +145,7 @@ def _reserved_for(pod: PodInfo) -> str:
 
 
 def stay_of(interval: Interval) -> Stay | None:
-    """An interval as past stays are compared; None while it lasts."""
+    """Convert an interval to a stay, for the comparison with other stays. None while the pod runs."""
     if interval.ended_at is None:
         return None
     like = Like(
@@ -260,7 +263,7 @@ def top(
 
 
 def clipped(interval: Interval, *, since: datetime, until: datetime) -> timedelta:
-    """How much of the interval lies in [since, until)."""
+    """The length of the part of the interval in [since, until)."""
     end = until if interval.ended_at is None else min(until, interval.ended_at)
     return max(timedelta(), end - max(since, interval.started_at))
 
@@ -300,7 +303,7 @@ def _device(device: str, node: str) -> str:
 
 
 def _finished_at(obj: Mapping[str, Any]) -> datetime | None:
-    """When the last container ended; None unless every container that is listed has ended."""
+    """The time at which the last container ended. None unless all listed containers have ended."""
     statuses = (obj.get("status") or {}).get("containerStatuses") or ()
     ends = [
         moment(((container_status.get("state") or {}).get("terminated") or {}).get("finishedAt"))

@@ -54,7 +54,7 @@ class NodeLife(Struct, frozen=True, kw_only=True):
 
     @property
     def gpus(self) -> Fraction:
-        """Whole GPUs: seven slices of a seventh are one."""
+        """The number of whole GPUs: seven slices of a seventh count as one."""
         return gpus_of(self.devices, self.shares)
 
 
@@ -83,7 +83,7 @@ NodeStep = Begin | Amend | End | Resume
 
 
 def life_of(obj: Obj, *, now: datetime) -> NodeLife | None:
-    """Read a `v1.Node` as a life that began with the node; None for one without a uid."""
+    """Convert a `v1.Node` to a life that starts at the node's creation. None if it has no uid."""
     meta, node, labels = obj["metadata"], parse_node(obj), labels_of(obj)
     uid = str(meta.get("uid") or "")
     if not uid:

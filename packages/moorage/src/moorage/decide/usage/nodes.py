@@ -54,7 +54,7 @@ class NodeView(Struct, frozen=True, kw_only=True):
 
 
 def view_nodes(nodes: Iterable[Obj], pods: Iterable[Obj]) -> tuple[NodeView, ...]:
-    """Every node, by name."""
+    """All nodes, sorted by name."""
     objs = sorted(nodes, key=lambda node: str(node["metadata"]["name"]))
     on_node: dict[str, list[PodInfo]] = {obj["metadata"]["name"]: [] for obj in objs}
     for obj in pods:

@@ -38,7 +38,7 @@ _RATE_SECONDS = 300.0  # between two readings of a counter, from which a rate is
 
 
 class Series(Struct, frozen=True):
-    """One value of a metric of Prometheus' format."""
+    """One value of a metric in Prometheus' format."""
 
     name: str
     labels: Mapping[str, str]
@@ -63,7 +63,7 @@ class GpuUse(Struct, frozen=True, kw_only=True):
 
 
 def is_sampled(pod: Obj) -> bool:
-    """Whether a pod's use is measured: it runs, and it is a user's or holds GPUs."""
+    """Whether the use of a pod is measured: it runs, and it belongs to a user or holds GPUs."""
     if (pod.get("status") or {}).get("phase") != "Running" or not (pod.get("spec") or {}).get("nodeName"):
         return False
     if any(label in labels_of(pod) for label in USER_LABELS):
@@ -94,7 +94,7 @@ def measured_by_kubelet(summary: Any) -> dict[str, Measured]:
 
 
 def measured_by_metrics_api(answer: Any) -> dict[Key, Measured]:
-    """The pods of a `PodMetricsList` of metrics.k8s.io."""
+    """The measured values of the pods in a `PodMetricsList` of metrics.k8s.io."""
     measured = {}
     for entry in _listed(answer, "items"):
         meta, usages = (
@@ -125,7 +125,7 @@ def cpu_milli(before: Measured | None, now: Measured) -> int | None:
 
 
 def parse_exposition(text: str, names: Iterable[str] = GPU_METRICS) -> list[Series]:
-    """The series of these names in Prometheus' text format; lines that cannot be read are left out.
+    """The series with these names in a text in Prometheus' format. Invalid lines are skipped.
 
     https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
     """
@@ -144,7 +144,7 @@ def parse_exposition(text: str, names: Iterable[str] = GPU_METRICS) -> list[Seri
 
 
 def series_of_query(answer: Any) -> list[Series]:
-    """The series of an instant query's answer of Prometheus.
+    """The series in the response to an instant query of Prometheus.
 
     https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries
     """
@@ -191,7 +191,10 @@ def make_readings(
     *,
     at: datetime,
 ) -> list[Reading]:
-    """One reading for each pod of which a source said something. `measured` by uid; `before`: a round earlier."""
+    """One reading for each pod with data from a source.
+
+    `measured`: by uid; `before`: the readings of the last round.
+    """
     # an exporter names the pod of a GPU, or only the device
     by_pod: dict[tuple[str, str], dict[str, GpuReading]] = {}
     by_device: dict[str, GpuReading] = {}
@@ -263,7 +266,7 @@ def _gpu(device: str, read: Mapping[str, float]) -> GpuReading:
 
 
 def _end_of_labels(rest: str) -> int:
-    """Where the brace closes; a quoted one does not. -1: nowhere."""
+    """The index of the closing brace, ignoring braces in quotes. -1 if it is missing."""
     quoted = escaped = False
     for at, char in enumerate(rest):
         if escaped:

@@ -105,7 +105,7 @@ class Past(Struct, frozen=True, kw_only=True):
 
 
 class Advice(Struct, frozen=True, kw_only=True):
-    """One change. Units: bytes, thousandths of a core, GPUs; `used` of LITTLE_USED_GPUS and NO_GPUS: percent."""
+    """One suggested change. Units: bytes, millicores, GPUs; `used` of LITTLE_USED_GPUS and NO_GPUS: percent."""
 
     kind: Kind
     asked: int
@@ -120,7 +120,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """Runs that do the same. `name` and `asked` are of the newest."""
+    """Similar runs. `name` and `asked` are those of the newest."""
 
     namespace: str
     owner: str
@@ -163,7 +163,7 @@ def key_of(namespace: str, owner: str, work: str, run: str) -> tuple[str, ...]:
 
 
 def asked_now(work: Work, asked: Asked) -> Work:
-    """The work with advice for another request: of a run that is still to be submitted."""
+    """The work with advice for another request: for a run that is not submitted yet."""
     return replace(work, asked=asked, advice=advise(asked, work.pasts))
 
 
@@ -207,7 +207,7 @@ def _memory_of(past: Past) -> int:
 
 
 def _telling(pasts: Iterable[Past]) -> list[Past]:
-    """Those that ended well and were long enough; none where they are too few for advice to ask for less."""
+    """The runs that ended well and were long enough. Empty if they are too few to suggest less."""
     telling = [past for past in pasts if past.well and past.took >= SHORTEST]
     whole = sum((past.took for past in telling), timedelta())
     return telling if len(telling) >= LEAST_RUNS and whole >= LEAST_TIME else []
@@ -269,12 +269,12 @@ def _advice(kind: Kind, asked: int, to: int | None, used: float, pasts: Sequence
 
 
 def nice_memory(bytes_: float) -> int:
-    """The next larger amount with a round number of MiB or GiB."""
+    """Round memory up to a round number of MiB or GiB."""
     return _next(bytes_, _MEMORY_STEPS, 4 * GIB)
 
 
 def nice_cpu(milli: float) -> int:
-    """Round up thousandths of a core: to tenths of a core, above one to halves, above four to whole ones."""
+    """Round millicores up: to tenths of a core, above one core to halves, above four cores to whole cores."""
     return _next(milli, _CPU_STEPS, 1000)
 
 

@@ -46,7 +46,7 @@ class Level(IntEnum):
 
 
 class GpuReading(Struct, frozen=True, kw_only=True):
-    """One GPU of a pod at one moment."""
+    """The reading of one GPU of a pod at one moment."""
 
     device: str  # its id as the source names it: a UUID, or NODE/NUMBER
     utilisation: float  # percent of the time in which it computed, 0 to 100
@@ -98,12 +98,12 @@ class Tally(Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> int:
-        """The time for which there are readings."""
+        """The number of seconds with readings."""
         return self.slots * SLOT_SECONDS
 
     @property
     def cpu_milli(self) -> float | None:
-        """The mean, in thousandths of a core; None: not measured."""
+        """The mean CPU use in millicores; None: not measured."""
         return self.cpu_sum / self.cpu_count if self.cpu_count else None
 
     @property
@@ -120,22 +120,22 @@ class Tally(Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_utilisation(self) -> float | None:
-        """The mean over all GPUs and slots, in percent; None: not measured."""
+        """The mean utilisation of all GPUs and slots, in percent; None: not measured."""
         return self.gpu_sum / self.gpu_count / _TENTHS if self.gpu_count else None
 
     @property
     def gpu_utilisation_peak(self) -> float | None:
-        """The highest of a single GPU in one slot, in percent."""
+        """The highest utilisation of a single GPU in one slot, in percent."""
         return self.gpu_peak / _TENTHS if self.gpu_count else None
 
     @property
     def gpu_memory_bytes(self) -> int | None:
-        """The mean of one GPU."""
+        """The mean memory use of one GPU."""
         return self.gpu_memory_sum * KIB // self.gpu_count if self.gpu_count else None
 
     @property
     def gpu_seconds(self) -> int:
-        """GPUs × time for which they were measured."""
+        """The sum of the measured time of all GPUs."""
         return self.gpu_count * SLOT_SECONDS
 
     @property
@@ -145,7 +145,7 @@ class Tally(Struct, frozen=True, kw_only=True):
 
     @property
     def power_watts(self) -> float | None:
-        """The mean of one GPU; None: not measured."""
+        """The mean power of one GPU; None: not measured."""
         return self.power_sum / self.power_count / _MILLI if self.power_count else None
 
 
@@ -185,10 +185,10 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 class Stretch(NamedTuple):
-    """Whole hours, one after the other, in which all windows of a pod with readings are alike by some `Limits`.
+    """Consecutive whole hours in which all windows of a pod with readings have the same use by some `Limits`.
 
-    Either a GPU was used in each, at BUSY_PERCENT and the limit at least. Or all windows were measured, CPU and
-    `gpus` GPUs for COVERED of each at least, and stayed below both limits.
+    If the pod is used: in each window a GPU had at least BUSY_PERCENT and the limit. Otherwise: in each
+    window, CPU and `gpus` GPUs were measured for at least the share COVERED, and stayed below both limits.
     """
 
     pod_uid: str
@@ -219,14 +219,15 @@ class Seen(NamedTuple):
 
     @classmethod
     def joined(cls, place: int, parts: Iterable[Seen]) -> Seen:
-        """Of one pod, in several windows."""
+        """Merge several windows of one pod."""
         _, slots, cpu_count, cpu_sum, gpu_count, gpu_peak, gpus = zip(*parts, strict=True)
         return cls(place, sum(slots), sum(cpu_count), sum(cpu_sum), sum(gpu_count), max(gpu_peak), max(gpus))
 
     def gpu_percent(self, gpus: int, slots: float) -> float | None:
-        """The highest reading of a GPU of a pod with so many, in a window of so many slots.
+        """The highest GPU reading in a window of `slots` slots, for a pod with `gpus` GPUs; in percent.
 
-        One busy moment is proof enough. Otherwise None unless all GPUs were measured for COVERED of it.
+        A single busy reading is enough. Otherwise None unless all GPUs were measured for the share COVERED of
+        the window.
         """
         if self.gpu_peak < _BUSY_TENTHS and (
             self.slots < COVERED * slots or self.gpus < gpus or self.gpu_count < gpus * self.slots
@@ -235,14 +236,14 @@ class Seen(NamedTuple):
         return self.gpu_peak / _TENTHS
 
     def cpu_milli(self, slots: float) -> float | None:
-        """The mean; None unless it was measured for COVERED of a window of so many slots."""
+        """The mean CPU use. None unless it was measured for the share COVERED of a window of `slots` slots."""
         if not self.cpu_count or self.slots < COVERED * slots or self.cpu_count < self.slots:
             return None
         return self.cpu_sum / self.cpu_count
 
 
 class Hour(NamedTuple):
-    """The windows of one pod in an hour that have readings, the oldest first."""
+    """The windows with readings of one pod in one hour, oldest first."""
 
     pod_uid: str
     start: datetime
@@ -295,7 +296,7 @@ def added(tallies: Iterable[Tally]) -> Tally:
 
 
 def added_rows(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
-    """`added`, of tallies as tuples in the order of MEASURES."""
+    """Like `added`, for tallies as tuples in the order of MEASURES."""
     columns = list(zip(*rows, strict=True))
     if not columns:
         return row_of(NOTHING)
@@ -303,9 +304,9 @@ def added_rows(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def extremes_of(windows: Sequence[tuple[int, ...]]) -> tuple[int, int, int]:
-    """How many windows of an hour there are, the least GPU peak of these, and the highest mean of CPU, rounded up.
+    """The number of windows of an hour, their lowest GPU peak, and their highest mean CPU, rounded up.
 
-    Each as a tuple in the order of MEASURES; CPU in thousandths of a core.
+    Each window is a tuple in the order of MEASURES. CPU is in millicores.
     """
     means = [-(-window[_CPU_SUM] // window[_CPU_COUNT]) for window in windows if window[_CPU_COUNT]]
     return len(windows), min(window[_GPU_PEAK] for window in windows), max(means, default=0)
@@ -319,7 +320,7 @@ def tenths_of(percent: float) -> tuple[int, int]:
 
 
 def row_of(tally: Tally) -> tuple[int, ...]:
-    """A tally as a tuple in the order of MEASURES; `tally_from` reads it."""
+    """Convert a tally to a tuple in the order of MEASURES. `tally_from` converts it back."""
     row: tuple[int, ...] = _VALUES(tally)
     return row
 
@@ -329,12 +330,12 @@ def tally_from(row: Iterable[int]) -> Tally:
 
 
 def floor(moment: datetime, step: int) -> datetime:
-    """The beginning of the window of `step` seconds that a moment is in; days begin at midnight UTC."""
+    """The start of the window of `step` seconds that contains a moment. Days start at midnight UTC."""
     return _EPOCH + timedelta(seconds=seconds_of(moment) // step * step)
 
 
 def seconds_of(moment: datetime) -> int:
-    """Whole seconds since 1970-01-01 UTC."""
+    """The moment in whole seconds since 1970-01-01 UTC."""
     return (moment - _EPOCH) // timedelta(seconds=1)
 
 
@@ -356,7 +357,7 @@ class Marks(Struct, frozen=True, kw_only=True):
 
 
 class Segment(Struct, frozen=True):
-    """Read rows of this level that begin in [since, until)."""
+    """A query: the rows of this level that start in [since, until)."""
 
     level: Level
     since: int
@@ -388,10 +389,10 @@ def segments(marks: Marks, *, since: int, until: int, step: int) -> tuple[Segmen
 def next_step(
     marks: Marks, *, first_slot: int | None, first_hour: int | None, now: int
 ) -> tuple[Level, Marks] | None:
-    """The next window or hour to be summed up, which ends at the mark of its level; None: none is complete.
+    """The next window or hour to sum up; it ends at the returned mark of its level. None if none is complete.
 
-    `first_slot`: the first that is in no window yet; `first_hour`: in which the first window is that is in no hour
-    yet, where nothing was summed up before. None: there is none. Windows without slots are skipped.
+    `first_slot`: the first slot that is in no window yet. `first_hour`: the hour of the first window that is in no
+    hour yet, if nothing was summed up before. None: there is none. Windows without slots are skipped.
     """
     ready = (now - LATE_SECONDS) // Level.WINDOW * Level.WINDOW
     if first_slot is not None:
@@ -425,12 +426,15 @@ def corrected(marks: Marks, now: int) -> Marks:
 
 
 def is_late(marks: Marks, at: int) -> bool:
-    """Whether a reading comes when its window has been summed up, and counts no more."""
+    """Whether a reading comes after its window was summed up. Such a reading no longer counts."""
     return at < marks.slots_summed
 
 
 def newest_of(readings: Iterable[Reading]) -> dict[tuple[int, str], Reading]:
-    """One reading for each slot (its beginning in seconds) and pod: the newest. The order does not matter."""
+    """The newest reading for each slot (its start in seconds) and pod.
+
+    The order of the readings does not matter.
+    """
     chosen: dict[tuple[int, str], Reading] = {}
     for reading in readings:
         key = (seconds_of(reading.at) // SLOT_SECONDS * SLOT_SECONDS, reading.pod_uid)
@@ -441,7 +445,9 @@ def newest_of(readings: Iterable[Reading]) -> dict[tuple[int, str], Reading]:
 
 
 def step_for(span: timedelta, *, most: int = 240) -> int:
-    """The length in seconds of the windows of a chart over `span`, so that it has at most so many if it can."""
+    """The window length (seconds) of a chart over `span`, so that the chart has at most `most` windows if
+    possible.
+    """
     for step in STEPS:
         if span.total_seconds() / step <= most:
             return step
@@ -449,7 +455,7 @@ def step_for(span: timedelta, *, most: int = 240) -> int:
 
 
 def by_pod(points: Iterable[Point]) -> Mapping[str, list[Point]]:
-    """Points of each pod, the oldest first."""
+    """The points of each pod, oldest first."""
     grouped: dict[str, list[Point]] = {}
     for point in sorted(points, key=lambda point: (point.start, point.pod_uid)):
         grouped.setdefault(point.pod_uid, []).append(point)
