@@ -1,4 +1,4 @@
-"""How often something may be asked for: a bucket of tokens, filled at a steady rate.
+"""Rate limits of requests: a token bucket that is filled at a steady rate.
 
 https://en.wikipedia.org/wiki/Token_bucket
 """
@@ -11,7 +11,7 @@ from moorage_kube.errors import UsageError
 
 
 class Rate(Struct, frozen=True, kw_only=True):
-    """`per_second` requests in the long run, `burst` at once. Zero per second: no limit."""
+    """A rate limit: `per_second` requests on average, `burst` at once. Zero per second means no limit."""
 
     per_second: float = 50.0
     burst: int = 200
@@ -25,7 +25,7 @@ class Rate(Struct, frozen=True, kw_only=True):
 
 
 class Bucket(Struct, frozen=True):
-    """So many tokens were left at that moment (monotonic seconds)."""
+    """The number of tokens at one moment (monotonic seconds)."""
 
     tokens: float
     at: float
@@ -45,5 +45,5 @@ def take(bucket: Bucket | None, rate: Rate, now: float) -> tuple[Bucket, float]:
 
 
 def give_back(bucket: Bucket, rate: Rate) -> Bucket:
-    """The bucket with one token more, never above its burst: a request that did not count after all."""
+    """Return one token to the bucket, up to its burst, because a request does not count after all."""
     return Bucket(min(float(rate.burst), bucket.tokens + 1.0), bucket.at)

@@ -1,4 +1,4 @@
-"""A moment as users write it: so long before now, a day, or a time."""
+"""Moments in user input: a time before now, a day, or a time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from moorage_kube.errors import UsageError
 
 
 def moment_before(text: str, now: datetime, field: str) -> datetime:
-    """Read "24h" (so long before `now`), "2026-01-31" (its first moment, in UTC) or an RFC 3339 time.
+    """Parse "24h" (24 hours before `now`), "2026-01-31" (its first moment in UTC) or an RFC 3339 time.
 
-    A time without a zone is UTC. Raises UsageError with the field.
+    A time without a zone is in UTC. Raises UsageError with the field.
     """
     try:
         return now - timedelta(seconds=parse_time(text))

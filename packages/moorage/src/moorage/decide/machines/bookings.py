@@ -20,7 +20,7 @@ Clocked = Callable[[datetime], str]
 
 
 class Hold(Struct, frozen=True):
-    """A booking in force, on the terms that are in force."""
+    """A granted booking with its granted terms."""
 
     booking: Booking
     terms: Terms
@@ -31,14 +31,14 @@ class Hold(Struct, frozen=True):
         return self.booking.key
 
     def serves(self, guest: Guest) -> bool:
-        """Whether the guest is its owner's."""
+        """Whether the guest belongs to the owner of the booking."""
         if self.booking.user:
             return guest.owner == self.booking.user
         return guest.namespace == self.booking.namespace
 
     @property
     def whom(self) -> str:
-        """The owner, for people."""
+        """The owner of the booking, for display."""
         return f"user {self.booking.user}" if self.booking.user else f"namespace {self.booking.namespace}"
 
     @property
@@ -83,12 +83,12 @@ def judge(bookings: Iterable[Booking], available: int | None, now: datetime) -> 
 
 
 def in_force(rulings: Iterable[Ruling], now: datetime) -> list[Hold]:
-    """The bookings that hold, or will hold, something."""
+    """The bookings that hold machines now or later."""
     return [ruling.hold for ruling in rulings if ruling.hold is not None and ruling.hold.terms.end > now]
 
 
 def promised(holds: Iterable[Hold], start: datetime, end: datetime) -> int:
-    """The most machines promised at any one moment from start until end."""
+    """The highest number of promised machines at any moment in [start, end)."""
     holds = [hold for hold in holds if hold.terms.start < end and hold.terms.end > start]
     moments = {start} | {hold.terms.start for hold in holds if hold.terms.start > start}
     return max(
@@ -97,7 +97,10 @@ def promised(holds: Iterable[Hold], start: datetime, end: datetime) -> int:
 
 
 def earliest(holds: Sequence[Hold], available: int, asked: Terms) -> datetime | None:
-    """The first moment from the asked start on from which as many are free for as long; None: never so many."""
+    """The first moment, from the requested start on, at which enough machines are free for the requested time.
+
+    None if there is none.
+    """
     length = asked.end - asked.start
     for at in sorted({asked.start} | {hold.terms.end for hold in holds if hold.terms.end > asked.start}):
         if promised(holds, at, at + length) + asked.count <= available:
@@ -157,5 +160,5 @@ def is_within(asked: Terms, had: Terms) -> bool:
 
 
 def next_change(holds: Iterable[Hold], now: datetime) -> datetime | None:
-    """When a booking starts or ends next."""
+    """The next moment at which a booking starts or ends."""
     return min((at for hold in holds for at in (hold.terms.start, hold.terms.end) if at > now), default=None)

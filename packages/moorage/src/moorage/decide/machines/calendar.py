@@ -38,14 +38,14 @@ BLOCKERS_SHOWN = 20
 
 
 class Leave(Struct, Generic[G], frozen=True):
-    """Ask a backfilling guest to leave: its place is needed for the booking."""
+    """Ask a backfill guest to leave: the booking needs its place."""
 
     guest: G
     hold: Hold
 
 
 class Condition(Struct, frozen=True):
-    """A condition: its type, "True" or "False", a reason of the list in the docs, a sentence."""
+    """A condition: its type, its status ("True" or "False"), a reason from the list in the docs, and a message."""
 
     type: str
     status: str
@@ -75,7 +75,7 @@ class Report(Struct, Generic[G], frozen=True, kw_only=True):
 
 
 class Seen(Struct, Generic[G], frozen=True, kw_only=True):
-    """One machine type and the calendar over it, at one moment."""
+    """One machine type and its calendar, at one moment."""
 
     available: int | None  # machines offered; None: no such type exists
     bookings: Sequence[Booking]
@@ -93,7 +93,7 @@ class Plan(Struct, Generic[G], frozen=True, kw_only=True):
 
 
 def look_again_in(at: datetime | None, now: datetime) -> timedelta | None:
-    """How long to wait for a moment to come."""
+    """The time to wait until a moment, at most LOOK_AGAIN_AT_MOST."""
     return None if at is None else min(at - now, LOOK_AGAIN_AT_MOST)
 
 
@@ -122,7 +122,10 @@ def plan(seen: Seen[G]) -> Plan[G]:
 def _leaving(
     holds: Sequence[Hold], capacity: int, guests: Sequence[G], now: datetime
 ) -> tuple[list[Leave[G]], list[datetime]]:
-    """Backfill to be asked to leave now, and when others will be: as few as will do, the newest first."""
+    """The backfill guests that must leave now, and the times at which others must leave.
+
+    As few guests as possible leave, the newest first.
+    """
     leaving: dict[str, Leave[G]] = {}
     wakes = []
     staying = [guest for guest in guests if not guest.backfill or guest.leaves is not None]
@@ -239,7 +242,9 @@ def _held(
 
 
 def machines_for_gpus(pools: Iterable[Pool], gpus: int, gpu_type: str) -> list[tuple[Pool, MachineType, int]]:
-    """The machine types whose devices are of that type and make up just so many GPUs, and how many of each."""
+    """The machine types with this GPU type whose GPUs add up to exactly `gpus`, with the number of machines
+    of each.
+    """
     wanted = gpu_type.lower()
     offers = []
     for pool in sorted(pools, key=lambda pool: pool.group):

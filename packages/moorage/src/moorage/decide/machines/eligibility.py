@@ -62,7 +62,7 @@ class Moment(Generic[G]):
         return sum(hold.terms.count for hold in self.holds) + len(self.others)
 
     def add(self, guest: G) -> bool:
-        """Whether a booking covers the guest."""
+        """Count a guest. Returns whether a booking covers it."""
         covered = self._cover(guest, set(), commit=True)
         if covered is None:
             self.others.append(guest)
@@ -84,9 +84,9 @@ class Moment(Generic[G]):
         return there + 1 + before <= capacity
 
     def _cover(self, guest: G, tried: set[Key], *, commit: bool) -> Hold | None:
-        """One augmenting path of a bipartite matching: guests move to another booking that serves them too.
+        """Find an augmenting path of a bipartite matching: guests move to other bookings that they may use too.
 
-        Returns the booking that covers one more then.
+        Returns the booking that covers one more guest then.
         """
         for hold in self.holds:
             if hold.key in tried or not hold.serves(guest):
@@ -109,7 +109,7 @@ class Eligibility(Generic[G]):
     """The guests that may be let through now; `take` records each of them."""
 
     def __init__(self, capacity: int, holds: Sequence[Hold], guests: Iterable[G], now: datetime) -> None:
-        """`capacity`: places there are; `guests`: those that hold one."""
+        """`capacity`: the number of existing places; `guests`: the guests that hold one."""
         self._capacity, self._now = capacity, now
         # by the fields that decide; a refused guest stays refused when others are taken
         self._refused: dict[tuple[object, ...], HeldBack[G]] = {}
@@ -137,7 +137,7 @@ class Eligibility(Generic[G]):
         return sorted(line, key=lambda guest: guest.uid not in covered)
 
     def refuse(self, guest: G) -> HeldBack[G] | None:
-        """Why a guest may not be let through now; None when it may."""
+        """The reason why a guest must wait; None if it may start now."""
         alike = (guest.owner, guest.namespace, guest.limit, guest.grace, guest.backfill)
         if (known := self._refused.get(alike)) is not None:
             return HeldBack(guest, known.until, known.why)
@@ -148,7 +148,7 @@ class Eligibility(Generic[G]):
         return None
 
     def take(self, guest: G) -> None:
-        """The guest is let through."""
+        """Record that the guest was admitted."""
         for moment in self._moments:
             if self._lasts(guest, moment):
                 moment.add(guest)
@@ -187,7 +187,10 @@ def end_of(guest: Guest, now: datetime) -> datetime | None:
 
 
 def is_there(guest: Guest, at: datetime, now: datetime) -> bool:
-    """Whether a guest that holds a place still holds it later; backfill has left when asked now."""
+    """Whether a guest that holds a place now still holds it at a later moment.
+
+    Backfill leaves if it is asked now.
+    """
     if guest.backfill and guest.leaves is None:
         return at < now + guest.grace + MARGIN
     end = end_of(guest, now)

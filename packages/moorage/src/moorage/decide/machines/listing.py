@@ -1,4 +1,4 @@
-"""The machines of each type as lists show them: how many there are, reserved, used, waited for and booked."""
+"""The machines of each type for lists: how many exist, are reserved, used, requested and booked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moorage_kube.meta import condition
 
 
 def booked_of(reservations: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], int]:
-    """Machines of each (group, type) that a reservation of the calendar keeps right now, in use or not."""
+    """The machines of each (group, type) that calendar reservations hold now, whether used or not."""
     booked: dict[tuple[str, str], int] = {}
     for reservation in reservations:
         spec, status = reservation.get("spec") or {}, reservation.get("status") or {}
@@ -24,7 +24,7 @@ def booked_of(reservations: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str]
 def rows_of(
     machine: Mapping[str, Any], booked: Mapping[tuple[str, str], int] | None = None
 ) -> list[dict[str, Any]]:
-    """One row for each machine type, as JSON shows it."""
+    """One JSON row for each machine type."""
     booked = booked or {}
     spec, status = machine.get("spec") or {}, machine.get("status") or {}
     usage = {machine["name"]: machine["usage"] for machine in status.get("availableMachines") or ()}

@@ -1,6 +1,6 @@
-"""The states of a machine that is offered and of a guest, and the legal moves between them.
+"""The states of an offered machine and of a guest, and the legal moves between them.
 
-Every plan obeys these tables (`decide.machines.reservation`), and docs/explanation/machines.md draws them.
+Every plan follows these tables (`decide.machines.reservation`), and docs/explanation/machines.md draws them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from moorage.model.prices import ON_DEMAND, Offer, PriceSheet
 
 
 class MachineOffer(Struct, frozen=True, kw_only=True):
-    """Nodes of one type and size. CPU in millicores, memory in bytes, both of one node."""
+    """Nodes of the same type and size. CPU (millicores) and memory (bytes) are those of one node."""
 
     type: str  # instance type; empty: the nodes have no such label
     region: str
@@ -46,7 +46,7 @@ class MachineOffer(Struct, frozen=True, kw_only=True):
 
 
 def offers_of(nodes: Iterable[Node]) -> tuple[MachineOffer, ...]:
-    """The offers, those with GPUs first."""
+    """Group nodes into offers. Offers with GPUs come first."""
     groups: dict[tuple[object, ...], list[Node]] = {}
     for node in nodes:
         key = (
@@ -70,7 +70,10 @@ def how_to_ask(offer: MachineOffer) -> str:
 
 
 def price_of(offer: MachineOffer, sheet: PriceSheet) -> Offer | None:
-    """Its price for an hour: of its market, or on demand where the nodes do not say; None: not in the file."""
+    """The hourly price of an offer in its market. None if the price file does not have it.
+
+    Nodes without a market count as on demand.
+    """
     market = offer.market or ON_DEMAND
     return next(
         (

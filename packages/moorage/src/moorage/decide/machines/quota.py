@@ -14,7 +14,10 @@ NAMES = {"cpu": "CPU", "memory": "memory", "pods": "pods"}
 
 
 def quota_words(quotas: Iterable[Obj]) -> str:
-    """GPUs, CPU, memory and pods as used/hard, of several limits the nearest; empty: there is no quota."""
+    """GPUs, CPU, memory and pods as used/hard. If several quotas limit a resource: the one closest to its limit.
+
+    "" if there is no quota.
+    """
     nearest: dict[str, tuple[bool, float, str]] = {}
     for quota in quotas:
         status = quota.get("status") or {}

@@ -63,7 +63,7 @@ class Reservation(Struct, frozen=True, kw_only=True):
 
 
 class Guest(Struct, frozen=True, kw_only=True):
-    """A pod that asks for a machine type of the group; finished ones are left out."""
+    """An unfinished pod that requests a machine type of the group."""
 
     namespace: str
     name: str
@@ -90,7 +90,7 @@ class Guest(Struct, frozen=True, kw_only=True):
 
     @property
     def managed(self) -> bool:
-        """Whether it passed our webhook: it waits behind the gate, or was let through by us."""
+        """Whether the pod passed our webhook: it is behind the gate, or we have admitted it."""
         return self.gated or bool(self.place)
 
     @property
@@ -108,7 +108,7 @@ class Share(Struct, frozen=True, kw_only=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """One Machine and all that was read about it, at one moment."""
+    """One Machine and all data that was read for it, at one moment."""
 
     pool: Pool
     nodes: Mapping[str, NodeInfo]
@@ -124,7 +124,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Unmark(Struct, frozen=True):
-    """Take the label of a second place off a node."""
+    """Remove the label of a second place from a node."""
 
     node: str
     label: str
@@ -145,21 +145,24 @@ class Keep(Struct, frozen=True):
 
 
 class HandOver(Struct, frozen=True):
-    """Promise the reservation to the guest, unless it is already or is alone, then lift the guest's gate."""
+    """Promise the reservation to the guest, then lift the guest's gate.
+
+    The promise is skipped if it was made before, or if the reservation is `alone`.
+    """
 
     reservation: Reservation
     guest: Guest
 
 
 class MoveOn(Struct, frozen=True):
-    """A guest let through lost its place: promise it another, then mark that node for it."""
+    """Move an admitted guest that lost its place: promise it another place, then mark that node for it."""
 
     reservation: Reservation
     guest: Guest
 
 
 class Add(Struct, frozen=True):
-    """Create a reservation of a type, of this name."""
+    """Create a reservation of this type with this name."""
 
     type: str
     name: str
@@ -174,7 +177,7 @@ class Note(Struct, frozen=True):
 
 
 class ChangeImage(Struct, frozen=True):
-    """Let a reservation that does not start run another image. It keeps its place."""
+    """Change the image of a reservation that does not start. It keeps its place."""
 
     reservation: Reservation
 
@@ -195,14 +198,14 @@ class Count(Struct, frozen=True, kw_only=True):
 
 
 class Misfit(Struct, frozen=True):
-    """A guest that no place of its type can ever hold, and why."""
+    """A guest that does not fit any place of its type, and the reason."""
 
     guest: Guest
     why: str
 
 
 class Condition(Struct, frozen=True):
-    """A condition: its type, "True" or "False", a reason of the list in the docs, a sentence."""
+    """A condition: its type, its status ("True" or "False"), a reason from the list in the docs, and a message."""
 
     type: str
     status: str
@@ -310,13 +313,13 @@ def _check(step: Action) -> None:
 
 
 def reservation_name(pool: str, kind: str, number: int) -> str:
-    """Computed, so that making one twice is a conflict and no twin; at most 63 characters."""
+    """The computed name of a reservation: creating it twice is a conflict. At most 63 characters."""
     digest = hashlib.sha256(f"{pool}/{kind}".encode()).hexdigest()[:8]
     return f"{pool[:20]}-{kind[:20]}".replace(".", "-").strip("-") + f"-{digest}-{number}"
 
 
 def serves(node: NodeInfo | None, pool: Pool, kind: str) -> bool:
-    """Whether a node offers places of the type now: in the pool, marked, Ready, and not cordoned."""
+    """Whether a node offers places of the type now: it is in the pool, marked, Ready, and not cordoned."""
     return (
         node is not None
         and node.ready
@@ -327,7 +330,7 @@ def serves(node: NodeInfo | None, pool: Pool, kind: str) -> bool:
 
 
 def misfit(guest: Guest, kind: MachineType) -> str | None:
-    """Why a guest asks for more than one machine of its type; None when it does not."""
+    """The reason why a guest requests more than one machine of its type has. None if it fits."""
     asked = guest.pod.requests if guest.pod is not None else {}
     more = [
         f"{name} {value} of {kind.size.get(name, 0)}"
@@ -366,7 +369,7 @@ def _turn(guest: Guest, pool: Pool, shares: Mapping[str, Share]) -> tuple[bool, 
 
 
 class _TypePlan:
-    """The plan for one machine type, in the making."""
+    """The plan for one machine type; methods add the steps."""
 
     def __init__(
         self,
@@ -378,7 +381,7 @@ class _TypePlan:
         guests: Sequence[Guest],
         places: Sequence[Reservation],
     ) -> None:
-        """`nodes` serve the type; `guests` and `places` are of it."""
+        """`nodes` offer the type; `guests` and `places` are of this type."""
         self.seen, self.kind, self.shares, self.busy = seen, kind, shares, busy
         self.nodes = nodes
         self.alone = all(len(set(offer)) == 1 for offer in seen.pool.offers.values() if kind.name in offer)
@@ -504,7 +507,9 @@ class _TypePlan:
         return Eligibility(capacity, holds, holding, self.seen.now)
 
     def _note(self, eligibility: Eligibility[Guest] | None) -> None:
-        """Say on the pods who is held back by the calendar, and no longer on those who are not."""
+        """Add notes to pods that must wait because of the calendar, and remove them from pods that need not
+        wait.
+        """
         waiting = {held.guest.uid: held.note for held in self.held_back} if eligibility is not None else {}
         let_through = {step.guest.uid for step in self.steps if isinstance(step, HandOver)}
         for guest in (*self.waiting, *self.placed):
@@ -564,7 +569,7 @@ class _TypePlan:
         return guest.unschedulable and not guest.nominated and self._age(guest) >= LOST_AFTER
 
     def _age(self, guest: Guest) -> timedelta:
-        """Since it was let through."""
+        """The time since the guest was admitted."""
         return self.seen.now - (guest.placed_at or self.seen.now)
 
     def _fill(self, free: list[Reservation], wanted: int) -> None:
@@ -602,10 +607,11 @@ class _TypePlan:
 
 
 def _busy(seen: Seen) -> dict[str, set[str]]:
-    """Node → types whose places there are being handed over, or are under no budget.
+    """Node → machine types whose places on the node are being handed over, or have reservations outside the
+    budget.
 
-    Two such reservations of different sizes on one node could be mistaken for each other by the scheduler. One
-    that is alone and not bound yet may come onto any node that is marked for its type.
+    The scheduler could confuse two such reservations of different sizes on one node. A reservation that is
+    `alone` and not bound yet may get any node that is marked for its type.
     """
     busy: dict[str, set[str]] = {}
     waiting = {guest.uid: guest for guest in seen.guests if not guest.node}
@@ -625,7 +631,9 @@ def _busy(seen: Seen) -> dict[str, set[str]]:
 
 
 def _accepts(guest: Guest, node: NodeInfo) -> bool:
-    """Whether selector, affinity and tolerations let the guest onto the node, if it is marked for it."""
+    """Whether selector, affinity and tolerations of the guest allow the node, if the node is marked for the
+    guest.
+    """
     pod = guest.pod
     if pod is None:
         return True
@@ -646,7 +654,7 @@ def _unmark(seen: Seen) -> list[Unmark]:
 
 
 def _other_images(seen: Seen, steps: Sequence[Action]) -> list[ChangeImage]:
-    """Of reservations that stay and cannot start with the image they have."""
+    """Image changes of remaining reservations that do not start with their current image."""
     going = {step.reservation.uid for step in steps if isinstance(step, Drop | HandOver | MoveOn)}
     return [
         ChangeImage(place)

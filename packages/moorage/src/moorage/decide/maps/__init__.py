@@ -1,1 +1,1 @@
-"""Maps over many items: the plan before the start, leases of items, notices to the owner."""
+"""Maps over many items: the plan before the start, leases of items, notifications to the owner."""

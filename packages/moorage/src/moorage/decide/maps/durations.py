@@ -36,9 +36,10 @@ WIDEST = 2.0  # deviation of logarithms of a tail that is guessed; measured serv
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """A distribution of seconds. `knots`: (share of items, seconds), both rising, the shares from 0 to 1.
+    """A distribution of durations in seconds.
 
-    `origin` says for people where it comes from. Raises UsageError for knots that are none.
+    `knots`: pairs (share of items, seconds), both rising; the shares go from 0 to 1. `origin`: the source of
+    the data, for display. Raises UsageError for invalid knots.
     """
 
     knots: tuple[tuple[float, float], ...] = field(repr=False)
@@ -69,7 +70,7 @@ class Durations:
 
     @property
     def longest(self) -> float:
-        """No item takes longer; a tail without an end is cut at one item in 10^9."""
+        """The longest possible duration. An infinite tail is cut at one item in 10^9."""
         return self.seconds[-1]
 
     @property
@@ -78,17 +79,17 @@ class Durations:
 
     @property
     def variation(self) -> float:
-        """Squared coefficient of variation: 0 for a constant, 1 for exponential times."""
+        """The squared coefficient of variation: 0 for a constant, 1 for exponential durations."""
         return max(0.0, self.square / self.mean**2 - 1) if self.mean else 0.0
 
     def quantile(self, share: float) -> float:
-        """Seconds within which this share of the items ends."""
+        """The time in seconds after which this share of the items has ended."""
         at = min(max(bisect_right(self.shares, share), 1), len(self.shares) - 1)
         (low, a), (high, b) = self.knots[at - 1], self.knots[at]
         return b if high <= low else a + (b - a) * min(1.0, max(0.0, (share - low) / (high - low)))
 
     def share_within(self, seconds: float) -> float:
-        """Share of the items that end within these seconds."""
+        """The share of the items that take at most this time."""
         if seconds < self.shortest:
             return 0.0
         at = bisect_right(self.seconds, seconds)
@@ -98,18 +99,18 @@ class Durations:
         return low + (high - low) * (seconds - a) / (b - a)
 
     def longest_of(self, items: int, chance: float = 0.5) -> float:
-        """Seconds that the longest of so many items stays within, with this chance."""
+        """The time in seconds that the longest of `items` items does not exceed, with this probability."""
         return self.quantile(chance ** (1 / items))
 
     def scaled(self, *, factor: float = 1.0, plus: float = 0.0) -> Durations:
-        """The same items on another machine, with so many seconds more for each."""
+        """The durations on another machine: multiplied by `factor`, with `plus` seconds more for each item."""
         return Durations(tuple((share, value * factor + plus) for share, value in self.knots), self.origin)
 
     def interrupted(self, per_second: float, away_seconds: float) -> Durations:
-        """The same items where each try is cut off at this rate, and begins again when a node is back.
+        """The durations if attempts are interrupted at this rate and start again when a node is back.
 
-        Mean time until an item of x seconds has run through once is (e^(rate x) - 1) / rate; each cut adds the
-        time until the slot is back. Raises UsageError when the longest items would hardly ever run through.
+        The mean time until an item of x seconds completes is (e^(rate x) - 1) / rate, plus `away_seconds` for each
+        interruption. Raises UsageError if the longest items would hardly ever complete.
         """
         if per_second <= 0:
             return self
@@ -127,12 +128,15 @@ class Durations:
 
 
 def constant(seconds: float, origin: str = "") -> Durations:
-    """Every item takes the same."""
+    """A distribution in which every item takes the same time."""
     return Durations(((0.0, seconds), (1.0, seconds)), origin or f"{say(seconds)} each")
 
 
 def from_quantiles(points: Sequence[tuple[float, float]], origin: str = "") -> Durations:
-    """Straight lines between (share, seconds); without shares 0 and 1 the outer points are the ends."""
+    """Interpolate linearly between points (share, seconds).
+
+    Without shares 0 and 1, the outer points are the ends.
+    """
     ordered = sorted(points)
     if not ordered or not all(0 <= share <= 1 for share, _ in ordered):
         raise UsageError("quantiles have shares between 0 and 1")
@@ -161,10 +165,11 @@ def lognormal(
 
 
 def from_samples(samples: Sequence[float], *, longest: float | None = None, origin: str = "") -> Durations:
-    """Measured items as they are; beyond the longest of them a lognormal tail as wide as their upper part.
+    """The distribution of measured items, with a lognormal tail beyond the longest.
 
-    A sample of 200 says nothing of the longest of 150,000: without a tail it would be missed. Items that were all
-    alike get none. `longest` cuts the tail. Raises UsageError when there is no sample, or one is not a time.
+    The tail is as wide as the upper part of the sample. Without a tail, a sample of 200 items would
+    underestimate the longest of 150,000. Equal items get no tail. `longest` cuts the tail. Raises UsageError
+    if there is no sample, or one is not a time.
     """
     if not samples:
         raise UsageError("the sample holds no item")
@@ -190,7 +195,7 @@ def from_samples(samples: Sequence[float], *, longest: float | None = None, orig
 
 
 def _tail_sigma(ordered: Sequence[float]) -> float:
-    """Deviation of the logarithms in the upper part of samples in order; 0 when they do not differ."""
+    """The standard deviation of the logarithms in the upper part of sorted samples; 0 if all are equal."""
     count = len(ordered)
     logs = [math.log(value) for value in ordered if value > 0]
     if count < SAMPLES_FOR_TAIL:
@@ -214,7 +219,7 @@ _TIME = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|s|m|h|d)")
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds of "4", "0.5", "250ms", "1.5h", "1h30m". Raises UsageError."""
+    """Parse a duration to seconds: "4", "0.5", "250ms", "1.5h", "1h30m". Raises UsageError."""
     word = text.strip().lower()
     if _NUMBER.fullmatch(word):
         return float(word)
@@ -225,7 +230,7 @@ def parse_seconds(text: str) -> float:
 
 
 def say(seconds: float) -> str:
-    """Seconds for people: 0.25s, 4s, 58.2s, 14m24s, 1h30m."""
+    """Format seconds for display: 0.25s, 4s, 58.2s, 14m24s, 1h30m."""
     if not math.isfinite(seconds):
         return "for ever"
     if seconds < 59.95:
@@ -326,7 +331,7 @@ def _parse_lognormal(text: str, terms: dict[str, float], longest: float | None) 
 
 
 def _sigma_of(text: str, mean: float | None, z: float, value: float) -> float:
-    """From mean = e^(mu + sigma²/2) and value = e^(mu + z sigma): the narrower of both solutions."""
+    """Solve mean = e^(mu + sigma²/2) and value = e^(mu + z sigma) for sigma; the smaller of both solutions."""
     if mean is None:
         raise UsageError(f"{text!r}: sd needs the mean; with a quantile give the mean, sigma or a second one")
     gap = math.log(value / mean)
@@ -337,7 +342,7 @@ def _sigma_of(text: str, mean: float | None, z: float, value: float) -> float:
 
 
 class Sample(Struct, frozen=True, kw_only=True):
-    """Measured items. `peak_memory` in bytes, None when it was not measured; `cpu`: cores in use on average."""
+    """Measured items. `peak_memory`: bytes, None if not measured; `cpu`: mean cores in use."""
 
     seconds: tuple[float, ...]
     peak_memory: int | None = None
@@ -345,10 +350,11 @@ class Sample(Struct, frozen=True, kw_only=True):
 
 
 def read_sample(text: str) -> Sample:
-    """Read measured items: JSON, JSON lines, CSV with a column `seconds`, or one number a line.
+    """Parse measured items: JSON, JSON lines, CSV with a column `seconds`, or one number per line.
 
-    JSON is a list, or has a list under `items` or `samples`, of numbers or of objects with `seconds` and, if
-    measured, `cpuSeconds` and `memoryBytes`. Items with `"ok": false` are left out. Raises UsageError.
+    JSON is a list, or an object with a list `items` or `samples`. Entries are numbers, or objects with
+    `seconds` and optionally `cpuSeconds` and `memoryBytes`. Items with `"ok": false` are skipped. Raises
+    UsageError.
     """
     stripped = text.strip()
     if not stripped:
@@ -438,10 +444,10 @@ class WorkTime:
         self._settled = 2.0 + max(ROUGH / max(durations.variation, 1e-12), min(100.0, 10 * durations.variation))
 
     def until_done(self, items: int, slots: float, chance: float = 0.5) -> float:
-        """Seconds until the last of `items` ends on `slots`, with this chance. More slots are never later.
+        """Seconds until the last of `items` items ends on `slots` slots, with this probability.
 
-        Slots beyond the items are of no use; a fraction of a slot counts as the slower pace it stands for.
-        Against list scheduling item by item: see the tests for the tolerance.
+        More slots are never later. Slots beyond the number of items have no effect. A fraction of a slot
+        counts as a slower slot. The tests state the tolerance against list scheduling item by item.
         """
         times = self.durations
         slots = min(float(slots), float(items))
@@ -465,7 +471,7 @@ class WorkTime:
         return high + NORMAL.inv_cdf(chance) * math.sqrt(rest * times.variation) * times.mean / slots
 
     def _over(self, start: float) -> float:
-        """∫ from start to the longest of -log(share within)."""
+        """The integral of -log(share within) from `start` to the longest duration."""
         seconds = self.durations.seconds
         if start >= seconds[-1]:
             return 0.0
@@ -478,7 +484,10 @@ class WorkTime:
         return self._above[at] + (seconds[at] - start) * (self._logs[at] + log) / 2
 
     def _last_start(self, rounds: float) -> float:
-        """When the queue runs dry, for so many items per slot: the renewal function reaches rounds - 1."""
+        """The time at which the queue becomes empty, for `rounds` items per slot.
+
+        The renewal function is rounds - 1.
+        """
         mean, variation = self.durations.mean, self.durations.variation
         settled = mean * (rounds - (1 + variation) / 2)
         if rounds >= self._settled:
@@ -491,7 +500,10 @@ class WorkTime:
         return min(high, at_most)
 
     def _has_ended(self, seconds: float, wanted: float) -> bool:
-        """Whether a slot has ended so many items by then, on average; sums of items are taken as lognormal."""
+        """Whether a slot has completed `wanted` items by then, on average.
+
+        Sums of items are treated as lognormal.
+        """
         mean, variation = self.durations.mean, self.durations.variation
         rounds = seconds / mean
         count = max(2, int(rounds - 8 * math.sqrt(variation * rounds)) - 1)  # those before have all ended

@@ -57,7 +57,7 @@ def plan_of(mapjob: Obj) -> dict[str, Any]:
 
 
 def read_plan(document: Mapping[str, Any]) -> MapPlan | None:
-    """A plan as decisions and pages read it; None for none, and for one that cannot be read."""
+    """Parse a plan for decisions and pages. None if there is none, or if it is invalid."""
     try:
         return msgspec.convert(document, MapPlan) if document else None
     except msgspec.ValidationError:
@@ -79,7 +79,7 @@ def fact_of(shown: Map, plan: MapPlan, ended: datetime | None, now: datetime) ->
 
 
 def end_of(mapjob: Obj) -> datetime | None:
-    """When the workers of a map were done, or given up."""
+    """The time at which the workers of a map completed it or gave it up."""
     for kind in ("Complete", "Failed"):
         stated = condition(mapjob, kind)
         if stated and stated.get("status") == "True":

@@ -124,7 +124,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct):
-    """Running sums of a map. `done + dead` never falls but by a user's retry."""
+    """The counters of a map. `done + dead` decreases only by a user's retry."""
 
     total: int = 0
     waiting: int = 0
@@ -160,7 +160,7 @@ _COUNTER_OF = {
 
 
 class Map(Struct, frozen=True, kw_only=True):
-    """One map as it was read."""
+    """One map, as read from the database."""
 
     id: int
     policy: Policy
@@ -173,7 +173,7 @@ class Map(Struct, frozen=True, kw_only=True):
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """One item without its value. A fence of 0 is none."""
+    """One item without its value. Fence 0 means no lease."""
 
     seq: int
     state: State = State.READY
@@ -189,14 +189,14 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """An item that could be leased, with its value (JSON)."""
+    """An item that may be leased, with its value (JSON)."""
 
     item: Item
     value: bytes | str
 
 
 class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One lease, as its session holds it."""
+    """One lease of a session."""
 
     item: int
     fence: int
@@ -212,7 +212,10 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Limit(msgspec.Struct, frozen=True):
-    """A named limit. `waiting`: (since when, map) of maps that lacked tokens of it, the longest waiting first."""
+    """A named limit.
+
+    `waiting`: (since, map) of the maps that wait for its tokens; the longest wait comes first.
+    """
 
     name: str
     capacity: int
@@ -236,7 +239,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """One request of a worker: answers first, then new leases. All parts are optional but the session."""
+    """One request of a worker. Its reports are handled first, then new leases. Only the session is required."""
 
     session: Text64
     request: Natural = 0  # 1, 2, … for requests that want items or settle `held`; 0: a heartbeat
@@ -255,7 +258,10 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, omit_defaults=True):
-    """`state` is that of the map: running, paused, cancelled, finished; or stale: the request was overtaken."""
+    """The reply to a worker. `state`: the state of the map (running, paused, cancelled, finished).
+
+    The state stale means that a newer request of the session was handled before.
+    """
 
     state: str
     lease: float  # seconds after which an unheard session loses its leases
@@ -318,7 +324,7 @@ class Changes(Struct, kw_only=True):
 
 
 def step(loaded: Loaded, calls: Sequence[Call], now: int) -> Changes:
-    """Answer all calls, those of maps of higher priority first where they compete for tokens."""
+    """Handle all calls. If maps compete for tokens, calls of maps with a higher priority come first."""
     book = _Book(loaded, now)
     order = range(len(calls))
     if len(loaded.maps) > 1:
@@ -329,7 +335,7 @@ def step(loaded: Loaded, calls: Sequence[Call], now: int) -> Changes:
 
 
 def lapse(loaded: Loaded, now: int) -> Changes:
-    """Take the leases of all sessions of `loaded` back: they were not heard of in time."""
+    """End the leases of all sessions of `loaded`: their heartbeats are late."""
     book = _Book(loaded, now)
     for (of, name), session in loaded.sessions.items():
         book.lapse(of, name, session)
@@ -337,7 +343,7 @@ def lapse(loaded: Loaded, now: int) -> Changes:
 
 
 def needed_items(call: Call, session: Session | None, *, idempotent: bool) -> set[int]:
-    """The items that `step` must see to answer this call."""
+    """The items that `step` needs to handle this call."""
     asked = call.exchange
     wanted = {report.item for report in asked.reports}
     if session is None:
@@ -351,7 +357,7 @@ def needed_items(call: Call, session: Session | None, *, idempotent: bool) -> se
 
 
 def wanted_candidates(calls: Iterable[Call], maps: Mapping[int, Map]) -> dict[int, int]:
-    """How many ready items `step` may hand out, by map."""
+    """The number of ready items that `step` may lease, by map."""
     wanted: dict[int, int] = {}
     for call in calls:
         target_map = maps[call.map]
@@ -385,7 +391,10 @@ def batch_size(
 
 
 def mean_ms(counts: Counts, more: Counts | None = None) -> float | None:
-    """The mean time of an item: measured (`more`: just now), else hinted; None when neither is known."""
+    """The mean time of an item: the measured one, else the hinted one. None if both are unknown.
+
+    `more`: measurements that were just added.
+    """
     measured = counts.measured + (more.measured if more else 0)
     if measured:
         return (counts.spent_ms + (more.spent_ms if more else 0)) / measured
@@ -399,7 +408,10 @@ def rank_of(*, priority: int = 0, seconds: float | None = None) -> int:
 
 
 def backoff_ms(policy: Policy, tries: int, seq: int) -> int:
-    """How long an item waits after its `tries`-th failure: doubled each time, ±25 % by the item's number."""
+    """The wait of an item after its failure number `tries`.
+
+    Doubled each time, ±25 % depending on the item's number.
+    """
     seconds = DoublingDelay(policy.backoff_seconds, policy.max_backoff_seconds).after(max(1, tries))
     return round(seconds * 1000 * (0.75 + (seq * _HASH % 1000) / 2000))
 
@@ -419,7 +431,7 @@ def away_ms(*, last_alive: int, now: int) -> int:
 
 
 def is_straggler(lease: Lease, *, mean: float | None, now: int) -> bool:
-    """Whether a lease is so old that its item may run a second time."""
+    """Whether a lease is so old that its item may be leased a second time."""
     return mean is not None and now - lease.at > max(STRAGGLER_FLOOR_MS, STRAGGLER_FACTOR * mean)
 
 
@@ -435,7 +447,7 @@ def expected_seconds(*, remaining: int, per_second: float | None) -> float | Non
 
 
 class _Book:
-    """The working copy of one step."""
+    """The working state of one step."""
 
     def __init__(self, loaded: Loaded, now: int) -> None:
         self.now = now
@@ -574,7 +586,7 @@ class _Book:
     # -- answers -----------------------------------------------------------------------------------------------
 
     def _settle(self, of: int, target_map: Map, tally: Counts, report: Report) -> bool:
-        """Book one answer; False when it does not count."""
+        """Record one report. False if it does not count."""
         candidate = self._candidate(of, report.item)
         if candidate is None or not report.lease:
             return False
@@ -722,13 +734,13 @@ class _Book:
         return 0 if lacking else allowed
 
     def _others_turn(self, name: str, of: int) -> bool:
-        """Whether another map waits for this limit, and longer."""
+        """Whether another map has waited longer for this limit."""
         waiting = self._waiting[name]
         mine = waiting.get(of, math.inf)
         return any(since < mine for since in waiting.values())
 
     def _overdue(self, of: int, policy: Policy, leases: Iterable[Lease]) -> list[Lease]:
-        """The leases that hold tokens for longer than an item may while another map waits for them."""
+        """The leases that hold tokens for too long while another map waits for these tokens."""
         if not any(waiting.keys() - {of} for name, waiting in self._waiting.items() if name in policy.limits):
             return []
         seconds = min(self._loaded.hold_seconds, (policy.time_seconds or math.inf) + policy.lease_seconds)
@@ -819,7 +831,7 @@ class _Book:
 
 
 def ready_state(memory_bytes: int) -> State:
-    """The state of an item that may be leased, by the memory that it needs; 0: the map's own."""
+    """The state of an item that is ready for a lease. `memory_bytes`: its memory; 0: the map's default."""
     return State.LARGE if memory_bytes else State.READY
 
 
@@ -828,7 +840,7 @@ def item_done(item: Item, fence: int) -> Item:
 
 
 def _unleased(item: Item, fence: int, *, settled: int | None = None, lost: bool = False) -> Item:
-    """The item without this lease: ready, or still with its other one."""
+    """The item after one of its leases ended: ready, or still leased by its other holder."""
     other = item.twin if fence == item.holder else item.holder
     settled = item.settled if settled is None else settled
     losses = item.losses + lost
@@ -839,7 +851,7 @@ def _unleased(item: Item, fence: int, *, settled: int | None = None, lost: bool 
 
 
 def _failed(policy: Policy, item: Item, fence: int, report: Report, now: int) -> Item:
-    """The item after a failed lease; while a twin runs, the failure of one is not the answer."""
+    """The item after a failed lease. While a second lease of the item is live, the failure does not count."""
     if item.twin:
         return _unleased(item, fence, settled=fence)
     ended = msgspec.structs.replace(item, holder=0, settled=fence)

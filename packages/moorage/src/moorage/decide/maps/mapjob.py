@@ -88,7 +88,10 @@ def takes_item(command: Sequence[str]) -> bool:
 
 
 def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> MapJobPlan:
-    """The MapJob for a request, by the rules of runs: limits, nodes without GPUs, images, volumes, variables."""
+    """Plan the MapJob of a request.
+
+    The rules of runs apply: limits, nodes without GPUs, images, volumes, variables.
+    """
     # a worker's pod is that of a run: its rules find most of the faults
     run = plan_run(request.run, caller, facts)
     problems = [_of_a_map(problem) for problem in run.problems]
@@ -151,7 +154,7 @@ def plan_mapjob(request: MapRequest, caller: Caller, facts: ClusterFacts) -> Map
 
 
 def _queue(run: RunPlan) -> dict[str, str]:
-    """The label of the queue of Kueue, on the MapJob: its operator puts it on the workers."""
+    """The Kueue queue label of the MapJob. The operator copies it to the workers."""
     queue = queue_of(run.job)
     return {QUEUE_LABEL: queue} if queue else {}
 
@@ -175,7 +178,7 @@ def _fault(path: str, value: str, allowed: str) -> Problem:
 
 
 def _of_a_map(problem: Problem) -> Problem:
-    """A problem of a run in the words of a map."""
+    """Reword a problem of a run for a map."""
     message = problem.message.replace("invalid run name", "invalid map name")
     hint = problem.hint
     if hint is not None:
@@ -307,7 +310,7 @@ def _template(run: RunPlan, request: MapRequest, caller: Caller) -> tuple[Obj, O
 
 
 def _outside(mount: Obj) -> Obj:
-    """A mount where it is out of the worker's way."""
+    """Move a mount out of the folder that the worker uses."""
     path = str(mount["mountPath"])
     if path == "/moorage/work" or path.startswith("/moorage/work/"):
         return mount | {"mountPath": WORK_FOLDER + path.removeprefix("/moorage/work")}

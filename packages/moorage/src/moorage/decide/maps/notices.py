@@ -68,7 +68,7 @@ class Notice(Struct, frozen=True, kw_only=True):
 
 
 class Due(Struct, frozen=True):
-    """Notices to send, and the marks to keep before that: all those of before, and the new ones."""
+    """The notifications to send, and all marks to store before that: the old and the new ones."""
 
     notices: tuple[Notice, ...]
     marks: frozenset[str]
@@ -132,5 +132,5 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u206
 
 
 def plain(text: str) -> str:
-    """One line without control characters, surrogates and marks that turn the direction of text."""
+    """Clean a text for one line: no control characters, surrogates and marks that change the text direction."""
     return _CONTROL.sub(" ", text).strip()

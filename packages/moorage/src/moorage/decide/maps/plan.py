@@ -36,7 +36,7 @@ ITEMS_MAX = 1_000_000_000
 
 
 class Limit(Struct, frozen=True, kw_only=True):
-    """A named limit: so many tokens in all, and the share of an item's time for which it holds one."""
+    """A named limit: its number of tokens, and the share of an item's time for which an item holds one."""
 
     name: str
     tokens: int
@@ -88,7 +88,10 @@ class Bind(Struct, frozen=True):
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """An offer with a number of nodes. Seconds from asking for the nodes; money in the file's currency."""
+    """An offer with a number of nodes.
+
+    Times are in seconds from the node request; costs in the file's currency.
+    """
 
     offer: Offer
     nodes: int
@@ -125,7 +128,7 @@ class MapPlan(Struct, frozen=True, kw_only=True):
 
 
 class Packing(Struct, frozen=True):
-    """Pods on one node, and the resource that lets no more in."""
+    """The number of pods per node, and the resource that limits it."""
 
     pods: int
     by: str
@@ -182,10 +185,10 @@ def pack(machine: Machine, work: Work, terms: Terms) -> Packing:
 
 
 def most_nodes(offer: Offer, quotas: Iterable[Quota], *, pods_per_node: int) -> tuple[int, Quota | None]:
-    """Nodes of this offer that quotas allow, and the quota that allows no more (None: none does).
+    """The number of nodes of this offer within the quotas, and the quota that limits it (None: no limit).
 
-    A spot node counts against the spot quota of its region, or of all regions, where there is one, else against
-    the ordinary one.
+    A spot node counts against the spot quota of its region or of all regions. If there is none, it counts
+    against the ordinary quota.
     """
     machine = offer.machine
     each: Mapping[str, float] = {
@@ -209,7 +212,7 @@ def most_nodes(offer: Offer, quotas: Iterable[Quota], *, pods_per_node: int) -> 
 
 
 def plan_map(work: Work, sheet: PriceSheet, terms: Terms) -> MapPlan:
-    """Try every offer, and say which choice is best. Raises UsageError for a request that makes no sense."""
+    """Compute the choices for every offer, and the best one. Raises UsageError for an invalid request."""
     _check(work, terms)
     quotas = (*sheet.quotas, *terms.quotas)
     choices: list[Choice] = []
@@ -239,7 +242,7 @@ def plan_map(work: Work, sheet: PriceSheet, terms: Terms) -> MapPlan:
 
 @dataclass(slots=True)
 class Trial:
-    """One offer under trial. Raises UsageError, with the reason, when it cannot hold a single pod."""
+    """The computation for one offer. Raises UsageError, with the reason, if not even one pod fits."""
 
     work: Work
     sheet: PriceSheet
@@ -298,7 +301,7 @@ class Trial:
 
     @property
     def useful_nodes(self) -> int:
-        """More would have nothing to do."""
+        """The number of nodes above which additional nodes are idle."""
         return max(1, math.ceil(self.cap / self.packing.pods - 1e-9))
 
     @property
@@ -306,7 +309,7 @@ class Trial:
         return min(self.useful_nodes, self.quota_nodes, NODES_MAX)
 
     def choices(self) -> list[Choice]:
-        """Numbers of nodes worth a look, each computed."""
+        """Choices for a selection of node numbers."""
         if self.terms.nodes:
             return [self.choice(nodes) for nodes in sorted(set(self.terms.nodes))]
         most = self.most
@@ -364,7 +367,7 @@ class Trial:
         return replace(made, binds=self._binds(made, slots), misses=self._misses(made))
 
     def _redone(self) -> float:
-        """Slot-seconds lost to cuts, waits for the next node not counted."""
+        """Slot-seconds of work that interruptions destroy, without the waits for the next node."""
         if not self.rate:
             return 0.0
         plain = self.work.durations.scaled(

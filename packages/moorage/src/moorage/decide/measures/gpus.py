@@ -1,4 +1,4 @@
-"""GPUs by node, type, owner and tenant. At most one series for each GPU and state, so 4 for a GPU."""
+"""Metrics of GPUs by node, type, owner and tenant. At most one series for each GPU and state: 4 per GPU."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ Values = Iterator[tuple[tuple[str, ...], float]]
 
 
 def measure_gpus(view: GpuView, hours: Sequence[UsageRow], tenant_of: TenantOf) -> list[Measured]:
-    """`hours`: of the last 24, by user."""
+    """The metrics of GPUs. `hours`: the GPU-hours of the last 24 hours, by user."""
     return [
         measured(GPUS, _states(view)),
         measured(
@@ -118,7 +118,7 @@ def measure_gpus(view: GpuView, hours: Sequence[UsageRow], tenant_of: TenantOf) 
 
 
 def _states(view: GpuView) -> Values:
-    """Each state of each type on each node, also where it is 0: a series that ends says nothing."""
+    """The count of each state for each type on each node. Zeros are included: a missing series says nothing."""
     for node in view.nodes:
         for kind in {gpu.type for gpu in node.gpus}:
             for state in STATES:

@@ -59,7 +59,7 @@ FAMILIES = (IDLE_WORK, IDLE_GPUS, COST, UNPRICED, COMPUTED, BUDGETS)
 
 
 class Cost(Struct, frozen=True, kw_only=True):
-    """A report by tenant of the 24 hours before a moment."""
+    """A cost report by tenant for the 24 hours before a moment."""
 
     report: Report
     currency: str
@@ -117,7 +117,10 @@ def measure_cost(cost: Cost | None) -> list[Measured]:
 
 
 def measure_budgets(budgets: Iterable[Budget], now: datetime) -> list[Measured]:
-    """As the status of each says, rounded down to a percent; those whose period is over have used nothing."""
+    """The use of each budget by its status, rounded down to a percent.
+
+    After the end of the period, the use is 0.
+    """
     return [
         measured(
             BUDGETS,

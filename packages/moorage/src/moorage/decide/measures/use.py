@@ -60,7 +60,7 @@ FAMILIES = (NODE_USE, NODE_COUNT, USER_USE, USER_COUNT, TENANT_USE, TENANT_COUNT
 
 
 class PodGpus(Struct, frozen=True, kw_only=True):
-    """The GPUs that a pod holds on its node. `known`: those with a reading, at most as many as it holds."""
+    """The GPUs of a pod on its node. `known`: the number of GPUs with a reading, at most `held`."""
 
     node: str
     type: str
@@ -72,7 +72,7 @@ class PodGpus(Struct, frozen=True, kw_only=True):
 
 
 def pod_gpus(view: GpuView, readings: Mapping[Key, Reading], tenant_of: TenantOf) -> list[PodGpus]:
-    """Every pod that holds GPUs. `readings`: the newest of each pod; one that is old is not among them."""
+    """All pods with GPUs. `readings`: the newest reading of each pod, without old ones."""
     held: dict[tuple[str, str, str, Key], int] = {}
     for gpu in view.gpus:
         if gpu.state is GpuState.USED and gpu.holder is not None:
@@ -97,7 +97,10 @@ def pod_gpus(view: GpuView, readings: Mapping[Key, Reading], tenant_of: TenantOf
 
 
 def _mean(reading: Reading) -> float:
-    """Of all its devices, also where they are more than the pod holds, as slices of MIG may be."""
+    """The mean utilisation (0 to 1) of all devices of a reading.
+
+    With MIG slices, these may be more than the pod holds.
+    """
     return sum(min(max(gpu.utilisation, 0.0), 100.0) for gpu in reading.gpus) / len(reading.gpus) / 100
 
 

@@ -65,7 +65,7 @@ FAMILIES = (RUNS, WAITING, WAITING_GPUS, OLDEST_WAIT, MAPS, ITEMS, WORKERS, WORK
 
 
 def wait_reason(run: RunView) -> str:
-    """Why a run waits, one of WAITS; empty: it does not."""
+    """The reason why a run waits (one of WAITS); "" if it does not wait."""
     if run.state is State.RESTARTING:
         return "restart"
     if run.state is not State.WAITING:
@@ -89,7 +89,7 @@ def wait_reason(run: RunView) -> str:
 
 
 def measure_runs(runs: Iterable[RunView], tenant_of: TenantOf, now: datetime) -> list[Measured]:
-    """Runs that are there; those whose Jobs are deleted are not counted."""
+    """The metrics of existing runs. Runs with deleted Jobs are not counted."""
     runs = list(runs)
     waiting = [(run, tenant_of(run.namespace), reason) for run in runs if (reason := wait_reason(run))]
     oldest = {(tenant_of(run.namespace),): 0.0 for run in runs}
@@ -113,7 +113,7 @@ def _waits_since(run: RunView) -> datetime | None:
 
 
 def measure_maps(maps: Iterable[tuple[str, str, Mapping[str, int]]], tenant_of: TenantOf) -> list[Measured]:
-    """`maps`: namespace, state and counters of each."""
+    """The metrics of maps. `maps`: (namespace, state, counters) of each map."""
     known = [(tenant_of(namespace), state, counts) for namespace, state, counts in maps]
 
     def items() -> Values:
@@ -129,7 +129,7 @@ def measure_maps(maps: Iterable[tuple[str, str, Mapping[str, int]]], tenant_of: 
 
 
 def measure_workspaces(workspaces: Iterable[Obj], tenant_of: TenantOf) -> list[Measured]:
-    """One that the operator has not seen yet waits."""
+    """The metrics of workspaces. A workspace that the operator has not handled yet counts as waiting."""
     return [
         measured(
             WORKSPACES,

@@ -32,7 +32,7 @@ PRIOR_GPUS = 64  # GPUs of evidence the prior stands for; outweighed after some 
 
 
 class _Shape(Struct, frozen=True):
-    """Requests that differ in CPU only."""
+    """Requests that differ only in CPU."""
 
     count: int
     milli: int
@@ -42,7 +42,7 @@ class _Shape(Struct, frozen=True):
 
 
 class Mix(Struct, frozen=True):
-    """Requests for one GPU resource, each weighted by the share of GPUs it stands for: see `make_mix`."""
+    """Requests for one GPU resource, each weighted by its share of the GPUs: see `make_mix`."""
 
     shapes: tuple[_Shape, ...]
     weight: float  # of all shapes
@@ -50,7 +50,10 @@ class Mix(Struct, frozen=True):
     stranded: float  # GPUs lost per GPU left without its share of CPU
 
     def lost(self, kind: str, free: tuple[int, ...], cpu: int) -> float:
-        """GPUs of a node that the mix cannot use, and those beyond its CPU, in (weighted) GPUs, 0 or more."""
+        """The free GPUs of a node that requests of this mix cannot use, plus GPUs without enough CPU.
+
+        Weighted, at least 0.
+        """
         if not free:
             return 0.0
         gpus = sum(free) / WHOLE
@@ -121,7 +124,10 @@ def make_mix(
 
 
 def make_prior(name: str, offered: Mapping[Room, int]) -> dict[Ask, float]:
-    """Pods of a GPU resource to expect before any was seen: half by PRIOR_SIZES, half as whole nodes."""
+    """The expected requests for a GPU resource before any pod was seen.
+
+    Half of the weight is on PRIOR_SIZES, half on whole nodes.
+    """
     share = PRIOR_GPUS / len(PRIOR_SIZES) / 2
     weights = {Ask(((name, size),), WHOLE, size * PRIOR_CPU): share / size for size in PRIOR_SIZES}
     all_gpus = sum(room.gpus * nodes for room, nodes in offered.items())
@@ -171,7 +177,10 @@ def _prices(
 def _supply(
     count: int, milli: int, kinds: tuple[str, ...], free: Mapping[Room, int]
 ) -> tuple[list[int], list[float]]:
-    """Free GPUs on nodes that can take such a request now: CPU of the nodes, rising, and GPUs up to each."""
+    """The free GPUs on nodes that can take such a request now.
+
+    Returns the free CPU of these nodes, ascending, and the cumulative number of free GPUs.
+    """
     there = sorted(
         (room.cpu, nodes * sum(left for left in room.free if left >= milli) / WHOLE)
         for room, nodes in free.items()

@@ -23,7 +23,7 @@ WHOLE = 1000  # thousandths of a GPU
 
 
 class GpuNode(Struct, frozen=True, kw_only=True):
-    """GPUs of one node by resource name: how many there are, and how many are held or promised."""
+    """The GPUs of one node by resource name: their number, and how many are held or promised."""
 
     name: str
     total: Amounts = field(default_factory=dict)
@@ -54,17 +54,20 @@ class Ask(NamedTuple):
 
 
 def gpus_asked(requests: Amounts) -> dict[str, int]:
-    """The GPU resources in a pod's requests, with counts above zero."""
+    """The GPU resources in a pod's requests with nonzero counts."""
     return {name: count for name, count in requests.items() if count > 0 and is_gpu(name)}
 
 
 def make_ask(requests: Amounts, kinds: tuple[str, ...] = ()) -> Ask:
-    """The ask of a pod with these requests (whole devices)."""
+    """The ask of a pod with these requests, in whole devices."""
     return Ask(tuple(sorted(gpus_asked(requests).items())), WHOLE, requests.get("cpu", 0), kinds)
 
 
 def make_rooms(total: Amounts, used: Amounts, cpus: int, cpu_used: int, kind: str = "") -> dict[str, Room]:
-    """Rooms of a node whose devices are held whole; more held than there are counts as full."""
+    """The rooms of a node with whole devices, by GPU resource.
+
+    A node with more devices held than present counts as full.
+    """
     cpu = max(0, cpus - cpu_used)
     return {
         name: Room(count, (WHOLE,) * max(0, min(count, count - used.get(name, 0))), cpu, cpus, kind)

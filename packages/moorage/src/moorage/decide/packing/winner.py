@@ -20,11 +20,11 @@ OUTVOTES = 121
 
 
 def winner(points: Sequence[int], lot: str, *, shunned: Set[int] = frozenset()) -> int:
-    """Index of the best points; of equals the one that `lot` picks. `points` has at least one.
+    """The index of the highest points; `lot` decides between equal ones. `points` must not be empty.
 
-    `shunned` (indexes): taken only when all are. The same lot and points give the same choice. A lot is a pod's
-    uid, so pods that are made again after failing on a bad node do not all meet it again, as they would by any
-    fixed order of nodes.
+    `shunned`: indexes that are chosen only if all others are shunned too. The choice depends only on the
+    arguments. `lot` is a pod's uid: pods that are created again after a failure on a bad node do not all get
+    that node again, as with a fixed order of nodes.
     """
     best = max(points)
     equals = points.count(best)

@@ -1,6 +1,6 @@
-"""Sharing by time: which run gives its place to which that waits, and when.
+"""Time sharing: which run yields its place to which waiting run, and when.
 
-Belongs here: the tenant's rule, the use that fades, the decision.
+Belongs here: the tenant's rule, the use that fades over time, the decision.
 Does not belong here: how a run is ended and started again (`decide.runs.restarts`), reading and writing
 (`server.loops.sharing`).
 """

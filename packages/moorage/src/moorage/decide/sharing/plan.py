@@ -36,14 +36,17 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 class TenantRule(Struct, frozen=True, kw_only=True):
-    """`everybody`: all runs with a checkpoint share that do not say otherwise, not only those that ask for it."""
+    """The rule of a tenant. `everybody`: all runs with a checkpoint take part unless they opt out.
+
+    Otherwise only runs that ask for it take part.
+    """
 
     rule: Rule
     everybody: bool
 
 
 def rule_of(tenant: Obj) -> TenantRule | None:
-    """The rule of a Tenant as stored; None: its runs take no turns."""
+    """The rule of a stored Tenant; None if its runs do not take turns."""
     given = (tenant.get("spec") or {}).get("timeSharing")
     if given is None:
         return None
@@ -59,7 +62,7 @@ def rule_of(tenant: Obj) -> TenantRule | None:
 
 
 class Holding(Struct, frozen=True, kw_only=True):
-    """A run that runs on one pod. `yields_to`: it was asked already to give its place to that run."""
+    """A run with one running pod. `yields_to`: the run that it was already asked to yield to."""
 
     run: RunKey
     owner: str
@@ -70,7 +73,7 @@ class Holding(Struct, frozen=True, kw_only=True):
 
 
 class Waiting(Struct, frozen=True, kw_only=True):
-    """A run that waits, with a pod that no node takes now."""
+    """A run that waits: its pod fits on no node now."""
 
     run: RunKey
     owner: str
@@ -79,7 +82,7 @@ class Waiting(Struct, frozen=True, kw_only=True):
 
 
 class Observed(Struct, frozen=True, kw_only=True):
-    """Those of one tenant that share, and the whole cluster. Use is in GPU-seconds as they count now."""
+    """The runs of one tenant that take turns, and the whole cluster. Use is in GPU-seconds, faded to `now`."""
 
     rule: Rule
     holdings: Sequence[Holding]
@@ -92,7 +95,7 @@ class Observed(Struct, frozen=True, kw_only=True):
 
 
 class Yield(Struct, frozen=True):
-    """`run` gives its place to `to`."""
+    """`run` yields its place to `to`."""
 
     run: RunKey
     to: RunKey
@@ -117,7 +120,7 @@ def plan(seen: Observed) -> tuple[Yield, ...]:
 
 
 def may_yield(holding: Holding, waiting: Waiting, seen: Observed) -> bool:
-    """Whether the rule lets this run be asked to give its place to that one."""
+    """Whether the rule allows asking this run to yield to the waiting run."""
     if holding.yields_to is not None or holding.run == waiting.run:
         return False
     if seen.now - holding.since < seen.rule.guaranteed:
@@ -145,7 +148,10 @@ def _fits_now(waiting: Waiting, seen: Observed) -> bool:
 
 
 def _choose(waiting: Waiting, seen: Observed) -> list[Holding]:
-    """The fewest on one node whose places suffice, of those who used most; none where none do."""
+    """The fewest runs on one node whose places are enough for the waiting run; those with the most use first.
+
+    Empty if all nodes have too few.
+    """
     best: list[Holding] = []
     for node in seen.nodes:
         chosen = _on(node, waiting, seen)

@@ -15,7 +15,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def faded_seconds(gpus: float, start: datetime, end: datetime, *, now: datetime, half_life: timedelta) -> float:
-    """GPU-seconds of a stretch as they count now: the integral of gpus × 2^(-age / half-life)."""
+    """GPU-seconds of a period, faded to `now`: the integral of gpus × 2^(-age / half-life)."""
     rate = log(2) / half_life.total_seconds()
     young = max(0.0, (now - min(end, now)).total_seconds())
     old = max(young, (now - start).total_seconds())
@@ -25,7 +25,7 @@ def faded_seconds(gpus: float, start: datetime, end: datetime, *, now: datetime,
 def faded_use(
     intervals: Iterable[Interval], key: Callable[[Interval], K], *, now: datetime, half_life: timedelta
 ) -> dict[K, float]:
-    """GPU-seconds by owner, run or another key, as they count now."""
+    """GPU-seconds, faded to `now`, by owner, run or another key."""
     sums: dict[K, float] = {}
     for interval in intervals:
         seconds = faded_seconds(

@@ -110,7 +110,7 @@ class Hold(Struct, frozen=True):
 
 
 class Utilisation(Struct, frozen=True, kw_only=True):
-    """The share that counts: of GPUs where the node has some, else the larger of CPU's and memory's."""
+    """The decisive utilisation of a node: of its GPUs if it has some, else the higher of CPU and memory."""
 
     resource: str
     requested: int  # in the unit of `quantity.amount`
@@ -129,7 +129,7 @@ class Utilisation(Struct, frozen=True, kw_only=True):
 
 
 class NodeReport(Struct, frozen=True, kw_only=True):
-    """One node: whether the autoscaler could take it away now, and if not, why."""
+    """One node: whether the autoscaler could remove it now, and if not, why."""
 
     node: str
     utilisation: Utilisation
@@ -150,7 +150,7 @@ def diagnose(
     threshold: float = THRESHOLD,
     gpu_threshold: float = THRESHOLD,
 ) -> tuple[NodeReport, ...]:
-    """Judge every node as if it alone were to go, by name. The thresholds are shares from 0 to 1."""
+    """Check for each node, sorted by name, whether this node alone could be removed. Thresholds: 0 to 1."""
     infos = sorted((parse_node(obj) for obj in nodes), key=lambda node: node.name)
     on_node: dict[str, list[tuple[Obj, PodInfo]]] = {node.name: [] for node in infos}
     for pod in sorted(pods, key=key_of):
@@ -180,7 +180,7 @@ def diagnose(
 
 
 def holds_of(pod: Obj, budgets: Sequence[Obj]) -> list[Hold]:
-    """The rules that a pod which must move breaks; in the autoscaler's order, all of them."""
+    """All rules that prevent moving a pod, in the autoscaler's order."""
     key, notes = key_of(pod), annotations_of(pod)
     holds = []
     mine = [budget for budget in budgets if _covers(budget, pod)]
@@ -215,7 +215,10 @@ def utilisation(node: NodeInfo, pods: Sequence[PodInfo]) -> Utilisation:
 
 
 def _must_move(pod: Obj, info: PodInfo) -> bool:
-    """Not: images of static pods, DaemonSets' pods, those on their way out, and those below the cut-off."""
+    """Whether a pod must move when its node is removed.
+
+    Mirror pods of static pods, pods of DaemonSets, pods that are being deleted and expendable pods need not move.
+    """
     if MIRROR_ANNOTATION in annotations_of(pod) or is_deleting(pod) or info.priority < EXPENDABLE_BELOW:
         return False
     owner = controller_ref(pod)
@@ -235,7 +238,7 @@ def _held_by_kind(pod: Obj, key: Key, budgets: Sequence[Obj]) -> list[Hold]:
 
 
 def _local_volumes(pod: Mapping[str, Any]) -> list[str]:
-    """Volumes whose data is lost with the node, less those that the pod gives up by annotation."""
+    """Volumes whose data is lost with the node, without those that an annotation of the pod declares safe."""
     local = [
         str(volume.get("name"))
         for volume in (pod.get("spec") or {}).get("volumes") or ()
@@ -264,7 +267,7 @@ def _without_place(
     nodes: Sequence[NodeInfo],
     on_node: Mapping[str, Sequence[tuple[Obj, PodInfo]]],
 ) -> list[Hold]:
-    """Pods that find no place, when all are moved one after another to the first node that takes them."""
+    """Pods that do not fit on another node, when all are moved one after another to the first node that fits."""
     others = [other for other in nodes if other.name != node.name]
     there = {other.name: [info for _, info in on_node[other.name]] for other in others}
     holds = []

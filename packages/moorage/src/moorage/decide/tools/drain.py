@@ -24,7 +24,7 @@ MIRROR_ANNOTATION = "kubernetes.io/config.mirror"  # the API's image of a static
 
 
 class DrainOptions(Struct, frozen=True, kw_only=True):
-    """The options of `kubectl drain` that decide about pods."""
+    """The options of `kubectl drain` that affect pods."""
 
     ignore_daemonsets: bool = False
     delete_emptydir_data: bool = False
@@ -35,7 +35,7 @@ NO_OPTIONS = DrainOptions()
 
 
 class Refusal(Struct, frozen=True):
-    """A pod that forbids the drain, and the option that would allow it."""
+    """A pod that prevents the drain, and the option that would allow it."""
 
     pod: Key
     why: str
@@ -43,7 +43,10 @@ class Refusal(Struct, frozen=True):
 
 
 class DrainPlan(Struct, frozen=True, kw_only=True):
-    """With `refused` pods nothing is evicted. `warnings` are shown before the first eviction."""
+    """The plan of a drain. If there are `refused` pods, nothing is evicted.
+
+    Show `warnings` before the first eviction.
+    """
 
     evict: tuple[Obj, ...] = ()
     leaving: tuple[Obj, ...] = ()  # asked to go already; only waited for

@@ -1,4 +1,4 @@
-"""The edits of findings, put into the text that they are about."""
+"""Apply the edits of findings to the checked text."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _documents(text: str) -> list[Any] | None:
 
 
 def _edited(documents: list[Any] | None, edits: Sequence[tuple[int, Edit]]) -> list[Any] | None:
-    """The documents as the edits want them; they are changed in place."""
+    """Apply the edits to the documents, in place."""
     for number, edit in edits if documents is not None else ():
         assert documents is not None
         document = documents[number]

@@ -81,7 +81,7 @@ class LintFinding(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """Everything of one run over some files."""
+    """The result of one run over some files."""
 
     findings: tuple[LintFinding, ...] = ()
     judged: int = 0  # objects with pods
@@ -273,7 +273,7 @@ def _namespace(document: Mapping[Any, Any]) -> str:
 
 
 def line_of(node: Any, path: Path) -> int:
-    """The line of the field, or of the innermost one around it that is there."""
+    """The line of the field. If it does not exist: the line of the innermost existing field around it."""
     line = node.start_mark.line
     for step in path:
         if isinstance(node, yaml.MappingNode) and isinstance(step, str):

@@ -1,4 +1,4 @@
-"""How much memory earlier pods of a workload used, by the names that manifests have."""
+"""The memory that earlier pods of a workload used, by the names in manifests."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def peaks_of(pods: Iterable[Obj], kept: Iterable[KeptPod] = ()) -> Peaks:
 
 
 def _keys(pod: Obj) -> Iterator[_Key]:
-    """Every workload that the pod may be of."""
+    """The keys of all workloads that the pod may belong to."""
     labels = labels_of(pod)
     if workflow := labels.get(WORKFLOW_LABEL):
         name = str(mapping(pod.get("metadata")).get("name") or "")

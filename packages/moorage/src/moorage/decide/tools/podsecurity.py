@@ -21,7 +21,7 @@ FIX = "remove the field, or apply it in a namespace that is not a tenant's; for 
 
 
 def refused_by_tenants(kind: str, obj: Obj, level: str = BASELINE) -> Iterator[Finding]:
-    """The fields that Pod Security's level does not allow; a Finding of rule `shape` where it cannot judge."""
+    """The fields that the Pod Security level refuses; a Finding of rule `shape` if a field cannot be checked."""
     for template in templates_of(kind, obj):
         pod, places = _pod_of(kind, obj, template)
         metadata = template.metadata[0][1] if template.metadata else {}

@@ -1,4 +1,4 @@
-"""Files of `moor run -f`, as the Job that they ask for: as much of it as targets have rules for."""
+"""Convert files of `moor run -f` to Jobs, with the fields that target rules check."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _COMMANDS = ("command", "args", "cmd")
 
 
 def is_run_file(document: Mapping[Any, Any]) -> bool:
-    """Whether it holds options of a run, and is no object of Kubernetes."""
+    """Whether the document has options of a run, and is not a Kubernetes object."""
     return not {"kind", "apiVersion"} & document.keys() and any(key in document for key in _COMMANDS)
 
 
 def job_of_run_file(document: Mapping[Any, Any]) -> Obj:
-    """A Job with the amounts of the file, or those that `moor run` fills in; its requests equal its limits."""
+    """A Job with the amounts of the file, or else the defaults of `moor run`. Requests equal limits."""
     amounts: dict[str, Any] = {"cpu": DEFAULT_CPU, "memory": DEFAULT_MEMORY}
     amounts |= {name: document[name] for name in amounts if document.get(name) is not None}
     if document.get("machine") is not None:
@@ -42,7 +42,7 @@ def job_of_run_file(document: Mapping[Any, Any]) -> Obj:
 
 
 def run_file_finding(finding: TargetFinding) -> TargetFinding | None:
-    """The finding at the option of the file; None where the file has no such option, as for disk."""
+    """Move a finding to the option of the run file. None if the file has no such option, for example for disk."""
     option = _OPTIONS.get(str(finding.finding.path[-1]))
     if option is None:
         return None

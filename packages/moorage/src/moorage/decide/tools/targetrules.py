@@ -50,7 +50,7 @@ class Peaks(Struct, frozen=True, kw_only=True):
 
 
 class _Pod(Struct, frozen=True, kw_only=True):
-    """One pod of an object, with the fields that a workflow has for all of its pods."""
+    """One pod of an object, with the fields that a workflow sets for all its pods."""
 
     kind: str
     namespace: str
@@ -67,7 +67,7 @@ class _Pod(Struct, frozen=True, kw_only=True):
 
     @property
     def main(self) -> list[tuple[Path, Obj]]:
-        """Containers that run together; those that run before them are left out."""
+        """Containers that run at the same time. Init containers that run before them are excluded."""
         return [item for item in self.template.containers if not _runs_before(*item)]
 
     def fields(self, name: str) -> Iterator[tuple[Path, Any]]:
@@ -76,7 +76,7 @@ class _Pod(Struct, frozen=True, kw_only=True):
                 yield (*path, name), owner[name]
 
     def selectors(self) -> Iterator[tuple[Path, str, Any]]:
-        """Node labels that are chosen, with their values."""
+        """The node labels that the pod selects, with their paths and values."""
         for path, selector in self.fields("nodeSelector"):
             for key, value in mapping(selector).items():
                 yield (*path, str(key)), str(key), value
@@ -101,7 +101,7 @@ class _Pod(Struct, frozen=True, kw_only=True):
 
     @property
     def is_general(self) -> bool:
-        """Whether it gets the ordinary hardware, for which the target's amounts hold."""
+        """Whether the pod gets the general-purpose hardware, for which the target's amounts apply."""
         special = ("cloud.google.com/compute-class", "cloud.google.com/machine-family")
         return not self.has_gpus and not any(self.chosen(label) is not None for label in special)
 
@@ -118,11 +118,11 @@ class _Pod(Struct, frozen=True, kw_only=True):
 
 
 class _Unknown(Exception):
-    """An amount that only the run itself knows."""
+    """The amount is known only when the workflow runs."""
 
 
 def target_findings(kind: str, obj: Obj, place: Place, peaks: Peaks | None = None) -> Iterator[TargetFinding]:
-    """Every finding of one object; kinds without pods give none."""
+    """All findings of one object. Empty for kinds without pods."""
     pods = [_pod(kind, obj, template, place, peaks or Peaks()) for template in templates_of(kind, obj)]
     seen: set[tuple[str, Path]] = set()
     if pods:
@@ -191,7 +191,7 @@ def _kinds(kind: str, obj: Obj, place: Place) -> Iterator[TargetFinding]:
 
 
 def _requests(pod: _Pod) -> Iterator[TargetFinding]:
-    """Requests that are missing: the target sets some, and bills them."""
+    """Report missing requests: the target sets and bills defaults."""
     missing = {path: _missing(pod, container) for path, container in pod.template.containers}
     lacking = [path for path, _ in pod.main if {"cpu", "memory"} <= missing[path].keys()]
     for path, container in pod.template.containers:
@@ -224,7 +224,7 @@ def _requests(pod: _Pod) -> Iterator[TargetFinding]:
 
 
 def _missing(pod: _Pod, container: Mapping[str, Any]) -> dict[str, None]:
-    """The resources without a request, of those for which the target has a default."""
+    """The resources without a request for which the target has a default."""
     names: dict[str, None] = {}
     for resource in RESOURCES:
         if resource not in pod.target.defaults:
@@ -255,7 +255,7 @@ def _given(
 
 
 def _within_ratio(pod: _Pod, container: Mapping[str, Any], values: dict[str, str]) -> dict[str, str]:
-    """The values, raised so that CPU and memory of the container are in the ratio that the target keeps to."""
+    """The values, raised so that CPU and memory of the container are in the target's required ratio."""
     if pod.target.ratio is None or not pod.is_general:
         return values
     least, most = pod.target.ratio
@@ -316,7 +316,10 @@ def _amount(pod: _Pod, path: Path, container: Mapping[str, Any], resource: str) 
 
 
 def _bounds(pod: _Pod) -> Iterator[TargetFinding]:
-    """The sum over a pod: too small is raised, too large refused, out of the ratio raised."""
+    """Check the sum of the pod's requests.
+
+    Raise it if it is too small or out of ratio, refuse it if it is too large.
+    """
     target = pod.target
     if not pod.is_general or not pod.main or pod.kind == "DaemonSet":
         return
@@ -504,7 +507,7 @@ def _arm(pod: _Pod) -> Iterator[TargetFinding]:
 
 
 def _eviction(pod: _Pod) -> Iterator[TargetFinding]:
-    """`safe-to-evict: "false"`: refused, then honoured for a week, as the version has it."""
+    """Report `safe-to-evict: "false"`: old versions of the target refuse it, newer ones respect it for 7 days."""
     since = pod.target.eviction_since
     if since is None:
         return
@@ -532,7 +535,7 @@ def _eviction(pod: _Pod) -> Iterator[TargetFinding]:
 
 
 def _commands(pod: _Pod) -> Iterator[TargetFinding]:
-    """Argo's only executor there needs to know each command."""
+    """Report workflow containers without a command: Argo's only executor on the target needs it."""
     if pod.kind not in WORKFLOWS:
         return
     for path, container in pod.main:
@@ -583,5 +586,5 @@ def _gpus(container: Mapping[str, Any]) -> list[str]:
 
 
 def _memory(count: int) -> str:
-    """Whole mebibytes as a quantity."""
+    """A quantity in whole mebibytes."""
     return f"{count // GIB}Gi" if count % GIB == 0 else f"{-(-count // MEBIBYTE)}Mi"

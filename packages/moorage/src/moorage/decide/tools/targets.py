@@ -164,14 +164,14 @@ TARGETS: Mapping[str, Target] = {target.name: target for target in (AUTOPILOT, F
 
 
 class Place(Struct, frozen=True):
-    """A target, and the version of Kubernetes there; None: a recent one."""
+    """A target, and its Kubernetes version (None: a recent one)."""
 
     target: Target
     version: tuple[int, int] | None = None
 
 
 def parse_target(text: str) -> Place:
-    """Read `gke-autopilot` or `gke-autopilot:1.26`. Raises UsageError."""
+    """Parse `gke-autopilot` or `gke-autopilot:1.26`. Raises UsageError."""
     match = _FORM.fullmatch(text)
     target = TARGETS.get(match[1]) if match else None
     if match is None or target is None:
@@ -183,7 +183,7 @@ def parse_target(text: str) -> Place:
 
 
 def billed_size(target: Target, cpu_milli: int, memory_bytes: int) -> tuple[Fraction, Fraction] | None:
-    """(vCPU, GiB) of the size that a pod gets; None where none is large enough."""
+    """The size (vCPU, GiB) that a pod gets and is billed for. None if the pod is larger than every size."""
     needed = Fraction(memory_bytes + target.overhead_bytes, GIB)
     for cpu, least, most, step in target.sizes:
         if cpu * 1000 < cpu_milli or needed > most:

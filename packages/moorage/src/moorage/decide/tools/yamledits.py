@@ -24,14 +24,14 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class Add(Struct, frozen=True, kw_only=True):
-    """Keys that are missing in a mapping, which may be missing itself. Values are texts."""
+    """Add missing keys to a mapping. The mapping is created if it is missing. Values are texts."""
 
     path: Path  # of the mapping
     values: Mapping[str, str]
 
 
 class Remove(Struct, frozen=True, kw_only=True):
-    """Keys of a mapping that go, with the comments behind them."""
+    """Remove keys of a mapping, with the comments after them."""
 
     path: Path  # of the mapping
     keys: frozenset[str]
@@ -49,7 +49,7 @@ class Patch(Struct, frozen=True, order=True):
 
 
 def nodes_of(text: str) -> list[Any]:
-    """The root node of each document. Only for a text that has passed `check_yaml`."""
+    """The root node of each document. The text must have passed `check_yaml`."""
     loader = NodeLoader(text)
     nodes = []
     try:
@@ -61,14 +61,14 @@ def nodes_of(text: str) -> list[Any]:
 
 
 def patches_of(text: str, root: Any, edit: Edit) -> list[Patch] | None:
-    """The patches for an edit below a root node; None where it cannot be made without touching other parts."""
+    """The patches for an edit below a root node. None if the edit would change other parts of the text."""
     if isinstance(edit, Add):
         return _added(text, root, edit)
     return _removed(text, root, edit)
 
 
 def patched(text: str, patches: Sequence[Patch]) -> str:
-    """The text with all patches. They must not overlap."""
+    """The text after all patches. Patches must not overlap."""
     for patch in sorted(patches, reverse=True):
         text = text[: patch.start] + patch.text + text[patch.end :]
     return text
@@ -121,7 +121,7 @@ def _child(node: Any, step: str | int) -> _Child | None:
 
 
 def _is_marked(text: str, node: Any) -> bool:
-    """Whether it has an anchor or a tag: then other places may share it, or it is more than it seems."""
+    """Whether the node has an anchor or a tag. Other places may then share its value, or its type may differ."""
     return text[node.start_mark.index : node.start_mark.index + 1] in ("&", "!")
 
 
@@ -182,9 +182,11 @@ def _into_block(text: str, node: Any, values: Mapping[str, Any]) -> list[Patch] 
 
 
 def _end(text: str, node: Any) -> int | None:
-    """Where the last character of a node is; the marks of block collections end where the next token begins.
+    """The end of the last character of a node.
 
-    None where an alias ends it in a way that is not seen here.
+    PyYAML's end mark of a block collection is the start of the next token.
+
+    None if the node ends with an alias that cannot be located.
     """
     if isinstance(node, yaml.ScalarNode) or node.flow_style:
         return int(node.end_mark.index)
@@ -198,7 +200,7 @@ def _end(text: str, node: Any) -> int | None:
 
 
 def _has_block_text(node: Any) -> bool:
-    """Whether a text in block style ends the node."""
+    """Whether the node ends with a block scalar."""
     while isinstance(node, yaml.CollectionNode) and node.value and not node.flow_style:
         node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
     return isinstance(node, yaml.ScalarNode) and node.style in ("|", ">")
