@@ -6,7 +6,6 @@ import base64
 import html
 import io
 import json
-import re
 import tarfile
 from urllib.parse import urlencode
 
@@ -37,6 +36,7 @@ from moorage_workflows.workflows.records import LocalRecords
 
 pytestmark = pytest.mark.anyio
 EVIL = "<script>alert(1)</script>"
+TIMES = "When each step ran, in the order of their start"
 STEP = {"name": "step", "container": {"image": "busybox"}}
 ADA = {"headers": {"authorization": "Bearer kube-token"}, "token": False}
 STEPS = {"name": "main", "steps": [[{"name": "a", "template": "step"}], [{"name": "b", "template": "step"}]]}
@@ -102,10 +102,9 @@ def loop(count):
     }
 
 
-def links(page, words):
+def labelled(page):
     """Addresses of links by the words that a screen reader says of them."""
-    found = re.findall(r'href="([^"]+)" aria-label="([^"]*)"', page.text)
-    return [html.unescape(href) for href, label in found if words in html.unescape(label)]
+    return {link.attributes["aria-label"]: link.attributes["href"] for link in page.page.all("a[aria-label]")}
 
 
 # -- the list
@@ -116,15 +115,12 @@ async def test_workflows_are_listed_with_those_that_are_gone(ada):
     await ada.keep(STEPS, name="older", live=False, gone_at=rfc3339(NOON))
     page = await ada.get("/workflows")
     assert page.status == 200
-    for words in (
-        'href="/workflows/team/train"',
-        'href="/workflows/team/older"',
-        "deleted",
-        "2 of 2",
-        "Succeeded",
-    ):
-        assert words in page.text
-    assert 'aria-current="page">Workflows' in page.text
+    rows = page.page.rows("Workflows with their owners: active ones first, then the newest")
+    assert [(row["Workflow"], row["State"], row["Steps"]) for row in rows] == [
+        ("train team", "Succeeded", "2 of 2"), ("older ada team", "Succeeded deleted", "2 of 2"),
+    ]  # fmt: skip
+    assert {(name, f"/workflows/team/{name}") for name in ("train", "older")} <= set(page.page.links("tbody"))
+    assert page.page.texts('nav [aria-current="page"]') == ["Workflows"]
     assert (await ada.get("/workflows/live")).text in page.text
 
 
@@ -143,11 +139,11 @@ async def test_the_list_is_filtered_by_state_text_and_namespace(ada, fields, nam
     await ada.keep(STEPS, name="good")
     await ada.keep(STEPS, name="bad", table=lambda _: Ends(exit_code=1))
     page = await ada.get("/workflows", **fields)
-    assert sorted(set(re.findall(r'class="name" href="/workflows/team/(\w+)"', page.text))) == names
+    assert sorted(page.page.texts("a.name")) == names
 
 
 async def test_without_workflows_the_page_says_how_to_submit_one(ada):
-    assert "moor workflow submit" in (await ada.get("/workflows")).text
+    assert (await ada.get("/workflows")).page.texts(".empty code") == ["moor workflow submit FILE"]
 
 
 @pytest.mark.parametrize("path", ["/workflows", "/workflows/live", "/workflows/team/train", "/crons"])
@@ -161,10 +157,9 @@ async def test_who_only_looks_is_sent_to_sign_in_and_strangers_see_nothing(ada, 
 async def test_without_a_right_no_workflow_is_listed_and_no_button_shown(ada):
     await ada.keep(STEPS)
     ada.api.readers.clear()
-    assert "No workflow yet" in (await ada.get("/workflows")).text
-    page = await ada.get("/workflows/team/train")
-    for button in ('id="delete"', 'id="resubmit"', 'id="stop"'):
-        assert button not in page.text
+    [empty] = (await ada.get("/workflows")).page.texts(".empty")
+    assert empty.startswith("No workflow yet. ")
+    assert (await ada.get("/workflows/team/train")).page.buttons() == []
     assert (await ada.site.ask("/workflows/team/train/delete", headers=ADA["headers"], token=False)).status == 403
 
 
@@ -175,15 +170,12 @@ async def test_a_workflow_shows_its_steps_after_each_other_and_when_they_ran(ada
     await ada.keep(STEPS)
     page = await ada.get("/workflows/team/train")
     assert page.status == 200
-    for words in (
-        'aria-label="a: Succeeded, 1s"',
-        'aria-label="b: Succeeded, 1s"',
-        "2 done",
-        "took 2s",
-        "began after 1s",
-    ):
-        assert words in page.text
-    assert page.text.count('class="line"') == 1
+    assert list(labelled(page)) == ["a: Succeeded, 1s", "b: Succeeded, 1s"]
+    assert page.page.texts(".legend li") == ["2 done", "took 2s"]
+    assert [list(row.values()) for row in page.page.rows(TIMES)] == [
+        ["a Succeeded", "began after 0s", "1s"], ["b Succeeded", "began after 1s", "1s"],
+    ]  # fmt: skip
+    assert len(page.page.all(".line")) == 1
 
 
 async def test_an_ended_workflow_is_asked_for_no_more(ada):
@@ -195,11 +187,13 @@ async def test_an_ended_workflow_is_asked_for_no_more(ada):
 async def test_a_workflow_that_goes_on_is_asked_for_each_second_with_the_boxes_that_are_open(ada):
     await ada.keep(loop(30), steps=3)
     page = await ada.get("/workflows/team/train", open="x", shut="y", at="train")
-    asked = html.unescape(re.search(r'hx-get="([^"]+/live[^"]*)"', page.text)[1])
-    assert asked == "/workflows/team/train/live?open=x&shut=y&at=train"
+    asked = "/workflows/team/train/live?open=x&shut=y&at=train"
+    assert [
+        each.attributes["hx-get"] for each in page.page.all("[hx-get]") if "/live" in each.attributes["hx-get"]
+    ] == [asked]
     part = await ada.site.ask(asked, **ADA)
     assert part.status == 200
-    assert re.findall(r'<div id="([a-z-]+)" hx-swap-oob="innerHTML">', part.text) == [
+    assert [each.attributes["id"] for each in part.page.all('div[hx-swap-oob="innerHTML"]')] == [
         "live-state", "live-graph", "live-step", "live-times",
     ]  # fmt: skip
 
@@ -207,29 +201,30 @@ async def test_a_workflow_that_goes_on_is_asked_for_each_second_with_the_boxes_t
 async def test_the_bar_of_a_workflow_shows_how_many_steps_failed(ada):
     await ada.keep(loop(20), table=lambda order: Ends(exit_code=int("(3:" in order.record.name)))
     page = await ada.get("/workflows/team/train")
-    assert '<rect class="b-free" width="20" height="1"/><rect class="b-dead" width="1" height="1"/>' in page.text
+    bar = [(each.attributes["class"], each.attributes["width"]) for each in page.page.all(".summary svg.bar rect")]
+    assert bar == [("b-free", "20"), ("b-dead", "1")]
 
 
 async def test_a_loop_of_thousands_is_one_box_that_opens_by_ranges_and_then_by_items(ada):
     await ada.keep(loop(1900), table=lambda order: Ends(exit_code=int("(77:" in order.record.display_name)))
     page = await ada.get("/workflows/team/train")
-    assert 'aria-label="fan: 1 failed, 1,899 done"' in page.text
+    assert list(labelled(page)) == ["fan: 1 failed, 1,899 done", "Open fan"]
     assert len(page.body) < 60_000
-    opened = await ada.site.ask(links(page, "Open fan")[0], **ADA)
-    assert 'aria-label="fan 50–99: 1 failed, 49 done"' in opened.text
-    items = await ada.site.ask(links(opened, "Open fan 50–99")[0], **ADA)
-    assert 'aria-label="fan(77:77): Failed, 1s"' in items.text
-    closed = await ada.site.ask(links(items, "Close fan")[0], **ADA)
-    assert "fan(77:77)" not in closed.text
+    opened = await ada.get(labelled(page)["Open fan"])
+    assert "fan 50–99: 1 failed, 49 done" in labelled(opened)
+    items = await ada.get(labelled(opened)["Open fan 50–99"])
+    assert "fan(77:77): Failed, 1s" in labelled(items)
+    closed = await ada.get(labelled(items)["Close fan"])
+    assert labelled(closed).keys() == labelled(page).keys()
 
 
 async def test_a_folded_loop_names_what_failed_first(ada):
     await ada.keep(loop(100), table=lambda order: Ends(exit_code=int("(77:" in order.record.display_name)))
     page = await ada.get("/workflows/team/train")
-    panel = (await ada.site.ask(links(page, "fan: 1 failed")[0].partition("#")[0], **ADA)).text
-    assert "Steps within" in panel
-    assert panel.index("fan(77:77)</a>") < panel.index("fan(0:0)</a>")
-    assert "and 80 more" in panel
+    panel = (await ada.get(labelled(page)["fan: 1 failed, 99 done"].partition("#")[0])).page
+    assert panel.texts("h3") == ["Steps within"]
+    assert panel.texts("#step li a")[:2] == ["fan(77:77)", "fan(0:0)"]
+    assert "and 80 more" in panel.text
 
 
 def a_node(name="a", **fields):
@@ -264,20 +259,15 @@ async def test_the_panel_of_a_step_tells_all_of_it_as_text(ada):
         outputs=outputs,
     )
     await add(ada, node)
-    page = (await ada.get("/workflows/team/train", at="id-a")).text
-    for words in (
-        "exit code 3 &lt;script&gt;",
-        "0.1",
-        "&lt;script&gt;alert",
-        "stored by s3",
-        "deleted",
-    ):
-        assert words in page, words
-    assert "<script>alert" not in page
+    answer = await ada.get("/workflows/team/train", at="id-a")
+    assert ("exit code 3 &lt;script&gt;alert" in answer.text, "<script>alert" in answer.text) == (True, False)
+    page = answer.page
+    want = {"lr": "0.1", "score": EVIL, "Node": "n1", "Duration": "1m", "Exit code": "3"}
+    assert want.items() <= page.facts.items()
+    assert page.texts("#step li") == ["model 2Ki", "data stored by s3", "old deleted"]
     href = "/api/v1/workflows/team/train/artifacts/id-a/model?uid=uid-train"
-    assert f'href="{href}" download="model.tgz"' in page
-    assert 'href="/nodes/n1"' in page
-    assert "1m" in page
+    assert {("model", href), ("n1", "/nodes/n1")} <= set(page.links())
+    assert [link.attributes["download"] for link in page.all("a[download]")] == ["model.tgz"]
 
 
 async def test_the_log_of_a_step_is_that_of_its_pod_while_it_exists(ada):
@@ -287,7 +277,8 @@ async def test_the_log_of_a_step_is_that_of_its_pod_while_it_exists(ada):
     assert (gone.status, gone.text) == (STOP_ASKING, "The pod was deleted, and its log is not stored.")
     kept = Outputs(artifacts=(Artifact(name="main-logs", key="k"),))
     await add(ada, a_node("b", outputs=kept))
-    assert "the artifact main-logs" in (await ada.get("/workflows/team/train/log", at="id-b")).text
+    artifact = "The pod was deleted. Its log is the artifact main-logs of this step."
+    assert (await ada.get("/workflows/team/train/log", at="id-b")).text == artifact
     pod = {"metadata": {"name": "train-step-a", "namespace": "team"}, "spec": {"containers": [{"name": "main"}]}}
     ada.api.put(PODS, pod | {"status": {"phase": "Succeeded"}})
 
@@ -297,7 +288,8 @@ async def test_the_log_of_a_step_is_that_of_its_pod_while_it_exists(ada):
     ada.api.logs = lines
     log = await ada.get("/workflows/team/train/log", at="id-a")
     assert (log.status, log.text) == (STOP_ASKING, f"epoch 1 {html.escape(EVIL)}\n")
-    assert 'hx-get="/workflows/team/train/log?at=id-a"' in (await ada.get("/workflows/team/train", at="id-a")).text
+    log = (await ada.get("/workflows/team/train", at="id-a")).page.element("#log-text")
+    assert log.attributes["hx-get"] == "/workflows/team/train/log?at=id-a"
 
 
 async def keep_pod(ada, *, workflow="train", name="train-step-a", log=b"", **status):
@@ -354,9 +346,7 @@ async def test_the_log_and_the_memory_of_a_step_are_kept_when_its_pod_is_gone(ad
     uid = await keep_pod(ada, log=f"2026-03-01T11:00:00Z epoch 1 {EVIL}\n".encode())
     log = await ada.get("/workflows/team/train/log", at="id-a")
     assert (log.status, log.text) == (STOP_ASKING, f"epoch 1 {html.escape(EVIL)}\n")
-    page = (await ada.get("/workflows/team/train", at="id-a")).text
-    assert "Peak memory" in page
-    assert "3Mi" in page
+    assert (await ada.get("/workflows/team/train", at="id-a")).page.facts["Peak memory"] == "3Mi 50 % of 6Mi"
     rows = (await ada.get("/api/v1/workflows/team/train/log")).text.splitlines()
     assert [json.loads(row)["result"] for row in rows] == [
         {"content": f"epoch 1 {EVIL}", "podName": "train-step-a", "step": "a"}
@@ -426,8 +416,8 @@ async def test_a_folder_of_files_is_downloaded_as_one_tar_file(ada):
         await ada.site.service.context.part(Artifacts).put(stream(data), f"team/train/p/dir/{name}", name="dir")
     folder = Artifact(name="dir", key="train/p/dir", archive="none", files=2, size_bytes=1001)
     await add(ada, a_node(outputs=Outputs(artifacts=(folder,))))
-    page = (await ada.get("/workflows/team/train", at="id-a")).text
-    assert 'download="dir.tar"' in page
+    page = (await ada.get("/workflows/team/train", at="id-a")).page
+    assert [link.attributes["download"] for link in page.all("a[download]")] == ["dir.tar"]
     answer = await ada.get("/api/v1/workflows/team/train/artifacts/id-a/dir")
     assert "dir.tar" in answer.headers["content-disposition"]
     with tarfile.open(fileobj=io.BytesIO(answer.body)) as tar:
@@ -439,23 +429,22 @@ async def test_a_folder_of_files_is_downloaded_as_one_tar_file(ada):
 async def test_a_step_without_a_pod_has_no_log(ada):
     await ada.keep(STEPS, steps=1)
     assert (await ada.get("/workflows/team/train/log", at="none")).text == ""
-    assert 'id="log-text"' not in (await ada.get("/workflows/team/train", at="train")).text
+    assert (await ada.get("/workflows/team/train", at="train")).page.all("#log-text") == []
 
 
 async def test_what_is_not_there_is_not_found(ada):
     await ada.keep(STEPS)
     assert (await ada.get("/workflows/team/none")).status == 404
     page = await ada.get("/workflows/team/train", at="none", open="none", shut="none")
-    assert (page.status, "h-step" in page.text) == (200, False)
+    assert (page.status, page.page.all("#h-step")) == (200, [])
 
 
 async def test_a_deleted_workflow_shows_what_is_kept_and_can_only_be_submitted_again(ada):
     await ada.keep(STEPS, live=False, gone_at=rfc3339(NOON), table=lambda _: Ends(exit_code=1))
-    page = await ada.get("/workflows/team/train", at="train")
-    assert "This workflow was deleted" in page.text
-    assert 'id="resubmit"' in page.text
-    for button in ('id="retry"', 'id="delete"', 'id="retry-here"'):
-        assert button not in page.text
+    page = (await ada.get("/workflows/team/train", at="train")).page
+    deleted, *_ = page.texts("main .note")
+    assert deleted == "This workflow was deleted. Its record is shown; it can be submitted again."
+    assert page.buttons() == ["Submit again", "Submit again, reuse successful steps"]
 
 
 async def test_nodes_of_argos_own_controller_are_read_from_the_object(ada):
@@ -464,29 +453,29 @@ async def test_nodes_of_argos_own_controller_are_read_from_the_object(ada):
     ada.api.put(
         WORKFLOWS, {"metadata": meta, "spec": {}, "status": {"phase": "Running", "nodes": {"theirs": node}}}
     )
-    assert 'aria-label="theirs: Running"' in (await ada.get("/workflows/team/theirs")).text
+    assert list(labelled(await ada.get("/workflows/team/theirs"))) == ["theirs: Running"]
 
 
 # -- what its buttons do
 
 
 @pytest.mark.parametrize(
-    ("verb", "spec"),
+    ("verb", "spec", "note"),
     [
-        ("suspend", {"suspend": True}),
-        ("stop", {"shutdown": "Stop"}),
-        ("terminate", {"shutdown": "Terminate"}),
+        ("suspend", {"suspend": True}, "is suspended: running steps end, and no other begins."),
+        ("stop", {"shutdown": "Stop"}, "is being stopped."),
+        ("terminate", {"shutdown": "Terminate"}, "is being stopped."),
     ],
 )
-async def test_a_workflow_that_goes_on_is_suspended_stopped_and_terminated(ada, verb, spec):
+async def test_a_workflow_that_goes_on_is_suspended_stopped_and_terminated(ada, verb, spec, note):
     await ada.keep(STEPS, steps=2)
-    assert f'id="{verb}"' in (await ada.get("/workflows/team/train")).text
+    buttons = ["Suspend", "Stop", "Terminate", "Submit again", "Delete"]
+    assert (await ada.get("/workflows/team/train")).page.buttons() == buttons
     answer = await ada.post(f"/workflows/team/train/{verb}")
     assert answer.status == 303
     assert answer.headers["location"].startswith("/workflows/team/train?done=")
     assert spec.items() <= (await ada.live())["spec"].items()
-    told = await ada.site.ask(answer.headers["location"], **ADA)
-    assert 'role="status" class="note good"' in told.text
+    assert (await ada.get(answer.headers["location"])).page.note == f"team/train {note}"
 
 
 @pytest.mark.parametrize("verb", ["stop", "terminate", "delete", "resubmit"])
@@ -494,14 +483,14 @@ async def test_it_asks_before_something_ends_or_begins(ada, verb):
     await ada.keep(STEPS, steps=2)
     page = await ada.get(f"/workflows/team/train/{verb}")
     assert page.status == 200
-    assert f'action="/workflows/team/train/{verb}"' in page.text
+    assert page.page.form(f"/workflows/team/train/{verb}").keys() <= {"key"}
 
 
 async def test_a_suspended_workflow_is_resumed(ada):
     await ada.keep(STEPS, steps=2)
     await ada.post("/workflows/team/train/suspend")
-    page = await ada.get("/workflows/team/train")
-    assert ("Suspended" in page.text, 'id="resume"' in page.text) == (True, True)
+    page = (await ada.get("/workflows/team/train")).page
+    assert (page.texts(".summary .pill"), page.form("/workflows/team/train/resume")) == (["Suspended"], {})
     assert (await ada.post("/workflows/team/train/resume")).status == 303
     assert not (await ada.live())["spec"].get("suspend")
 
@@ -518,9 +507,10 @@ async def test_a_step_that_waits_is_let_go_on_or_failed_with_what_its_form_suppl
     main = {"name": "main", "steps": [[{"name": "ask", "template": "approve"}]]}
     player = await ada.keep(main, APPROVE, steps=2)
     node = player.node("WF[0].ask")
-    page = await ada.get("/workflows/team/train", at=node.id)
-    for words in ("A step waits for approval", 'name="p-answer" value="yes"', 'id="approve"', 'id="fail"'):
-        assert words in page.text, words
+    page = (await ada.get("/workflows/team/train", at=node.id)).page
+    assert page.form("/workflows/team/train/resume") == {"at": node.id, "p-answer": "yes", "message": ""}
+    assert page.buttons()[-2:] == ["Let it go on", "Fail it"]
+    assert page.texts("main .note") == ["A step waits for approval. Choose it to resume it."]
     form = {"at": node.id, "p-answer": "no", "message": "seen", "verdict": verdict}
     answer = await ada.post("/workflows/team/train/resume", **form)
     assert answer.status == 303
@@ -532,11 +522,11 @@ async def test_a_step_that_waits_is_let_go_on_or_failed_with_what_its_form_suppl
 
 async def test_failed_steps_run_again_and_a_step_from_here(ada):
     player = await ada.keep(STEPS, table=lambda _: Ends(exit_code=1))
-    assert 'id="retry"' in (await ada.get("/workflows/team/train")).text
+    assert "Retry failed steps" in (await ada.get("/workflows/team/train")).page.buttons()
     await ada.post("/workflows/team/train/retry")
     assert json.loads((await ada.live())["metadata"]["annotations"][RETRY_ANNOTATION]) == {}
     node = player.node("WF[0].a")
-    assert 'id="retry-here"' in (await ada.get("/workflows/team/train", at=node.id)).text
+    assert "Retry from here" in (await ada.get("/workflows/team/train", at=node.id)).page.buttons()
     await ada.post("/workflows/team/train/retry", at=node.id)
     wish = json.loads((await ada.live())["metadata"]["annotations"][RETRY_ANNOTATION])
     assert wish == {"selector": f"id={node.id}", "restartSuccessful": True}
@@ -556,11 +546,14 @@ async def test_one_that_failed_is_submitted_again_with_what_succeeded(ada):
     await ada.keep(STEPS, table=lambda _: Ends(exit_code=1))
     ours = {"metadata": {"labels": {INSTANCE_LABEL: OUR_INSTANCE}}}
     await ada.api.patch(WORKFLOWS, "train", ours, "team")
-    assert 'href="/workflows/team/train/resubmit?memoized=1"' in (await ada.get("/workflows/team/train")).text
-    page = await ada.get("/workflows/team/train/resubmit", memoized="1")
-    assert "takes over the successful steps" in page.text
-    assert 'action="/workflows/team/train/resubmit?memoized=1"' in page.text
-    answer = await ada.post("/workflows/team/train/resubmit?memoized=1")
+    path = "/workflows/team/train/resubmit?memoized=1"
+    button = ("Submit again, reuse successful steps", path)
+    assert button in (await ada.get("/workflows/team/train")).page.links()
+    page = (await ada.get(path)).page
+    does = "A new workflow of the same spec takes over the successful steps, and runs the others."
+    assert page.texts(".ask p")[0] == does
+    assert page.form(path).keys() == {"key"}
+    answer = await ada.post(path)
     assert answer.status == 303, answer.text
     earlier = await ada.live()
     [made] = [each for each in (await ada.api.list(WORKFLOWS, "team")).items if each != earlier]
@@ -583,8 +576,8 @@ async def test_a_workflow_is_deleted_and_its_record_stays(ada):
 async def test_what_cannot_be_done_is_said_with_the_reason(ada):
     await ada.keep(STEPS)
     answer = await ada.post("/workflows/team/train/stop")
-    assert answer.status == 409
-    assert "has ended" in answer.text
+    note = "Workflow 'train' has ended: Succeeded. Run it again: moor workflow resubmit train."
+    assert (answer.status, answer.page.note) == (409, note)
 
 
 # -- why it waits
@@ -607,10 +600,10 @@ async def test_a_workflow_that_waits_says_why_on_its_page_and_over_rest(ada):
     await ada.store.save("uid-train", "operator", [waiting])
     held = msgspec.structs.replace(waiting, id="holds-9", name="holds[0].a", message="", locks=("Mutex/team/gpu",))
     await ada.store.save("uid-holds", "operator", [held])
-    page = await ada.get("/workflows/team/train")
-    assert "Why is it waiting?" in page.text
-    assert "a: it waits for the mutex team/gpu" in page.text
-    assert "held by step a of workflow team/holds" in page.text
+    page = (await ada.get("/workflows/team/train")).page
+    assert page.texts(".why-card h2") == ["Why is it waiting?"]
+    why = "a: it waits for the mutex team/gpu held by step a of workflow team/holds"
+    assert page.texts(".why-card li") == [why]
     answer = (await ada.get("/api/v1/workflows/team/train/explain", step="a")).json
     (wait,) = answer["waits"]
     assert (wait["kind"], wait["steps"], wait["holders"]) == (
