@@ -138,7 +138,7 @@ def _check_names(out: Gathered, document: Mapping[str, Any], kind: str) -> None:
 
 
 class _Spec:
-    """The checks of one workflow spec, wherever it is in its document."""
+    """Checks one workflow spec, of any kind of document."""
 
     __slots__ = ("_document", "_is_run", "_is_template", "_knows_others", "_others", "_out", "_own", "_path")
 
@@ -174,7 +174,7 @@ class _Spec:
             self._out.error("limit", (*self._path, "templates"), words)
 
     def _has_shape(self) -> bool:
-        """Whether every field has the shape that the rest takes for granted; those that have not are named."""
+        """Whether all fields have the expected types, which later checks assume. Wrong fields become findings."""
         faults = tuple(faults_of_shape(self._own, self._path))
         for fault in faults:
             self._out.error("shape", fault.path, f"must be {fault.must}")
@@ -297,7 +297,7 @@ class _Spec:
             out.items[self._moved(finding)] = None
 
     def _moved(self, finding: Finding) -> Finding:
-        """A finding in the templates of the workflow's WorkflowTemplate, at the field that names that."""
+        """Move a finding in the WorkflowTemplate that the spec refers to, to the field `workflowTemplateRef`."""
         if "workflowTemplateRef" not in self._own:
             return finding
         name = mapping(self._own["workflowTemplateRef"]).get("name")
@@ -343,7 +343,7 @@ def _faults_of_other(document: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def check_one(out: Gathered, template: Mapping[str, Any], path: Path, place: Place, around: Surroundings) -> None:
-    """Check one template with its steps, and the inline templates in it."""
+    """Check one template with its steps and its inline templates."""
     waiting = [Inline(template=template, path=path, seen=place.seen)]
     while waiting:
         item = waiting.pop()
@@ -370,7 +370,7 @@ def _check_leaf_tags(out: Gathered, template: Mapping[str, Any], path: Path, see
 
 
 def _check_recursion(out: Gathered, templates: list[Mapping[str, Any]], path: Path) -> None:
-    """Name templates that call themselves on a way without any condition."""
+    """Report templates that call themselves without any condition in between."""
     graph: dict[str, list[str]] = {}
     for template in templates:
         name = template.get("name")
@@ -384,7 +384,7 @@ def _check_recursion(out: Gathered, templates: list[Mapping[str, Any]], path: Pa
 
 
 def _always_called(template: Mapping[str, Any]) -> Iterator[str]:
-    """The templates of the same list that each run of a template calls."""
+    """Yield the templates of the same list that every run of a template calls."""
     for _, step in steps_of(template):
         if (
             step.get("when")

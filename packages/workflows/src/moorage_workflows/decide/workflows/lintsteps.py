@@ -50,7 +50,7 @@ class Place(Struct, frozen=True, kw_only=True):
 
 
 class Inline(Struct, frozen=True, kw_only=True):
-    """An inline template that has still to be checked."""
+    """An inline template that is not checked yet."""
 
     template: Mapping[str, Any]
     path: Path
@@ -58,7 +58,7 @@ class Inline(Struct, frozen=True, kw_only=True):
 
 
 def resolve(out: Gathered, holder: Mapping[str, Any], path: Path, place: Place) -> Resolved | None:
-    """The template that a step, task or hook means; None where that is not known. A wrong one is a finding."""
+    """Return the template that a step, task or hook refers to; None if it is unknown. A wrong one is a finding."""
     given = [field for field in _HOLDERS if holder.get(field) not in (None, "")]
     if len(given) > 1:
         out.error("template", path, f"has {' and '.join(given)}; use one of them")
@@ -78,7 +78,7 @@ def resolve(out: Gathered, holder: Mapping[str, Any], path: Path, place: Place) 
 
 
 def check_steps(out: Gathered, template: Mapping[str, Any], path: Path, place: Place) -> Iterator[Inline]:
-    """Check a template of type steps; its outputs too. Yields its inline templates."""
+    """Check a template of type steps, including its outputs. Yields its inline templates."""
     groups = sequence(template.get("steps"))
     first: dict[str, str] = {}
     seen = place.seen
@@ -113,7 +113,7 @@ def check_steps(out: Gathered, template: Mapping[str, Any], path: Path, place: P
 
 
 def check_dag(out: Gathered, template: Mapping[str, Any], path: Path, place: Place) -> Iterator[Inline]:
-    """Check a template of type dag; its outputs too. Yields its inline templates."""
+    """Check a template of type dag, including its outputs. Yields its inline templates."""
     dag, at = mapping(template.get("dag")), (*path, "dag", "tasks")
     tasks = [mapping(task) for task in sequence(dag.get("tasks"))]
     if not tasks:
@@ -202,7 +202,7 @@ def _check_hook_templates(out: Gathered, node: Mapping[str, Any], path: Path, pl
 
 
 def resolve_named(out: Gathered, name: str, path: Path, place: Place) -> Resolved | None:
-    """The template that a field names by a plain text."""
+    """Return the template that a field refers to by name; None if it is unknown."""
     gathered = Gathered()
     resolved = resolve(gathered, {"template": name}, path, place)
     for finding in gathered.items:
@@ -260,7 +260,7 @@ def _check_outputs(out: Gathered, template: Mapping[str, Any], path: Path, seen:
 def _dependencies(
     out: Gathered, tasks: list[Mapping[str, Any]], names: list[str], path: Path
 ) -> dict[str, list[str]]:
-    """The tasks that each one waits for, of those that exist."""
+    """Return the existing tasks that each task waits for."""
     with_depends = any(task.get("depends") not in (None, "") for task in tasks)
     by_name = dict(zip(names, tasks, strict=True))
     graph: dict[str, list[str]] = {}
@@ -295,7 +295,7 @@ def _dependencies(
 
 
 def _words(out: Gathered, depends: Any, path: Path) -> list[tuple[str, str]]:
-    """The tasks that `depends` names, with their result words."""
+    """Return the tasks that `depends` names, with the result words, such as Succeeded."""
     if depends in (None, "") or has_tag(depends):
         return []
     if not isinstance(depends, str):
@@ -309,7 +309,7 @@ def _words(out: Gathered, depends: Any, path: Path) -> list[tuple[str, str]]:
 
 
 def _named_tasks(task: Mapping[str, Any]) -> set[str]:
-    """The tasks whose outputs a task's tags read."""
+    """Return the tasks whose outputs the tags of a task read."""
     named: set[str] = set()
     for tag in scopes.tags_in(task, ()):
         names: Iterable[str] = (tag.text,)
@@ -323,7 +323,7 @@ def _named_tasks(task: Mapping[str, Any]) -> set[str]:
 
 
 def _is_before(other: str, name: str, graph: Mapping[str, list[str]]) -> bool:
-    """Whether a task waits for the other one, directly or through others: the nearest are looked at first."""
+    """Whether a task waits for the other task, directly or through others. The search is breadth-first."""
     waiting, seen = deque(graph.get(name, ())), set(graph.get(name, ()))
     while waiting:
         current = waiting.popleft()

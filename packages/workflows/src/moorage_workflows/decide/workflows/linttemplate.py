@@ -59,7 +59,7 @@ class Surroundings(Struct, frozen=True, kw_only=True):
 
 
 def check_template(out: Gathered, template: Mapping[str, Any], path: Path, around: Surroundings) -> str:
-    """Check one template without its steps; return its type, empty where that is not clear."""
+    """Check one template without its steps. Returns its type; "" if the type is unclear."""
     kinds = [kind for kind in TEMPLATE_TYPES if template.get(kind) is not None]
     if not kinds:
         empty = [kind for kind in TEMPLATE_TYPES if kind in template]
@@ -110,9 +110,9 @@ def check_retry(out: Gathered, strategy: Any, path: Path) -> None:
 
 
 def check_pod_resources(out: Gathered, given: Any, path: Path) -> None:
-    """Resources of a pod as a whole.
+    """Check the resources of a whole pod.
 
-    Https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/
+    https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/
     """
     resources = mapping(given)
     if resources.get("claims"):
@@ -329,7 +329,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _escapes(path: str) -> bool:
-    """Whether '..' leads out of the part of the path before it, as Argo judges that."""
+    """Whether '..' in a path leads out of the path before it. This follows Argo's rule."""
     if "/../" in path:
         safe = path.split("/../", 1)[0]
     elif path.endswith("/.."):
@@ -392,7 +392,7 @@ def _check_memoize(out: Gathered, memoize: Any, path: Path) -> None:
 
 
 def containers_of(template: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Every container of a template, with its path."""
+    """Yield every container of a template with its path."""
     for field in ("container", "script"):
         if isinstance(template.get(field), Mapping):
             yield (*path, field), template[field]
@@ -526,7 +526,10 @@ def _is_base64(text: str) -> bool:
 
 
 def cycle_in(graph: Mapping[str, list[str]]) -> list[str]:
-    """One cycle, as names from a name back to itself; empty: there is none. Not recursive."""
+    """Return a cycle of the graph as names, with the same first and last name; empty without a cycle.
+
+    Not recursive.
+    """
     done: set[str] = set()
     for start in graph:
         if start in done:

@@ -38,9 +38,9 @@ _WHOLE = re.compile(r"[+-]?\d+", re.ASCII)
 def check_tags(
     out: Gathered, value: Any, path: Path, scope: Scope, why: Callable[[str], str] | None = None
 ) -> None:
-    """Name every tag below `path` that the scope cannot resolve, and expressions that cannot be read.
+    """Report every tag below `path` that the scope cannot resolve, and unreadable expressions.
 
-    `why`: an explanation of a tag that is not known; empty: there is none.
+    `why`: returns an explanation of an unknown tag, or "".
     """
     for tag in tags_in(value, path):
         if tag.is_expression:
@@ -98,7 +98,7 @@ def check_duration(out: Gathered, value: Any, path: Path, *, needs_unit: bool = 
 
 
 def check_whole(out: Gathered, value: Any, path: Path, *, least: int = 0) -> None:
-    """A whole number, as number or text, or a tag."""
+    """Check that a value is a whole number, a number in a string, or a tag."""
     if value is None or has_tag(value):
         return
     text = str(value)
@@ -116,7 +116,7 @@ def check_choice(out: Gathered, value: Any, path: Path, choices: tuple[str, ...]
 
 
 def check_names(out: Gathered, entries: Any, path: Path, *, form: re.Pattern[str] = FIELD_NAME) -> None:
-    """Every entry of a list has a name, of the right form, and no two the same."""
+    """Check the names of a list's entries: each entry has one, of the right format and not repeated."""
     first: dict[str, int] = {}
     for index, entry in enumerate(sequence(entries)):
         name = mapping(entry).get("name")
@@ -216,7 +216,7 @@ def check_when(out: Gathered, text: Any, path: Path) -> None:
 
 
 def check_hooks(out: Gathered, holder: Mapping[str, Any], path: Path) -> None:
-    """Hooks other than `exit` need an expression that says when."""
+    """Check that hooks other than `exit` have an expression."""
     for name, entry in mapping(holder.get("hooks")).items():
         hook, at = mapping(entry), (*path, "hooks", str(name))
         if name != "exit" and not hook.get("expression"):
@@ -226,13 +226,13 @@ def check_hooks(out: Gathered, holder: Mapping[str, Any], path: Path) -> None:
 
 
 def supplied(arguments: Any) -> tuple[set[str], set[str]]:
-    """The names of the parameters and artifacts that arguments bring."""
+    """Return the names of the parameters and of the artifacts in arguments."""
     fields = mapping(arguments)
     return set(names_of(fields.get("parameters"))), set(names_of(fields.get("artifacts")))
 
 
 def needed(template: Mapping[str, Any]) -> tuple[set[str], set[str]]:
-    """The names of the inputs that a template cannot do without: parameters and artifacts."""
+    """Return the names of the inputs that a template requires: parameters and artifacts."""
     inputs = mapping(template.get("inputs"))
     parameters = [
         parameter
@@ -250,7 +250,7 @@ def needed(template: Mapping[str, Any]) -> tuple[set[str], set[str]]:
 def check_supplied(
     out: Gathered, arguments: Any, template: Mapping[str, Any], path: Path, *, name: str, is_entry: bool = False
 ) -> None:
-    """Every input that a template needs is there; those that it does not have are a warning.
+    """Report missing required inputs of a template; arguments without an input are a warning.
 
     `is_entry`: the arguments are the workflow's, which any template may use.
     """

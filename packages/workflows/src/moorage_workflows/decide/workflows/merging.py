@@ -1,6 +1,6 @@
-"""Strategic merge of two documents of Argo's kinds: the higher one wins, field by field.
+"""Strategic merge of two documents of Argo's kinds: fields of the higher document override those of the lower.
 
-Lists with a key are merged entry by entry, all others are replaced as a whole, as Argo's Go types say.
+Lists with a key are merged entry by entry; other lists are replaced. Argo's Go types define the keys.
 
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-api-machinery/strategic-merge-patch.md
 """
@@ -30,10 +30,10 @@ MERGE_KEYS: Mapping[str, str] = {
 
 
 def merged_values(lower: Any, higher: Any, field: str = "") -> Any:
-    """`higher` over `lower`; `field`: the name of the field that holds them. None counts as absent.
+    """Merge `higher` over `lower`. `field`: the name of the field that holds them. None counts as absent.
 
-    The entries of a keyed list keep the order of `lower`; those that only `higher` has come after them. Neither
-    document is changed; the result may share parts with both.
+    The entries of a keyed list keep the order of `lower`; entries that only `higher` has follow them. Neither
+    argument is changed; the result may share objects with both.
     """
     if higher is None:
         return lower

@@ -1,4 +1,4 @@
-"""Metrics that workflows define for Prometheus: the values that a node's end gives, and how they add up. Pure.
+"""Metrics that workflows define for Prometheus: values from ended nodes, and their sums. Pure.
 
 https://argo-workflows.readthedocs.io/en/latest/metrics/
 https://prometheus.io/docs/instrumenting/exposition_formats/
@@ -39,7 +39,7 @@ _LIVE = re.compile(r"\{\{\s*(workflow\.duration|duration)\s*\}\}")
 
 
 class BuiltIn(Struct, frozen=True):
-    """A metric of Argo's controller that Moorage has, too."""
+    """A metric of Argo's controller that Moorage also has."""
 
     name: str
     kind: str
@@ -64,13 +64,16 @@ POD_PHASES = ("Pending", "Running", "Succeeded", "Failed", "Unknown")
 
 
 def counted(metric: str, **labels: str) -> MetricPoint:
-    """One more of a metric of Argo's controller."""
+    """Return a point that adds 1 to a counter of Argo's controller."""
     row = _BUILT_IN[metric]
     return MetricPoint(name=metric, help=row.help, kind=row.kind, value=1.0, operation="Add", labels=labels)
 
 
 def gauges(workflows: Mapping[str, int], pods: Iterable[str]) -> list[MetricSeries]:
-    """The gauges of Argo's controller. `workflows`: how many of each phase; `pods`: the phase of each."""
+    """Return the gauges of Argo's controller.
+
+    `workflows`: their number by phase; `pods`: the phase of each pod.
+    """
     many = Counter(pods)
     rows = [("gauge", phase, workflows.get(phase, 0)) for phase in WORKFLOW_PHASES]
     rows += [("pods_gauge", phase, many[phase]) for phase in POD_PHASES]
@@ -88,11 +91,11 @@ def gauges(workflows: Mapping[str, int], pods: Iterable[str]) -> list[MetricSeri
 
 
 class MetricRefused(MoorageError):
-    """A value that a metric cannot take."""
+    """The value of a metric is invalid. The message is the reason."""
 
 
 def reserved(label: str, kind: str) -> str:
-    """Why a label cannot have this name; empty: it can."""
+    """Return why a label cannot have this name; "" if it can."""
     if label == NAMESPACE_LABEL:
         return "is set by Moorage: it is the namespace of the workflow"
     if label.startswith("__"):
@@ -127,7 +130,7 @@ def points_of(
 def _point(
     metric: Mapping[str, Any], kind: str, scope: Mapping[str, str], node: str, since: str, *, is_live: bool
 ) -> MetricPoint | None:
-    """None: its `when` is false. Raises TextError and MetricRefused."""
+    """Return the value of a metric; None if its `when` is false. Raises TextError and MetricRefused."""
     plain = {key: metric.get(key) for key in ("name", "help", "labels", "when") if metric.get(key)}
     plain = substitute(plain, dict(scope), allow_unresolved=False)
     if plain.get("when") and not holds(str(plain["when"])):
@@ -194,9 +197,9 @@ def _check(point: MetricPoint) -> None:
 def added(
     series: MetricSeries | None, point: MetricPoint, *, namespace: str, uid: str, other: MetricSeries | None
 ) -> MetricSeries:
-    """The series with one more value. `series` None: it begins; `other`: any series of the same name.
+    """Add a point to a series. `series` None: start a new one; `other`: any series with the same name.
 
-    `namespace` empty: it is built in. Raises MetricRefused where the name already stands for something else.
+    `namespace` "": a built-in metric. Raises MetricRefused if the name has another kind or help text already.
     """
     # one name has one kind and one help in a namespace
     if namespace:
@@ -239,7 +242,7 @@ def added(
 
 
 def exposition(series: Iterable[MetricSeries], now: datetime) -> str:
-    """Prometheus' text format. Where namespaces use one name for different kinds, it has no kind."""
+    """Return the series in Prometheus' text format. A name with different kinds in two namespaces gets no kind."""
     families: dict[str, list[MetricSeries]] = {}
     for row in series:
         families.setdefault(row.name, []).append(row)

@@ -34,7 +34,7 @@ _CRONITOR_HOSTS = ("cronitor.link", "cronitor.io")
 
 
 class Beat(StrEnum):
-    """One sign of a run's life."""
+    """The kind of a heartbeat."""
 
     START = "start"
     SUCCESS = "success"
@@ -79,7 +79,10 @@ class RunState(Struct, frozen=True, kw_only=True):
 
 
 class Due(Struct, frozen=True):
-    """The next beat to send; None: none is due. `look_again_at`: when one may become due by time alone."""
+    """The next heartbeat to send; None if none is due.
+
+    `look_again_at`: the time when one may become due without a change of the run.
+    """
 
     beat: Beat | None = None
     look_again_at: datetime | None = None
@@ -163,7 +166,10 @@ def beat_address(monitor: Monitor, beat: Beat, run_id: str, message: str = "") -
 
 
 def usual_time(seconds: Sequence[int]) -> timedelta | None:
-    """How long a run may take before it is overdue, by how long earlier ones took; None: too few are known."""
+    """Return the time after which a run is overdue, computed from the run times of earlier runs.
+
+    None if too few run times are known.
+    """
     if len(seconds) < TIMES_NEEDED:
         return None
     ordered = sorted(seconds[-TIMES_KEPT:])
@@ -172,9 +178,9 @@ def usual_time(seconds: Sequence[int]) -> timedelta | None:
 
 
 def due(run: RunState, sent: frozenset[Beat], now: datetime, after: timedelta | None) -> Due:
-    """The next beat of a run. `after`: when it is overdue, counted from its start; None: it never is.
+    """Return the next heartbeat of a run. `after`: the run is overdue this long after its start; None: never.
 
-    A run that has not started is overdue after `OVERDUE_LEAST`, or after `after` where that is longer.
+    A run that has not started is overdue after `OVERDUE_LEAST`, or after `after` if that is longer.
     """
     if sent & {Beat.SUCCESS, Beat.FAILURE}:
         return Due(is_done=True)

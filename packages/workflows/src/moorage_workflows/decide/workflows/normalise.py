@@ -26,7 +26,7 @@ _LISTS = {"mutex": "mutexes", "semaphore": "semaphores"}
 
 
 class OldSpelling(NamedTuple):
-    """A field of Argo v3 that v4 does not have. `new`: the field that takes its place."""
+    """A field of Argo v3 that v4 does not have. `new`: the field that replaces it."""
 
     path: Path
     new: str
@@ -45,7 +45,7 @@ def normalise(document: Mapping[str, Any]) -> Obj:
 
 
 def old_spellings(document: Mapping[str, Any]) -> Iterator[OldSpelling]:
-    """The fields of a document that `normalise` gives a new name, with their paths."""
+    """Yield the fields of a document that `normalise` renames, with their paths."""
     spec = document.get("spec")
     if document.get("kind") == "CronWorkflow" and isinstance(spec, Mapping) and spec.get("schedule") is not None:
         yield OldSpelling(("spec", "schedule"), "schedules")
@@ -53,7 +53,7 @@ def old_spellings(document: Mapping[str, Any]) -> Iterator[OldSpelling]:
 
 
 def text_of(value: Any) -> Any:
-    """A number or truth value as Argo writes it ("3", "1.5", "true"); anything else as it is.
+    """Return a number or boolean as Argo writes it ("3", "1.5", "true"); other values are not changed.
 
     Integers keep all their digits, also those beyond 2^53, which Argo rounds.
     """
@@ -70,7 +70,7 @@ def text_of(value: Any) -> Any:
 
 
 def _normalised(value: Any, path: Path) -> Any:
-    """A copy of a mapping or list below `path`, of which only the last names are looked at."""
+    """Return a normalised copy of a mapping or list. Only the last names of `path` matter."""
     if isinstance(value, Mapping):
         made: Obj = {}
         for name, inner in value.items():
@@ -100,7 +100,7 @@ def _field(name: str, value: Any, path: Path) -> Any:
 
 
 def _move(fields: Obj, old: str, new: str) -> None:
-    """Put the value of the old field first in the list of the new one."""
+    """Insert the value of the old field as the first entry of the new list field."""
     if old in fields and isinstance(fields.get(new, []), list):
         fields[new] = [fields.pop(old), *fields.get(new, [])]
 

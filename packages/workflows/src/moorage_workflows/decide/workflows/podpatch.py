@@ -1,4 +1,4 @@
-"""`podSpecPatch` of workflows and templates: a strategic merge patch of a pod's spec, as JSON or YAML text.
+"""`podSpecPatch` of workflows and templates: a strategic merge patch of a pod's spec, as a JSON or YAML string.
 
 https://argo-workflows.readthedocs.io/en/latest/pod-spec-patch/
 https://github.com/kubernetes/community/blob/master/contributors/devel/sig-api-machinery/strategic-merge-patch.md
@@ -33,11 +33,11 @@ _ORDER, _DELETE = "$setElementOrder/", "$deleteFromPrimitiveList/"
 
 
 class PatchError(MoorageError):
-    """A patch that cannot be read or applied."""
+    """A patch cannot be read or applied."""
 
 
 def patched_spec(spec: Obj, text: str) -> Obj:
-    """The pod's spec with the patch applied; the spec given stays as it is. Raises PatchError."""
+    """Return the pod's spec with the patch applied. The argument is not changed. Raises PatchError."""
     try:
         patch = parse_document(text)
     except DocumentError as error:
@@ -101,7 +101,7 @@ def _merged_list(original: list[Any], patch: list[Any], field: str) -> list[Any]
 
 
 def _plain(value: Any) -> Any:
-    """The value without directives and nulls."""
+    """Return the value without patch directives and nulls."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items() if item is not None and not key.startswith("$")}
     if isinstance(value, list):

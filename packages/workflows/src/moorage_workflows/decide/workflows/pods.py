@@ -102,11 +102,11 @@ _SCHEDULING = (
 
 
 class PodError(MoorageError):
-    """A step's pod cannot be made: no retry cures that."""
+    """The pod of a step cannot be created, and a retry cannot help."""
 
 
 class CommandMissing(PodError):
-    """A step whose command must be known, and is that of its image."""
+    """A step sets no command, and the command of its image must be known but is not."""
 
     def __init__(self, message: str, image: str) -> None:
         super().__init__(message)
@@ -151,7 +151,7 @@ class PodRequest(Struct, frozen=True, kw_only=True):
 
 
 def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
-    """The pod, ready to be created. Raises PodError, which names the template and the field.
+    """Return the pod to create. Raises PodError, which names the template and the field.
 
     Patches of the workflow and of the template are applied before the command of `main` is wrapped.
     """
@@ -217,13 +217,13 @@ def make_pod(request: PodRequest, runtime: StepRuntime) -> Obj:
 
 
 def needs_executor(workflow: Mapping[str, Any], template: Mapping[str, Any], *, wants_result: bool) -> bool:
-    """Whether a step of this template gets `init` or `wait`, and with them needs the token and the server."""
+    """Whether a step of this template gets `init` or `wait`, so that it needs the token and the server."""
     inputs = (template.get("inputs") or {}).get("artifacts")
     return bool(inputs) or reports(workflow, template, wants_result=wants_result)
 
 
 def reports(workflow: Mapping[str, Any], template: Mapping[str, Any], *, wants_result: bool) -> bool:
-    """Whether the pod of a step of this template reports when it has ended."""
+    """Whether the pod of a step of this template reports its end."""
     if is_built_in(template):
         return True
     outputs = template.get("outputs") or {}
@@ -238,7 +238,10 @@ def reports(workflow: Mapping[str, Any], template: Mapping[str, Any], *, wants_r
 def _resource_step(
     request: PodRequest, runtime: StepRuntime, annotations: dict[str, str]
 ) -> tuple[PodRequest, Obj | None]:
-    """A request for a resource template, as one for a container of ours, and its order; others as they are."""
+    """Convert a request for a resource template: it runs a container of ours. Returns the request and the order.
+
+    Requests for other templates are not changed, and have no order.
+    """
     template = request.template
     # only resource templates, which need our image
     if not template.get("resource"):
@@ -302,7 +305,7 @@ def _check_source(request: PodRequest, field: str, text: str, instead: str) -> N
 
 
 def _mains_of(request: PodRequest) -> list[Obj]:
-    """The containers of the step, as the template has them: one, or those of its container set."""
+    """Return the containers of the step: one, or those of its container set."""
     template = request.template
     kind = next((kind for kind in ("container", "script", "containerSet") if template.get(kind)), "")
     if not kind:
@@ -333,13 +336,16 @@ def _built_in(request: PodRequest) -> BuiltIn | None:
 
 
 def _built_in_main(request: PodRequest, runtime: StepRuntime, built: BuiltIn) -> Obj:
-    """The executor in the place of a user's container. It says which Secret is missing; a pod would wait."""
+    """Return a container with the executor as main.
+
+    The executor reports a missing Secret; the pod would only wait.
+    """
     secrets = [{**selector, "optional": True} for selector in built.secrets]
     return _helper(request, runtime, built.word, secrets) | {"name": MAIN}
 
 
 def _container(request: PodRequest, given: Mapping[str, Any], field: str) -> Obj:
-    """A container of the step, without the fields that are not of Kubernetes."""
+    """Return a container of the step without fields that only Argo has."""
     container: Obj = copy.deepcopy(dict(given))
     for key in ("source", "mirrorVolumeMounts", "dependencies"):
         container.pop(key, None)
@@ -349,9 +355,9 @@ def _container(request: PodRequest, given: Mapping[str, Any], field: str) -> Obj
 
 
 def _runs_in_turn(template: Mapping[str, Any], ordered: Ordered) -> bool:
-    """Whether the containers of a set run in the script that knows of each other's end.
+    """Whether the containers of a set run in the script that lets them wait for each other.
 
-    Outputs are complete when all containers have ended, whichever of them writes into a shared volume.
+    Outputs are complete only when all containers have ended, because any of them may write into a shared volume.
     """
     group = template.get("containerSet") or {}
     containers = group.get("containers") or ()
@@ -363,7 +369,7 @@ def _runs_in_turn(template: Mapping[str, Any], ordered: Ordered) -> bool:
 
 
 def _add_source(request: PodRequest, main: Obj, annotations: dict[str, str]) -> None:
-    """Give a script its file: it is executable, and the last argument of the command."""
+    """Mount the source of a script as an executable file, and append its path to the command."""
     source = str(request.template["script"].get("source") or "")
     if not source:
         return
@@ -396,7 +402,7 @@ def _archives_logs(spec: Mapping[str, Any], template: Mapping[str, Any]) -> bool
 
 
 def _add_inputs(request: PodRequest, main: Obj, ordered: Ordered) -> None:
-    """Mount each input artifact at its path, unless it lies in a volume of main."""
+    """Mount each input artifact at its path, except in a volume of main."""
     taken = {str(mount.get("mountPath")).rstrip("/") for mount in main.get("volumeMounts") or ()}
     for number, artifact in enumerate(ordered.inputs):
         if artifact.mount is not None:
@@ -408,7 +414,7 @@ def _add_inputs(request: PodRequest, main: Obj, ordered: Ordered) -> None:
 
 
 def _helpers(request: PodRequest, runtime: StepRuntime, ordered: Ordered, *, in_turn: bool) -> list[Obj]:
-    """`init`, where there is something to fetch or to wrap, and `wait`, where there is something to save."""
+    """Return `init`, if there are inputs or a command to wrap, and `wait`, if there are outputs to save."""
     helpers = []
     if ordered.inputs or ordered.wraps or in_turn:
         init = _helper(request, runtime, INIT, ordered.input_secrets)
@@ -423,7 +429,7 @@ def _helpers(request: PodRequest, runtime: StepRuntime, ordered: Ordered, *, in_
 
 
 def _helper(request: PodRequest, runtime: StepRuntime, name: str, secrets: Sequence[Mapping[str, Any]]) -> Obj:
-    """A container that runs a part of the executor: restricted, and without the token of the service account."""
+    """Return a container for a part of the executor: restricted, without the token of the service account."""
     if not runtime.image:
         field = next((kind for kind in ("http", "data") if request.template.get(kind)), "outputs")
         raise _error(request, field, "needs Moorage's own image, which is not known: set MOORAGE_IMAGE")
@@ -460,12 +466,12 @@ def _helper(request: PodRequest, runtime: StepRuntime, name: str, secrets: Seque
 
 
 def _has_budget(request: PodRequest) -> bool:
-    """Whether the pod has resources as a whole, which all of its containers share."""
+    """Whether the pod has pod-level resources, which all its containers share."""
     return bool(request.template.get("podResources") or (request.workflow.get("spec") or {}).get("podResources"))
 
 
 def _containers(request: PodRequest, main: Obj, where: str) -> Iterator[Obj]:
-    """Init containers or sidecars of the template; with `mirrorVolumeMounts` they get main's volumes."""
+    """Yield init containers or sidecars of the template. With `mirrorVolumeMounts` they get main's volumes."""
     for number, given in enumerate(request.template.get(where) or ()):
         container: Obj = copy.deepcopy(dict(given))
         if container.get("name") in (MAIN, INIT, WAIT):
@@ -493,7 +499,7 @@ def _scheduling(request: PodRequest) -> Obj:
 
 
 def _without_hosts(affinity: Mapping[str, Any], hosts: Sequence[str]) -> Obj:
-    """The affinity, and no node of these."""
+    """Return the affinity with a rule that excludes these hosts."""
     made: Obj = copy.deepcopy(dict(affinity))
     node = made.setdefault("nodeAffinity", {})
     required = node.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
@@ -506,7 +512,7 @@ def _without_hosts(affinity: Mapping[str, Any], hosts: Sequence[str]) -> Obj:
 
 
 def _volumes(request: PodRequest, spec: Mapping[str, Any]) -> list[Obj]:
-    """The volumes that a container mounts: ours, the template's, the workflow's and claims of the workflow."""
+    """Return the volumes that containers mount: ours, the template's, the workflow's, and its claims."""
     known: dict[str, Obj] = {
         _STEP: {"emptyDir": {}},
         _NO_TOKEN: {"emptyDir": {}},
@@ -560,7 +566,7 @@ def _downward(annotation: str, path: str, mode: int) -> Obj:
 
 
 def _patches(request: PodRequest) -> list[tuple[str, str]]:
-    """The patches that there are, with the field of each."""
+    """Return the patches of the workflow and the template, with the field of each."""
     spec = request.workflow.get("spec") or {}
     patches = [
         ("spec.podSpecPatch", spec.get("podSpecPatch")),
@@ -602,7 +608,7 @@ def _patched(request: PodRequest, spec: Obj, mains: Iterable[str]) -> Obj:
 
 
 def _end_with_main(spec: Obj, names: set[str]) -> None:
-    """Make Kubernetes' own sidecars of these containers: they end when the others have ended."""
+    """Turn these containers into Kubernetes sidecars: they end when the others have ended."""
     sidecars = [{**entry, "restartPolicy": "Always"} for entry in spec["containers"] if entry.get("name") in names]
     spec["containers"] = [entry for entry in spec["containers"] if entry.get("name") not in names]
     if sidecars:
@@ -610,7 +616,7 @@ def _end_with_main(spec: Obj, names: set[str]) -> None:
 
 
 def _wrap(request: PodRequest, runtime: StepRuntime, spec: Obj) -> None:
-    """Have the script run main's command; the script and its shell come with the container `init`."""
+    """Let the script run main's command. The container `init` supplies the script and its shell."""
     main = next(container for container in spec["containers"] if container["name"] == MAIN)
     words = _words(request, runtime, main, "the outputs of the step need")
     main["command"] = [*_shell(runtime), WRAPPER, STEP_PATH, *words]
@@ -619,7 +625,7 @@ def _wrap(request: PodRequest, runtime: StepRuntime, spec: Obj) -> None:
 
 
 def _wrap_set(request: PodRequest, runtime: StepRuntime, spec: Obj) -> None:
-    """Have each container of a set wait for those that it depends on, and say how it ended."""
+    """Let each container of a set wait for the containers that it depends on, and record how it ended."""
     group = request.template["containerSet"]
     again, pause = _set_retries(request, group.get("retryStrategy") or {})
     containers = {container["name"]: container for container in spec["containers"]}
@@ -634,7 +640,7 @@ def _wrap_set(request: PodRequest, runtime: StepRuntime, spec: Obj) -> None:
 
 
 def _set_retries(request: PodRequest, strategy: Mapping[str, Any]) -> tuple[int, str]:
-    """(how often a command of the set runs again at most, seconds between two tries)."""
+    """Return the maximum number of retries of a command in the set, and the seconds between two attempts."""
     field, text = "containerSet.retryStrategy", str(strategy.get("retries") or 0)
     if not text.isascii() or not text.isdigit():
         raise _error(request, f"{field}.retries", f"is {text!r}: use a whole number, such as 3")
@@ -649,7 +655,10 @@ def _set_retries(request: PodRequest, strategy: Mapping[str, Any]) -> tuple[int,
 
 
 def _words(request: PodRequest, runtime: StepRuntime, container: Mapping[str, Any], why: str) -> list[str]:
-    """The whole command of a container, that of its image where the manifest has none."""
+    """Return the whole command of a container; that of its image if the manifest has none.
+
+    Raises CommandMissing.
+    """
     command, args = list(container.get("command") or ()), list(container.get("args") or ())
     if command:
         return command + args
@@ -680,9 +689,9 @@ def _mount(container: Obj, volume: str, path: str, **more: Any) -> None:
 
 
 def _metadata(request: PodRequest, runtime: StepRuntime, own: Mapping[str, str], *, shown: str) -> Obj:
-    """Names, labels and annotations: the workflow's podMetadata, then the template's, then ours.
+    """Return the pod's metadata: the workflow's podMetadata, then the template's metadata, then ours.
 
-    `shown`: the container whose log is the step's.
+    `shown`: the container whose log is the log of the step.
     """
     # metadata of the workflow, then of the template
     meta, spec = request.workflow["metadata"], request.workflow.get("spec") or {}

@@ -27,11 +27,14 @@ TEXT_CHARACTERS = 64 * 1024
 
 
 class RepositoryError(MoorageError):
-    """A repository that is named cannot be used. Nothing of the ConfigMap's text is in the message."""
+    """An artifact repository cannot be used. The message contains no text of the ConfigMap."""
 
 
 class Reference(Struct, frozen=True):
-    """`key`: the entry; empty: the default of the ConfigMap. `is_named`: the workflow asks for it."""
+    """A reference to a repository. `key`: the entry of the ConfigMap; "": its default entry.
+
+    `is_named`: the workflow itself names the repository.
+    """
 
     config_map: str
     key: str
@@ -39,16 +42,16 @@ class Reference(Struct, frozen=True):
 
 
 def reference_of(spec: Mapping[str, Any]) -> Reference:
-    """Which entry a workflow's spec means."""
+    """Return the repository that a workflow's spec refers to."""
     given = spec.get("artifactRepositoryRef")
     given = given if isinstance(given, Mapping) else {}
     return Reference(str(given.get("configMap") or CONFIGMAP), str(given.get("key") or ""), bool(given))
 
 
 def read_repository(reference: Reference, config_map: Mapping[str, Any] | None) -> Obj | None:
-    """The archiveLocation that a repository gives to templates; None: Moorage's own store.
+    """Return the archiveLocation that a repository gives to templates; None for Moorage's own store.
 
-    `config_map` None: there is none of this name. Raises RepositoryError.
+    `config_map` None: the ConfigMap does not exist. Raises RepositoryError.
     """
     what = f"spec.artifactRepositoryRef: ConfigMap {reference.config_map}"
     if config_map is None:
@@ -92,7 +95,7 @@ def _location(given: Mapping[str, Any], what: str) -> Obj:
 def with_location(
     template: Mapping[str, Any], repository: Mapping[str, Any], spec: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The template with the repository as its archiveLocation, where it has none with a store."""
+    """Return the template with the repository as archiveLocation, unless its own archiveLocation names a store."""
     own = template.get("archiveLocation") or {}
     made = dict(own)
     if not any(own.get(kind) for kind in STORES):
@@ -103,7 +106,7 @@ def with_location(
 
 
 def placed(entry: Mapping[str, Any], archive: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An artifact with the rest of its place, where it has only a key: that of the archiveLocation."""
+    """Add the store of the archiveLocation to an artifact that has a key but no bucket."""
     for kind in STORES:
         given, store = entry.get(kind), archive.get(kind)
         if isinstance(given, Mapping) and isinstance(store, Mapping) and not given.get("bucket"):
@@ -112,7 +115,7 @@ def placed(entry: Mapping[str, Any], archive: Mapping[str, Any]) -> Mapping[str,
 
 
 def place_of(archive: Mapping[str, Any], file: str) -> Obj:
-    """Where the archiveLocation has an artifact's file; empty: it names no store."""
+    """Return the location of a file in the archiveLocation; empty if the archiveLocation names no store."""
     for kind in STORES:
         if isinstance(store := archive.get(kind), Mapping):
             return {kind: {**store, "key": f"{str(store.get('key') or '').rstrip('/')}/{file}".lstrip("/")}}

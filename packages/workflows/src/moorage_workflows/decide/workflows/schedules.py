@@ -1,13 +1,14 @@
-"""The moments at which a CronWorkflow is due.
+"""The times at which a CronWorkflow is due.
 
 A schedule has five fields, or is `@daily` and the like, or `@every 1h`, as in the library of Argo's controller:
 https://pkg.go.dev/github.com/robfig/cron/v3
 
-A slot is a minute whose wall clock reads as the schedule says. So a time of day that the clocks skip is no slot
-that day, and one that they repeat is two. Two limits of that library are not followed: after a change of half an
-hour it misses full hours of that day, and where midnight itself is skipped it can fire on the wrong day.
+A slot is a minute at which the wall clock matches the schedule. So a time that the clocks skip is not a slot
+on that day, and a time that they repeat is two slots. Moorage does not copy two errors of that library: after
+a clock change of half an hour it misses full hours of that day, and where midnight is skipped it can fire on
+the wrong day.
 
-`@every` counts from an anchor, the moment at which the CronWorkflow was created. Argo counts from the start of its
+`@every` counts from an anchor, the creation of the CronWorkflow. Argo counts from the start of its
 controller, so that a restart moves the slots.
 """
 
@@ -53,7 +54,7 @@ class ScheduleError(UsageError, ValueError):
 
 
 class _Bounds(Struct, frozen=True):
-    """One of the five fields."""
+    """The range and names of one of the five fields."""
 
     name: str
     low: int
@@ -71,9 +72,9 @@ _FIELDS = (
 
 
 class Calendar(Struct, frozen=True, kw_only=True):
-    """A schedule of five fields. Weekdays count from Sunday, which is 0.
+    """A schedule of five fields. Weekdays: Sunday is 0.
 
-    `any_day_matches`: both the day of month and the day of week are restricted, and either of them is enough.
+    `any_day_matches`: both the day of month and the day of week are restricted, and a match of either is enough.
     """
 
     minutes: tuple[int, ...]
@@ -92,7 +93,7 @@ class Calendar(Struct, frozen=True, kw_only=True):
 
 
 class Every(Struct, frozen=True):
-    """A slot each so many seconds after the anchor; the anchor itself is none."""
+    """A schedule with a slot every so many seconds after the anchor. The anchor itself is not a slot."""
 
     seconds: int
 
@@ -101,14 +102,14 @@ Schedule = Calendar | Every
 
 
 class Timetable(Struct, frozen=True, kw_only=True):
-    """All schedules of one CronWorkflow. `anchor`: aware, in whole seconds; `@every` counts from it."""
+    """All schedules of one CronWorkflow. `anchor`: with a time zone, in whole seconds; `@every` counts from it."""
 
     schedules: tuple[Schedule, ...]
     anchor: datetime
 
 
 def parse_timetable(schedules: Sequence[str], timezone: str = "", *, anchor: datetime) -> Timetable:
-    """Read the fields `schedules` and `timezone` of a CronWorkflow; an empty `timezone` is UTC.
+    """Parse the fields `schedules` and `timezone` of a CronWorkflow. An empty `timezone` is UTC.
 
     Raises ScheduleError.
     """
@@ -126,7 +127,7 @@ def parse_timetable(schedules: Sequence[str], timezone: str = "", *, anchor: dat
 
 
 def parse_schedule(text: str, zone: tzinfo | None = None) -> Schedule:
-    """Read one schedule. `zone` None: the one it names by `CRON_TZ=…` or `TZ=…`, else UTC.
+    """Parse one schedule. `zone` None: the zone in its `CRON_TZ=…` or `TZ=…`, else UTC.
 
     Raises ScheduleError.
     """
@@ -174,7 +175,7 @@ def _zone(name: str) -> tzinfo:
 
 
 def _parse_field(text: str, word: str, bounds: _Bounds) -> tuple[set[int], bool]:
-    """(the values, whether a part of it is a star without a step)."""
+    """Return the values of a field, and whether a part of it is a star without a step."""
     values: set[int] = set()
     is_star = False
     for part in filter(None, word.split(",")):
@@ -219,7 +220,7 @@ def _bad_field(text: str, word: str, bounds: _Bounds, problem: str) -> ScheduleE
 
 
 def _whole_seconds_of(text: str, span: str) -> int:
-    """At least one second; fractions are cut off."""
+    """Return a duration in whole seconds, at least 1; fractions are cut off. Raises ScheduleError."""
     sign, digits = (span[:1], span[1:]) if span[:1] in ("+", "-") else ("", span)
     parts = list(_SPAN.finditer(digits))
     if not parts or "".join(part.group() for part in parts) != digits or len(digits) > 100:
@@ -231,9 +232,9 @@ def _whole_seconds_of(text: str, span: str) -> int:
 
 
 def slots(timetable: Timetable, after: datetime, until: datetime | None = None) -> Iterator[datetime]:
-    """Every slot in (after, until], once, in order and in UTC; `until` None: without end.
+    """Yield each slot in (after, until] once, in order and in UTC. `until` None: without an end.
 
-    Ends also where no further slot comes within `GAP_MAX`.
+    Ends also if no further slot comes within `GAP_MAX`.
     """
     merged = heapq.merge(
         *(_slots_of(schedule, timetable.anchor, after, until) for schedule in timetable.schedules)
@@ -246,12 +247,12 @@ def slots(timetable: Timetable, after: datetime, until: datetime | None = None) 
 
 
 def next_slot(timetable: Timetable, after: datetime) -> datetime | None:
-    """The first slot after `after`; None: there is none."""
+    """Return the first slot after `after`; None if there is none."""
     return next(slots(timetable, after), None)
 
 
 def latest_slot(timetable: Timetable, after: datetime, until: datetime) -> datetime | None:
-    """The newest slot in (after, until]; None: there is none."""
+    """Return the newest slot in (after, until]; None if there is none."""
     for window in (timedelta(hours=1), _DAY, 32 * _DAY, 366 * _DAY, until - after):
         start = max(after, until - window)
         latest = None
@@ -279,7 +280,7 @@ def _slots_of(schedule: Schedule, anchor: datetime, after: datetime, until: date
 
 
 def _slots_of_calendar(schedule: Calendar, after: datetime, until: datetime | None) -> Iterator[datetime]:
-    """Looks at no day after the one of `until`: a schedule that never comes would be looked for over `GAP_MAX`."""
+    """Yield the slots of a calendar. It stops after the day of `until`, so an impossible schedule costs little."""
     last = until.astimezone(schedule.zone).date() + _DAY if until is not None else date.max
     day = after.astimezone(schedule.zone).date() - _DAY
     carried: list[datetime] = []  # of the day before, where clocks go back over midnight
@@ -328,7 +329,7 @@ def _slots_of_regular_day(schedule: Calendar, day: date, after: datetime) -> Ite
 
 
 def _slots_of_odd_day(schedule: Calendar, day: date) -> Iterator[datetime]:
-    """On a day with a change of the clocks: each wall time as often as it happens, in no order."""
+    """Yield the slots of a day with a clock change, unordered: each wall time as often as it occurs."""
     for hour in schedule.hours:
         for minute in schedule.minutes:
             for fold in (0, 1):
@@ -339,7 +340,7 @@ def _slots_of_odd_day(schedule: Calendar, day: date) -> Iterator[datetime]:
 
 
 def in_words(text: str) -> str:
-    """A schedule as a phrase: "At 08:00 on Monday through Friday"; as it is written where there is no phrase."""
+    """Return a schedule as a phrase: "At 08:00 on Monday through Friday"; unchanged if there is no phrase."""
     from cronsim import CronSimError
     from cronsim.explain import Expression
 

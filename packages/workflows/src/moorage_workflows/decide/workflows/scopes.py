@@ -1,4 +1,4 @@
-"""Which tags (`{{inputs.parameters.x}}`) a place in a manifest can resolve.
+"""Which tags (`{{inputs.parameters.x}}`) can be resolved at a place in a manifest.
 
 https://argo-workflows.readthedocs.io/en/latest/variables/
 """
@@ -34,7 +34,7 @@ _WORKFLOW = (
 
 
 class Tag(Struct, frozen=True):
-    """A tag in a text at `path`. `text`: without braces and spaces; of an expression without its `=`."""
+    """A tag in the string at `path`. `text`: without braces and spaces; for an expression, without its `=`."""
 
     path: Path
     text: str
@@ -42,7 +42,7 @@ class Tag(Struct, frozen=True):
 
 
 class Scope(Struct, frozen=True):
-    """Names that can be resolved. `open`: prefixes below which anything may be there."""
+    """Names that can be resolved. `open`: all names with these prefixes can be resolved too."""
 
     names: frozenset[str]
     open: tuple[str, ...] = ()
@@ -51,11 +51,14 @@ class Scope(Struct, frozen=True):
         return Scope(self.names.union(names), (*self.open, *open_prefixes))
 
     def has(self, name: str) -> bool:
-        """Whether a tag of that name is resolved, or is none of Argo's."""
+        """Whether a tag of that name can be resolved, or is not a tag of Argo."""
         return not name.startswith(ROOTS) or name in self.names or name.startswith((*_ALWAYS, *self.open))
 
     def has_part(self, name: str) -> bool:
-        """Whether an expression can read it: a name, a part of one, or something inside of its value."""
+        """Whether an expression can read this name.
+
+        It can read a known name, the beginning of a known name, and a field inside a known value.
+        """
         if self.has(name) or any(known.startswith(name + ".") for known in (*self.names, *self.open)):
             return True
         parts = name.split(".")
@@ -63,7 +66,7 @@ class Scope(Struct, frozen=True):
         return any(not any(known.startswith(value + ".") for known in self.names) for value in values)
 
     def nearest(self, name: str) -> str:
-        """The known name that is most like it; empty: none is."""
+        """Return the most similar known name; "" if there is none."""
         return next(iter(difflib.get_close_matches(name[:NAME_COMPARED], self.names, n=1, cutoff=0.75)), "")
 
 
@@ -73,13 +76,13 @@ def tags_of(text: str) -> Iterator[re.Match[str]]:
 
 
 def without_tags(text: str, value: str | Callable[[re.Match[str]], str]) -> str:
-    """The text with a value in place of each tag."""
+    """Return the string with each tag replaced by a value."""
     end = text.rfind("}}") + 2 if "}}" in text else 0
     return _TAG.sub(value, text[:end]) + text[end:]
 
 
 def tags_in(value: Any, path: Path) -> Iterator[Tag]:
-    """Every tag in the texts of a document, keys included."""
+    """Yield every tag in the strings of a document, including its keys."""
     if isinstance(value, str):
         for match in tags_of(value):
             # of a tag inside of a tag only the inner one is whole: the outer one is looked at when the step runs
@@ -95,7 +98,7 @@ def tags_in(value: Any, path: Path) -> Iterator[Tag]:
 
 
 def without_inner_tags(text: str) -> str:
-    """The text with the value `x` for each tag that is inside of another tag's name.
+    """Replace tags inside the name of another tag by the value `x`.
 
     Such as in `{{steps.run-{{inputs.parameters.date}}.status}}`.
     """
@@ -120,7 +123,7 @@ def has_tag(value: Any) -> bool:
 
 
 def names_of(entries: Any) -> list[str]:
-    """The names of parameters, artifacts or others, as far as they are texts."""
+    """Return the names of parameters, artifacts or other entries; names that are not strings are left out."""
     return [entry["name"] for entry in sequence(entries) if isinstance(mapping(entry).get("name"), str)]
 
 
@@ -204,7 +207,7 @@ def of_node(
 
 
 def has_result(template: Mapping[str, Any]) -> bool:
-    """Whether a template leaves `outputs.result`: a container set needs a container named main."""
+    """Whether a template produces `outputs.result`. A container set needs a container named main for that."""
     kind = type_of(template)
     if kind == "containerSet":
         return "main" in names_of(mapping(template.get(kind)).get("containers"))

@@ -16,7 +16,7 @@ RULE = "lock"
 
 
 class SemaphoreLimit(Struct, frozen=True):
-    """Where a semaphore's limit is. `namespace` empty: that of the workflow."""
+    """The place of a semaphore's limit. `namespace` "": the namespace of the workflow."""
 
     path: Path
     namespace: str
@@ -25,7 +25,7 @@ class SemaphoreLimit(Struct, frozen=True):
 
 
 def semaphore_limits(document: Mapping[str, Any]) -> Iterator[SemaphoreLimit]:
-    """Those of the workflow and of its templates, as far as the manifest names them without tags."""
+    """Yield the semaphores of the workflow and of its templates. Names with tags are left out."""
     spec = mapping(document.get("spec"))
     path: Path = ("spec",)
     if document.get("kind") == "CronWorkflow":
@@ -56,7 +56,10 @@ def _of(owner: Mapping[str, Any], path: Path) -> Iterator[SemaphoreLimit]:
 def limit_findings(
     limits: Iterable[SemaphoreLimit], config_maps: Mapping[tuple[str, str], Mapping[str, Any] | None]
 ) -> list[Finding]:
-    """Warnings for limits that are missing. `config_maps`: data of those looked at; None: there is none."""
+    """Return warnings for missing limits.
+
+    `config_maps`: the data of each ConfigMap that was read; None if missing.
+    """
     findings = []
     for limit in limits:
         if (limit.namespace, limit.config_map) not in config_maps:

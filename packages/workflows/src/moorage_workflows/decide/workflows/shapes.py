@@ -33,7 +33,7 @@ class _Shape:
 
 
 class _Single(_Shape):
-    """A text, number or truth value."""
+    """The shape of a string, number or boolean."""
 
     __slots__ = ()
 
@@ -51,7 +51,7 @@ class _Text(_Shape):
 
 
 class _Fields(_Shape):
-    """A mapping with fields, of which some have a shape."""
+    """The shape of a mapping, with shapes for some of its fields."""
 
     __slots__ = ("fields",)
 
@@ -216,5 +216,5 @@ _SPEC = _Fields(
 
 
 def faults_of_shape(spec: Mapping[str, Any], path: Path) -> Iterator[Fault]:
-    """The fields of a workflow's spec, normalised, that have another shape than they must have."""
+    """Yield the fields of a workflow's normalised spec whose types are wrong."""
     return _SPEC.faults(spec, path)

@@ -99,7 +99,7 @@ class Additions(Struct, frozen=True, kw_only=True):
 
 
 def source_of(text: str) -> tuple[Resource, str]:
-    """Read KIND/NAME, such as workflowtemplate/train. Raises UsageError."""
+    """Parse KIND/NAME, such as workflowtemplate/train. Raises UsageError."""
     kind, slash, name = text.partition("/")
     kind = kind.lower()
     resource = SOURCES.get(_SHORT.get(kind, kind))
@@ -113,9 +113,9 @@ def source_of(text: str) -> tuple[Resource, str]:
 
 
 def workflow_from(resource: Resource, source: Mapping[str, Any]) -> Obj:
-    """The Workflow that a template or a CronWorkflow starts; its name begins with that of the source.
+    """Return the Workflow that a template or a CronWorkflow starts. Its name begins with that of the source.
 
-    That of a CronWorkflow sends the heartbeats of the schedule, as the Workflow of a slot does.
+    The Workflow of a CronWorkflow sends the heartbeats of the schedule, as the Workflow of a slot does.
     """
     meta = source.get("metadata") or {}
     name = str(meta.get("name") or "")
@@ -151,9 +151,9 @@ def with_additions(
     ours: bool,
     declared: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Obj:
-    """The Workflow as it is sent. `declared`: parameters of the template that it refers to, by name.
+    """Return the Workflow to send. `declared`: parameters of the template that it refers to, by name.
 
-    `ours`: whether Moorage runs it for certain; it is marked then. Raises UsageError, with the field at fault.
+    `ours`: whether Moorage is known to run it; then it gets our label. Raises UsageError with the wrong field.
     """
     # a copy without fields that the API server sets
     made: Obj = json.loads(json.dumps(document))
@@ -205,7 +205,7 @@ def with_additions(
 
 
 def pairs_of(texts: Iterable[str], field_name: str, noun: str) -> list[tuple[str, str]]:
-    """Read "name=value" texts; a value may hold "=" and may be empty. Raises UsageError."""
+    """Parse strings "name=value"; a value may contain "=" and may be empty. Raises UsageError."""
     pairs = []
     for text in texts:
         name, sign, value = text.partition("=")
@@ -220,9 +220,9 @@ def pairs_of(texts: Iterable[str], field_name: str, noun: str) -> list[tuple[str
 def _with_parameters(
     spec: Mapping[str, Any], values: Mapping[str, str], declared: Mapping[str, Mapping[str, Any]]
 ) -> Obj:
-    """The arguments with these values in place of those that are there.
+    """Return the arguments with these values, which replace existing ones.
 
-    A name that nothing declares or refers to is refused: it would change nothing.
+    A name that is neither declared nor used is an error: it would change nothing.
     """
     arguments: Obj = dict(spec.get("arguments") or {})
     present = [dict(parameter) for parameter in arguments.get("parameters") or ()]
@@ -268,15 +268,15 @@ def _unknown_parameter(name: str, known: Iterable[str]) -> UsageError:
 
 
 def declared_parameters(spec: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The parameters that a spec declares for the workflow, by name."""
+    """Return the parameters that a spec declares for the workflow, by name."""
     parameters = (spec.get("arguments") or {}).get("parameters") or ()
     return {str(each["name"]): each for each in parameters if isinstance(each, Mapping) and each.get("name")}
 
 
 def parameter_values(document: Any) -> dict[str, str]:
-    """The values of a parameter file: a mapping of names to values, as Argo's `--parameter-file` has it.
+    """Return the values of a parameter file: a mapping of names to values, as for Argo's `--parameter-file`.
 
-    Lists and mappings become JSON texts. Raises UsageError.
+    Lists and mappings become JSON strings. Raises UsageError.
     """
     if document is None:
         return {}
@@ -340,7 +340,7 @@ def _check_labels(labels: Mapping[str, str]) -> None:
 
 
 def named_by_mark(document: Mapping[str, Any], mark: str) -> Obj:
-    """The Workflow with a name that follows from the mark of its request, in place of a generated one."""
+    """Replace a generated name by a name computed from `mark`, the idempotency mark of the request."""
     meta = dict(document.get("metadata") or {})
     if mark and not meta.get("name"):
         meta["name"] = f"{meta.pop('generateName')}{mark[:SUFFIX]}"
@@ -398,7 +398,7 @@ def _check_takeover(document: Mapping[str, Any]) -> None:
 
 
 def check_retry(phase: str, name: str, *, restart_successful: bool, selector: str) -> None:
-    """Raise Conflict for a workflow that cannot be retried, UsageError for options that do not go together."""
+    """Raise Conflict for a workflow that cannot be retried, UsageError for incompatible options."""
     if selector and not restart_successful:
         raise UsageError(
             "a node field selector chooses among nodes that succeeded: it needs --restart-successful",

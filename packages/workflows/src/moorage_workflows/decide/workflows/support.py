@@ -19,10 +19,10 @@ STRATEGIES = ("OnWorkflowCompletion", "OnWorkflowDeletion", "Never")  # of artif
 
 
 class Row(Struct, frozen=True):
-    """A field that is not run. `field`: dotted; `*` is an index.
+    """A field that Moorage does not run. `field`: dotted; `*` is an index.
 
-    A row of OF_TEMPLATES begins at a template (also an inline one, and templateDefaults), one of OF_SPECS at the
-    workflow's spec; one of ANYWHERE is the end of a path.
+    A row of OF_TEMPLATES starts at a template (also an inline one, and templateDefaults), a row of OF_SPECS at the
+    workflow's spec; a row of ANYWHERE is the end of a path.
     """
 
     field: str
@@ -53,7 +53,7 @@ ANYWHERE: tuple[Row, ...] = (
 
 
 def unsupported(document: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """A finding for each field of a normalised document that Moorage does not run."""
+    """Return a finding for each field of a normalised document that Moorage does not run."""
     spec = document.get("spec")
     return tuple(_walk(spec, ("spec",), (), OF_SPECS)) if isinstance(spec, Mapping) else ()
 

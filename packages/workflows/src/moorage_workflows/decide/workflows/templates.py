@@ -1,6 +1,6 @@
-"""Which template a step means, and one document that holds all that a run needs.
+"""Find the template that a step refers to, and build one document with all that a run needs.
 
-A *scope* is a list of templates that names are looked up in: "" is the workflow's own, "name" that of a
+A *scope* is a list of templates in which names are looked up: "" is the workflow's own, "name" that of a
 WorkflowTemplate and "cluster/name" that of a ClusterWorkflowTemplate.
 
 https://argo-workflows.readthedocs.io/en/latest/workflow-templates/
@@ -32,7 +32,7 @@ _CLUSTER = "cluster/"
 
 
 class TemplateKey(NamedTuple):
-    """A WorkflowTemplate, or with `cluster` a ClusterWorkflowTemplate."""
+    """The name of a WorkflowTemplate, or with `cluster` of a ClusterWorkflowTemplate."""
 
     cluster: bool
     name: str
@@ -47,7 +47,7 @@ class TemplateKey(NamedTuple):
 
     @classmethod
     def of_scope(cls, scope: str) -> TemplateKey:
-        """The inverse of `scope`; a name has no slash."""
+        """Return the key of a scope, the inverse of `scope`. A name contains no slash."""
         return cls(scope.startswith(_CLUSTER), scope.removeprefix(_CLUSTER))
 
 
@@ -63,9 +63,9 @@ class TemplateMissing(MoorageError):
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
-    """A template with the workflow's defaults, and the scope in which names inside of it are looked up.
+    """A template with the workflow's defaults, and the scope of the names inside it.
 
-    `name`: empty for an inline template.
+    `name`: "" for an inline template.
     """
 
     template: Mapping[str, Any]
@@ -74,12 +74,12 @@ class Resolved(Struct, frozen=True, kw_only=True):
 
     @property
     def type(self) -> str:
-        """One of TEMPLATE_TYPES; empty where the template has none."""
+        """The type of the template, one of TEMPLATE_TYPES; "" if it has none."""
         return type_of(self.template)
 
 
 def type_of(template: Mapping[str, Any]) -> str:
-    """One of TEMPLATE_TYPES; empty where there is none."""
+    """Return the type of a template, one of TEMPLATE_TYPES; "" if it has none."""
     return next((kind for kind in TEMPLATE_TYPES if template.get(kind) is not None), "")
 
 
@@ -92,7 +92,7 @@ def key_of(reference: Any) -> TemplateKey | None:
 
 
 def spec_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The workflow's spec, also of the templates' kinds and of a CronWorkflow."""
+    """Return the workflow's spec of any of Argo's kinds, including templates and CronWorkflows."""
     spec = mapping(document.get("spec"))
     return mapping(spec.get("workflowSpec")) if document.get("kind") == "CronWorkflow" else spec
 
@@ -101,14 +101,14 @@ def spec_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class Use(NamedTuple):
-    """A place that names a template: a step, a task, a hook. `holder` has template, templateRef or inline."""
+    """A reference to a template: a step, a task or a hook. `holder` has template, templateRef or inline."""
 
     path: Path
     holder: Mapping[str, Any]
 
 
 def uses_of(template: Mapping[str, Any], path: Path = ()) -> Iterator[Use]:
-    """Every place in a template that names another one, those of inline templates included."""
+    """Yield every reference from a template to another, including those in inline templates."""
     for at, holder in steps_of(template, path):
         yield Use(at, holder)
         yield from _hooks_of(holder, at)
@@ -118,7 +118,7 @@ def uses_of(template: Mapping[str, Any], path: Path = ()) -> Iterator[Use]:
 
 
 def steps_of(template: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """The steps or tasks of a template, with their paths."""
+    """Yield the steps or tasks of a template with their paths."""
     for group_index, group in enumerate(sequence(template.get("steps"))):
         for index, step in enumerate(sequence(group)):
             if isinstance(step, Mapping):
@@ -129,7 +129,7 @@ def steps_of(template: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Pat
 
 
 def uses_of_spec(spec: Mapping[str, Any], path: Path = ("spec",)) -> Iterator[Use]:
-    """Every place in a workflow's spec that names a template, its entry point and hooks included."""
+    """Yield every reference to a template in a workflow's spec, including its entrypoint and hooks."""
     for field in ("entrypoint", "onExit"):
         if isinstance(spec.get(field), str) and spec[field]:
             yield Use((*path, field), {"template": spec[field]})
@@ -148,9 +148,9 @@ def _hooks_of(holder: Mapping[str, Any], path: Path, *, on_exit: bool = True) ->
 
 
 def references(document: Mapping[str, Any]) -> set[TemplateKey]:
-    """The WorkflowTemplates that a document of any of Argo's kinds names itself.
+    """Return the WorkflowTemplates that a document of any of Argo's kinds refers to directly.
 
-    Those that these name in turn: `missing`.
+    For indirect references see `missing`.
     """
     spec = spec_of(document)
     keys = {key_of(spec.get("workflowTemplateRef"))}
@@ -159,7 +159,7 @@ def references(document: Mapping[str, Any]) -> set[TemplateKey]:
 
 
 def missing(document: Mapping[str, Any], others: Mapping[TemplateKey, Mapping[str, Any]]) -> set[TemplateKey]:
-    """The WorkflowTemplates that a document needs, directly or through others, and that `others` lacks."""
+    """Return the WorkflowTemplates that a document refers to, directly or indirectly, and that `others` lacks."""
     seen: set[TemplateKey] = set()
     waiting = list(references(document))
     while waiting:
@@ -254,7 +254,7 @@ def _labels_from(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _named(spec: Mapping[str, Any], field: str) -> Mapping[str, Any]:
-    """The arguments of a spec that bring something, by name."""
+    """Return the arguments of a spec that have a value, by name. Artifacts always count."""
     return {
         str(entry.get("name")): entry
         for entry in sequence(mapping(spec.get("arguments")).get(field))
@@ -283,7 +283,10 @@ _PLACE_FIELDS: Mapping[str, tuple[str, ...]] = {
 
 
 def places_of(artifact: Mapping[str, Any]) -> list[str]:
-    """The fields that say where an artifact is; one without a key or an address says nothing."""
+    """Return the fields of an artifact that give its location.
+
+    A field without a key or an address does not count.
+    """
     return [
         kind
         for kind in LOCATIONS
@@ -293,7 +296,7 @@ def places_of(artifact: Mapping[str, Any]) -> list[str]:
 
 
 def _winner(entry: Any, own: Mapping[str, Any], lower: Mapping[str, Any], field: str) -> Any:
-    """A merged argument as Argo has it: the whole entry of the higher document that brings a value."""
+    """Return a merged argument as in Argo: the whole entry of the higher document that has a value."""
     name = str(mapping(entry).get("name"))
     winner = own.get(name, lower.get(name))
     if winner is None or field == "parameters":
@@ -308,14 +311,14 @@ def _winner(entry: Any, own: Mapping[str, Any], lower: Mapping[str, Any], field:
 
 
 class Library:
-    """The templates of one run: the workflow's own, and those of the templates' kinds that it refers to."""
+    """The templates of one run: the workflow's own, and those of the WorkflowTemplates that it refers to."""
 
     __slots__ = ("_defaults", "_document", "_found", "_lists")
 
     def __init__(
         self, document: Mapping[str, Any], others: Mapping[TemplateKey, Mapping[str, Any]] | None = None
     ) -> None:
-        """`document`: a Workflow that `merged` made (or one of the templates' kinds, for lint)."""
+        """`document`: a Workflow from `merged`, or for lint a document of another kind."""
         self._document = document
         spec = spec_of(document)
         self._defaults = mapping(spec.get("templateDefaults"))
@@ -326,7 +329,7 @@ class Library:
 
     @classmethod
     def of_stored(cls, document: Mapping[str, Any]) -> Library:
-        """The library of a document that `stored` made."""
+        """Return the library of a document from `stored`."""
         library = cls(document)
         for scope, templates in mapping(document.get(STORED)).items():
             library._lists[str(scope)] = _by_name(sequence(templates))
@@ -337,7 +340,7 @@ class Library:
         return self._document
 
     def entry(self) -> Resolved:
-        """The template that the workflow begins with. Raises TemplateMissing."""
+        """Return the template with which the workflow starts. Raises TemplateMissing."""
         name = spec_of(self._document).get("entrypoint")
         if not isinstance(name, str) or not name:
             raise TemplateMissing(("spec", "entrypoint"), "", f"is required; templates: {self._names('')}")
@@ -361,7 +364,7 @@ class Library:
         raise TemplateMissing(path, "", "the template has no name", hint="set template, templateRef or inline")
 
     def templates(self, scope: str) -> tuple[str, ...]:
-        """The names in a scope, in order; none where the scope is not known."""
+        """Return the names in a scope, in order; empty for an unknown scope."""
         return tuple(self._lists.get(scope, ()))
 
     def _referred(self, reference: Mapping[str, Any], path: Path) -> Resolved:
@@ -395,7 +398,7 @@ class Library:
 
 
 def _by_name(templates: Iterable[Any]) -> Mapping[str, Mapping[str, Any]]:
-    """As Argo looks them up: the first of a name counts."""
+    """Return templates by name. As in Argo, the first template of a name counts."""
     made: dict[str, Mapping[str, Any]] = {}
     for template in templates:
         name = mapping(template).get("name")
@@ -405,7 +408,7 @@ def _by_name(templates: Iterable[Any]) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _own_templates(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The templates of a WorkflowTemplate, with the metadata that it has for all its pods."""
+    """Return the templates of a WorkflowTemplate, with the metadata that it sets for all its pods."""
     spec = spec_of(document)
     templates = [template for template in sequence(spec.get("templates")) if isinstance(template, Mapping)]
     metadata = mapping(spec.get("podMetadata"))
@@ -426,7 +429,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def named_by_tags(document: Mapping[str, Any]) -> set[bool]:
-    """The kinds of documents that a `templateRef` names by tags; True: ClusterWorkflowTemplate."""
+    """Return the kinds that a `templateRef` with tags in its name refers to; True: ClusterWorkflowTemplate."""
     named = [mapping(use.holder.get("templateRef")) for use in uses_of_spec(spec_of(document))]
     return {row.get("clusterScope") is True for row in named if "{{" in str(row.get("name"))}
 
@@ -436,7 +439,7 @@ def choices_of(
     others: Mapping[TemplateKey, Mapping[str, Any]],
     check: Callable[[Mapping[str, Any], Mapping[TemplateKey, Mapping[str, Any]]], Sequence[str]],
 ) -> Mapping[TemplateKey, Mapping[str, Any]]:
-    """Those of a pool that a tag may name: nothing that they need is missing, and nothing is wrong with them."""
+    """Return the templates of a pool that a tag may name: those without missing references and without errors."""
     every = {**pool, **others}
     choices: dict[TemplateKey, Mapping[str, Any]] = {}
     for key, document in pool.items():

@@ -1,7 +1,7 @@
-"""A workflow as people see it: its phase, its nodes as a tree, and both as Argo's API writes them.
+"""Views of a workflow: its phase, its nodes as a tree, and both in the format of Argo's API.
 
-A Workflow object has `status.nodes` where Argo runs it. Where Moorage runs it, the nodes are rows of the server's
-store; `workflow_object` puts them into the place where Argo's clients look for them.
+If Argo runs the workflow, the object has `status.nodes`. If Moorage runs it, the nodes are rows of the server's
+store; `workflow_object` puts them into `status.nodes`, where Argo's clients read them.
 https://argo-workflows.readthedocs.io/en/latest/fields/#workflowstatus
 """
 
@@ -49,7 +49,7 @@ _WELL = (NodePhase.SUCCEEDED, NodePhase.SKIPPED, NodePhase.OMITTED)
 
 
 class WorkflowView(Struct, frozen=True, kw_only=True):
-    """One run of a workflow. `unreadable`: why its nodes cannot be shown; empty: they can."""
+    """One run of a workflow. `unreadable`: why its nodes cannot be shown; "" if they can."""
 
     namespace: str
     name: str
@@ -82,12 +82,12 @@ class WorkflowView(Struct, frozen=True, kw_only=True):
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether its object was deleted before it ended."""
+        """Whether the object was deleted before the workflow ended."""
         return self.is_gone and not self.has_ended
 
     @property
     def progress(self) -> str:
-        """Pods that have ended, and pods decided on, as Argo writes it."""
+        """The progress in Argo's format: pods that have ended / all pods so far."""
         return f"{self.done}/{self.total}"
 
     def duration(self, now: datetime) -> timedelta | None:
@@ -97,9 +97,9 @@ class WorkflowView(Struct, frozen=True, kw_only=True):
 
 
 class TreeRow(Struct, frozen=True):
-    """A node in the tree. `depth` 0: the workflow itself, or its exit handler; `guides`: drawn before the name.
+    """A node in the tree. `depth` 0: the workflow itself or its exit handler; `guides`: drawn before the name.
 
-    `more`: the row stands for so many nodes of one phase, which are like those before it. `node` is the first.
+    `more`: if above 0, the row represents so many similar nodes of one phase, and `node` is the first of them.
     """
 
     node: NodeRecord
@@ -147,7 +147,7 @@ def view_workflow(obj: Mapping[str, Any]) -> WorkflowView:
 
 
 def nodes_of(status: Mapping[str, Any]) -> tuple[tuple[NodeRecord, ...], str]:
-    """The nodes that a status has, by their start; and why there are none although there were some."""
+    """Return the nodes of a status by start time, and a reason if it has nodes that cannot be read."""
     nodes, packed = status.get("nodes"), status.get("compressedNodes")
     if not nodes and packed:
         try:
@@ -166,9 +166,11 @@ def nodes_of(status: Mapping[str, Any]) -> tuple[tuple[NodeRecord, ...], str]:
 
 
 def unpack_nodes(text: str) -> Mapping[str, Any]:
-    """Read `status.compressedNodes`: base64 of gzip. Raises DocumentError for another packing, or too much.
+    """Decode `status.compressedNodes`: base64 of gzip.
 
-    Argo 4.1 can also pack with zstd or brotli, which are not read here.
+    Raises DocumentError for other formats and for too much data.
+
+    Argo 4.1 can also compress with zstd or brotli; these are not supported here.
     """
     try:
         packed = base64.b64decode(text, validate=True)
@@ -288,7 +290,7 @@ def workflow_object(
 
 
 def argo_nodes(nodes: Iterable[NodeRecord]) -> dict[str, Obj]:
-    """Nodes as `status.nodes` has them; `children` are made from the parents that each record names."""
+    """Return nodes in the format of `status.nodes`. `children` come from the parents in the records."""
     records = list(nodes)
     children: dict[str, list[str]] = {}
     for record in records:
@@ -334,7 +336,7 @@ def _argo_node(record: NodeRecord, children: Sequence[str]) -> Obj:
 
 
 def outputs_object(outputs: Outputs) -> Obj:
-    """Outputs as Argo's API writes them."""
+    """Return outputs in the format of Argo's API."""
     written: Obj = {}
     if outputs.parameters:
         written["parameters"] = _named_values(outputs.parameters)
@@ -473,7 +475,10 @@ def _root_order(node: NodeRecord) -> tuple[bool, str, tuple[object, ...]]:
 
 
 def _in_order(nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
-    """By groups of steps, then by their start; the items of a loop together, by their numbers."""
+    """Sort nodes by groups of steps, then by start time.
+
+    Items of a loop stay together, in the order of their numbers.
+    """
     siblings = list(nodes)
     starts: dict[str, str] = {}
     for node in siblings:
@@ -494,12 +499,12 @@ def _base(name: str) -> str:
 
 
 def _natural(text: str) -> tuple[object, ...]:
-    """Numbers in it in the order of their size."""
+    """Return a sort key that sorts numbers in a string by their value."""
     return tuple(int(part[:18]) if at % 2 else part for at, part in enumerate(_NUMBERS.split(text)))
 
 
 def with_step_names(text: str, view: WorkflowView) -> str:
-    """A message with the steps' names in place of the ids of their nodes."""
+    """Replace the ids of nodes in a message by the names of their steps."""
     for node in view.nodes:
         if node.id != view.name and node.id in text:
             text = text.replace(node.id, step_path(node.name, view.name))
@@ -510,7 +515,7 @@ def with_step_names(text: str, view: WorkflowView) -> str:
 
 
 def matching_nodes(nodes: Iterable[NodeRecord], selector: str) -> tuple[NodeRecord, ...]:
-    """The nodes that Argo's `--node-field-selector` chooses; an empty one chooses all. Raises SelectorError.
+    """Return the nodes that Argo's `--node-field-selector` selects; "" selects all. Raises SelectorError.
 
     Fields: displayName, templateName, phase, name, id, templateRef.name, templateRef.template, and
     inputs.parameters.NAME.value. https://argo-workflows.readthedocs.io/en/latest/node-field-selector/
@@ -551,7 +556,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _parameters(value: Any) -> dict[str, str]:
-    """Named values as a mapping; those without a value are left out."""
+    """Return named values as a mapping. Entries without a value are left out."""
     return {
         str(parameter["name"]): _any_string(parameter["value"])
         for parameter in _list(value)
@@ -578,7 +583,10 @@ def _moment(value: Any) -> datetime | None:
 
 
 def _word(kind: type[Any], value: Any, otherwise: Any) -> Any:
-    """The word as one of an enumeration; Argo may have newer ones."""
+    """Return a string as a member of an enumeration.
+
+    `otherwise` replaces unknown strings, which a newer Argo may send.
+    """
     try:
         return kind(str(value))
     except ValueError:

@@ -95,7 +95,7 @@ def waits_of(view: WorkflowView, spec: Mapping[str, Any], step: str = "") -> Wai
 
 
 def step_names(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of steps and tasks in the templates of a spec."""
+    """Return the names of steps and tasks in the templates of a spec."""
     return tuple(dict.fromkeys(str(entry.get("name") or "") for _, group in _groups(spec) for entry in group))
 
 
@@ -144,7 +144,10 @@ def _locks_of_workflow(view: WorkflowView, spec: Mapping[str, Any]) -> tuple[str
 
 
 def _parallelism(view: WorkflowView, spec: Mapping[str, Any]) -> Iterable[Wait]:
-    """Limits that are reached. Steps beyond them have no record: how many there are is not known."""
+    """Yield a wait for each parallelism limit that is reached.
+
+    Waiting steps have no records, so they are not counted.
+    """
     limit = _limit(spec.get("parallelism"))
     pods = sum(node.type is NodeType.POD and not node.phase.is_fulfilled for node in view.nodes)
     if limit is not None and pods >= limit:
@@ -186,7 +189,7 @@ def _limit(value: Any) -> int | None:
 
 
 def _of_nodes(view: WorkflowView, spec: Mapping[str, Any], live: Sequence[NodeRecord]) -> Iterable[Wait]:
-    """The waits of nodes; nodes of one template that wait for the same are one."""
+    """Yield the waits of nodes. Nodes of one template with the same reason share one wait."""
     together: dict[tuple[object, ...], tuple[Wait, list[str]]] = {}
     for node in live:
         wait = _of_node(view, spec, node)
@@ -282,7 +285,7 @@ def _running(view: WorkflowView, node: NodeRecord) -> RunningStep:
 
 
 def saving_note(running: RunningStep, pod: Mapping[str, Any], workflow: str, now: datetime) -> str:
-    """Why a step still runs whose command has ended: its outputs are not saved. Empty for that of every step."""
+    """Return a note if a step's command has ended but its outputs are not saved yet; "" if saving is not late."""
     statuses = _mapping(pod.get("status")).get("containerStatuses") or ()
     rows = {row.get("name"): _mapping(row.get("state")) for row in statuses}
     ended, saver = _mapping(_mapping(rows.get("main")).get("terminated")), _mapping(rows.get("wait"))
@@ -316,7 +319,7 @@ def _lock_wait(locks: tuple[str, ...], fault: str) -> Wait:
 
 
 def _named(locks: Sequence[str]) -> str:
-    """ "the mutex lab/gpu and the semaphore lab/limits/train"."""
+    """Return locks for a message: "the mutex lab/gpu and the semaphore lab/limits/train"."""
     words = []
     for lock in locks:
         kind, _, name = lock.partition("/")
@@ -342,7 +345,7 @@ def _not_begun(view: WorkflowView, spec: Mapping[str, Any], step: str) -> Waits 
 def _earlier(
     view: WorkflowView, template: Mapping[str, Any], entry: Mapping[str, Any], step: str
 ) -> tuple[Wait, ...]:
-    """The steps before it that have not ended."""
+    """Return the steps before a step that have not ended."""
     live = {node.display_name.partition("(")[0] for node in view.nodes if not node.phase.is_fulfilled}
     known = {node.display_name.partition("(")[0] for node in view.nodes}
     before = [name for name in _before(template, entry) if name in live or name not in known]

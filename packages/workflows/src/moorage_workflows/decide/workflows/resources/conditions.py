@@ -1,8 +1,8 @@
-"""`successCondition` and `failureCondition`: requirements over fields of an object, written as label selectors.
+"""`successCondition` and `failureCondition`: requirements for fields of an object, written as label selectors.
 
-`status.succeeded > 2, status.phase in (Running, Succeeded)`. A key is a path of names and of indexes of lists,
-separated by dots. The success condition holds when all of its requirements do, the failure condition when one
-does.
+`status.succeeded > 2, status.phase in (Running, Succeeded)`. A key is a path of names and list indexes,
+separated by dots. The success condition is true when all its requirements are, the failure condition when any
+of its requirements is.
 https://argo-workflows.readthedocs.io/en/latest/walk-through/kubernetes-resources/
 """
 
@@ -32,29 +32,29 @@ class Conditions(Struct, frozen=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The fields that are read, each once."""
+        """The field paths in both conditions, each once."""
         return tuple(dict.fromkeys(requirement.key for requirement in (*self.success, *self.failure)))
 
 
 def parse_condition(text: str) -> tuple[Requirement, ...]:
-    """Raises SelectorError, with the part that cannot be read."""
+    """Parse a condition. Raises SelectorError with the unreadable part."""
     return parse_label_selector(text).requirements
 
 
 def failed(conditions: Conditions, obj: Mapping[str, Any]) -> Requirement | None:
-    """The first requirement of the failure condition that holds."""
+    """Return the first requirement of the failure condition that is true; None if all are false."""
     fields = _Fields(obj)
     return next((requirement for requirement in conditions.failure if requirement.matches(fields)), None)
 
 
 def succeeded(conditions: Conditions, obj: Mapping[str, Any]) -> bool:
-    """Whether the wait is over. Without a success condition it ends with the first look that is no failure."""
+    """Whether all requirements of the success condition are true. True without a success condition."""
     fields = _Fields(obj)
     return all(requirement.matches(fields) for requirement in conditions.success)
 
 
 def state_of(obj: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """The fields of a condition as a person reads them: `status.failed is 2, status.succeeded is not set`."""
+    """Return the fields of a condition for users: `status.failed is 2, status.succeeded is not set`."""
     fields = _Fields(obj)
     parts = []
     for key in keys:
@@ -65,7 +65,7 @@ def state_of(obj: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 class _Fields(Mapping[str, str]):
-    """The fields of an object by their paths, as texts."""
+    """The fields of an object by path, as strings."""
 
     def __init__(self, obj: Mapping[str, Any]) -> None:
         self._obj = obj

@@ -21,7 +21,7 @@ _ENDS = frozenset(("delete", "replace", "apply"))
 
 
 class _Flag(Struct, frozen=True):
-    """`alone`: its value where none is written; None: the next word is its value."""
+    """A kubectl flag. `alone`: its value when none is written; None: the next word is the value."""
 
     actions: frozenset[str]
     alone: str | None = None
@@ -72,7 +72,7 @@ class Flags(Struct, frozen=True, kw_only=True):
 
     @property
     def seconds(self) -> float | None:
-        """How long `delete` waits; None: for as long as it takes."""
+        """How many seconds `delete` waits; None: without a limit."""
         return seconds_of(self.values["timeout"]) or None if "timeout" in self.values else None
 
     @property
@@ -130,7 +130,7 @@ def read_flags(action: str, given: Sequence[str]) -> Flags:
 
 
 def _split(word: str) -> tuple[str, str | None]:
-    """The name of a flag, and the value that is written with it."""
+    """Return the name of a flag and the value after its "="; None without "="."""
     if word.startswith("--"):
         name, equals, value = word[2:].partition("=")
         return name, value if equals else None

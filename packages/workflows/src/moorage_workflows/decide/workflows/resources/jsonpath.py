@@ -1,7 +1,7 @@
-"""JSONPath in the dialect of `kubectl`: text, and paths in braces.
+"""JSONPath in the dialect of `kubectl`: literal text, and paths in braces.
 
 `{.metadata.name}`, `{.items[*].status.phase}`, `{.spec.ports[?(@.name=="web")].port}`, `{range .items[*]}…{end}`.
-A field that is missing gives nothing; an index out of its list is an error, as it is in kubectl.
+A missing field gives nothing; an index outside its list is an error, as in kubectl.
 https://kubernetes.io/docs/reference/kubectl/jsonpath/
 """
 
@@ -22,23 +22,23 @@ NESTING_MAX = 20  # range in range, filter in filter
 
 
 class JsonPathError(TextError):
-    """A path that cannot be read, or that does not fit the object."""
+    """A path is invalid, or does not fit the object."""
 
 
 class Text(Struct, frozen=True):
-    """Text outside of braces, or in quotes."""
+    """Text outside of braces or in quotes."""
 
     text: str
 
 
 class Field(Struct, frozen=True):
-    """`.name`, `['name']`; "*": every value."""
+    """A field: `.name`, `['name']`; "*" selects every value."""
 
     name: str
 
 
 class Part(Struct, frozen=True):
-    """`[0]`, `[-1]`, `[1:3]`, `[*]`: `index`, or a slice."""
+    """A list index or slice: `[0]`, `[-1]`, `[1:3]`, `[*]`."""
 
     index: int | None = None
     start: int | None = None
@@ -75,7 +75,7 @@ class Path(Struct, frozen=True):
 
 
 class Value(Struct, frozen=True):
-    """A text, number or truth value of a filter."""
+    """A string, number or boolean in a filter."""
 
     value: str | float | bool
 
@@ -100,7 +100,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
 def parse(text: str) -> tuple[Node, ...]:
-    """Raises JsonPathError, which says where."""
+    """Parse a JSONPath. Raises JsonPathError with the position."""
     if len(text) > CHARACTERS_MAX:
         raise JsonPathError(f"jsonPath has {len(text)} characters, and at most {CHARACTERS_MAX} are allowed")
     return _Reader(text).nodes(0, is_inside=False)
@@ -116,7 +116,7 @@ class _Reader:
         self._text, self._at = text, 0
 
     def nodes(self, depth: int, *, is_inside: bool) -> tuple[Node, ...]:
-        """Up to the end of the text, or to `{end}`."""
+        """Parse nodes up to the end of the text or up to `{end}`."""
         if depth > NESTING_MAX:
             raise self._error(f"has more than {NESTING_MAX} ranges within each other")
         nodes: list[Node] = []

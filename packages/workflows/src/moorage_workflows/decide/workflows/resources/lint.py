@@ -1,4 +1,4 @@
-"""Checks of a resource template that need nothing but the template."""
+"""Checks of a resource template that need only the template."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULE = "resource"
 
 
 def check_resource(out: Gathered, template: Mapping[str, Any], path: Path) -> None:
-    """Check the resource of a template, and the JSONPaths of its outputs. Texts with tags are left out."""
+    """Check the resource of a template and the JSONPaths of its outputs. Strings with tags are not checked."""
     resource, at = mapping(template["resource"]), (*path, "resource")
     action = resource.get("action")
     if not action:

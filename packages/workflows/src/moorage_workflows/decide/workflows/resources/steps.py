@@ -1,4 +1,4 @@
-"""A step with a resource template as a step with a container: that of the executor, with its order."""
+"""Convert a step with a resource template into a step with a container that runs the executor."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def order_of(
 
 
 def as_container(template: Mapping[str, Any], order: Mapping[str, Any], container: Mapping[str, Any]) -> Obj:
-    """The template with this container in the place of the resource, which leaves a file for each parameter."""
+    """Replace the resource of a template by a container, which writes a file for each output parameter."""
     made: Obj = copy.deepcopy({key: value for key, value in template.items() if key != "resource"})
     made["container"] = copy.deepcopy(dict(container))
     outputs = made.get("outputs") or {}
@@ -80,7 +80,7 @@ def as_container(template: Mapping[str, Any], order: Mapping[str, Any], containe
 
 
 def account_of(template: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
-    """The service account that the executor is to run under; empty: that of the pod."""
+    """Return the service account of the executor; "" for the service account of the pod."""
     for holder in (template, spec):
         name = (holder.get("executor") or {}).get("serviceAccountName")
         if name:
@@ -89,7 +89,7 @@ def account_of(template: Mapping[str, Any], spec: Mapping[str, Any]) -> str:
 
 
 def _manifest_path(template: Mapping[str, Any], usual: str) -> str:
-    """The file with the manifest: the template's own, or an input artifact; empty: there is none."""
+    """Return the path of the manifest: that of the template, or an input artifact; "" if there is none."""
     resource = template["resource"]
     source = resource.get("manifestFrom")
     if not source:

@@ -1,5 +1,5 @@
 """The small languages in a workflow's manifest: tags, expressions, conditions, dependencies, durations.
 
-Pure functions of text and values. Nothing here knows a workflow, a node or a pod. Every evaluation is bounded:
-see `limits`.
+Pure functions of strings and values, independent of workflows, nodes and pods. Every evaluation has limits, see
+`limits`.
 """

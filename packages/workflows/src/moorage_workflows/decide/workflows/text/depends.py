@@ -1,4 +1,4 @@
-"""`depends` of a DAG's task: results of other tasks, joined by &&, || and !.
+"""`depends` of a DAG task: results of other tasks, joined by &&, || and !.
 
 https://argo-workflows.readthedocs.io/en/latest/enhanced-depends-logic/
 """
@@ -53,9 +53,9 @@ class Depends(Struct, frozen=True):
     _root: _Term | None
 
     def holds(self, outcomes: Mapping[str, frozenset[str]]) -> bool:
-        """Whether it is true; `outcomes` has the result words that are true of each task.
+        """Whether the condition is true. `outcomes`: the result words that are true for each task.
 
-        A task alone is true where its words have "Ok". A task that is missing has no true word.
+        A task name without a word means "Ok". All words of a missing task are false.
         An empty condition is true.
         """
         return self._root is None or _holds(self._root, outcomes)

@@ -1,4 +1,4 @@
-"""Durations as Argo reads them: a whole number of seconds, or Go's form ("1h30m", "1.5s").
+"""Parse and format durations as Argo does: a whole number of seconds, or Go's format ("1h30m", "1.5s").
 
 https://pkg.go.dev/time#ParseDuration
 """
@@ -27,7 +27,7 @@ _UNITS = "ns, us, ms, s, m or h"
 
 
 def parse_duration(text: str) -> timedelta:
-    """Read "90" (seconds) or Go's form. Raises TextError, naming the text.
+    """Parse "90" (seconds) or Go's format. Raises TextError with the text.
 
     Parts below a microsecond are cut off.
     """
@@ -40,12 +40,12 @@ def parse_duration(text: str) -> timedelta:
 
 
 def parse_go_duration(text: str) -> timedelta:
-    """Read Go's form, where every number has a unit ("0" excepted). Raises TextError, naming the text."""
+    """Parse Go's format, where every number except "0" has a unit. Raises TextError with the text."""
     return _timedelta(go_nanoseconds(text))
 
 
 def go_nanoseconds(text: str) -> int:
-    """Read Go's form, exactly. Raises TextError, naming the text."""
+    """Parse Go's format and return exact nanoseconds. Raises TextError with the text."""
     rest = text
     negative = False
     if rest[:1] in ("-", "+"):

@@ -12,9 +12,9 @@ from moorage.decide.evaluation import TextError
 
 
 class SyntaxProblem(TextError):
-    """A text that breaks the rules of its language: no scope makes it valid.
+    """A text that breaks the rules of its language. It is invalid in every scope.
 
-    `position`: character of the text at fault, counted from 0.
+    `position`: index of the wrong character, from 0.
     """
 
     def __init__(self, message: str, *, position: int = 0, hint: str | None = None) -> None:

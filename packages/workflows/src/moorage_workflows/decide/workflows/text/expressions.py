@@ -53,10 +53,10 @@ _KEPT_CHARACTERS = 1024  # of a text that is parsed once; a longer one is parsed
 
 
 class Scope:
-    """The variables of an evaluation, by dotted name, and the nested maps that they make up.
+    """The variables of an evaluation, by dotted name, and the nested maps that they form.
 
-    `a` is dropped where `a.b` is there too: `workflow.parameters` is then the map of the parameters. A scope may
-    have many thousands of variables, so no more of its maps is made than is asked for.
+    `a` is dropped if `a.b` exists too: `workflow.parameters` is then the map of the parameters. A scope may have
+    many thousands of variables, so only the maps that an expression reads are built.
     """
 
     __slots__ = ("_names", "_tree", "flat")
@@ -68,18 +68,21 @@ class Scope:
 
     @property
     def tree(self) -> dict[str, Any]:
-        """All variables as nested maps."""
+        """All variables, as nested maps."""
         if self._tree is None:
             self._tree = _nested(self.flat)
         return self._tree
 
     def exact(self, name: str) -> Any:
-        """The value of a dotted name; `_MISSING` where it is not there, or where longer names begin with it."""
+        """Return the value of a dotted name.
+
+        `_MISSING` if the name does not exist, or if it is the beginning of longer names.
+        """
         value = self.flat.get(name, _MISSING)
         return _MISSING if value is not _MISSING and self._begins(name) else value
 
     def around(self, path: Sequence[str]) -> dict[str, Any]:
-        """The nested maps as far as a path needs them."""
+        """Return the nested maps that a path needs."""
         if self._tree is not None:
             return self._tree
         if len(path) < 2:
@@ -98,7 +101,7 @@ class Scope:
         return {path[0]: self.flat[path[0]]} if path[0] in self.flat else {}
 
     def has(self, path: Sequence[str]) -> bool:
-        """Whether a path of names leads to a value, nil included."""
+        """Whether a path of names leads to a value. The value may be nil."""
         if ".".join(path) in self.flat:
             return True
         level: Any = self.around(path)
@@ -120,11 +123,11 @@ class Scope:
         return {name: self.flat[name] for name in near if name in self.flat}
 
     def _begins(self, name: str) -> bool:
-        """Whether longer names begin with this one."""
+        """Whether this name is the beginning of longer names."""
         return f"\n{name}." in self._text()
 
     def _longer(self, name: str, most: int | None = None) -> list[str]:
-        """The longer names that begin with this one; `most`: no more of them are looked for."""
+        """Return the longer names that begin with this name. `most`: the maximum number of names."""
         text, start = self._text(), f"\n{name}."
         longer: list[str] = []
         place = text.find(start)
@@ -168,7 +171,7 @@ _Compiled: TypeAlias = Callable[[_Frame], Any]
 
 
 class Program(Struct, frozen=True):
-    """An expression that can be evaluated often. `names`: the dotted variables it reads."""
+    """A compiled expression that can be evaluated often. `names`: the dotted variables that it reads."""
 
     text: str
     names: frozenset[str]
@@ -187,15 +190,17 @@ def evaluate(expression: str, scope: Mapping[str, Any], *, now: datetime | None 
 
 
 def expression_text(value: Any) -> str:
-    """The text that a result leaves in a document: a string as it is, anything else as compact JSON.
+    """Return a result as it appears in a document: a string unchanged, other values as compact JSON.
 
-    Keys are sorted; a moment is RFC 3339, without quotes.
+    Keys are sorted; a time is RFC 3339, without quotes.
     """
     return value if isinstance(value, str) else values.json_text(value, current()).strip('"')
 
 
 def names_in(expression: str) -> set[str]:
-    """The dotted variables that an expression reads: `tasks['a'].outputs.result` is "tasks.a.outputs.result".
+    """Return the dotted variables that an expression reads.
+
+    `tasks['a'].outputs.result` is "tasks.a.outputs.result".
 
     Raises SyntaxProblem.
     """
@@ -203,7 +208,7 @@ def names_in(expression: str) -> set[str]:
 
 
 def compile_expression(text: str) -> Program:
-    """Read an expression. Raises SyntaxProblem, naming the text and the position."""
+    """Compile an expression. Raises SyntaxProblem with the text and the position."""
     return _compiled(text) if len(text) <= _KEPT_CHARACTERS else _compiled.__wrapped__(text)
 
 
@@ -236,11 +241,11 @@ def _compiled(text: str) -> Program:
 
 
 class _Nil(Exception):
-    """A value before `?.` is nil: so is the chain."""
+    """A value before `?.` is nil, so the whole chain is nil."""
 
 
 def _static_path(node: Node) -> tuple[str, ...] | None:
-    """The names of `a.b['c']`; None for anything else."""
+    """Return the names of a path such as `a.b['c']`; None for other nodes."""
     parts: list[str] = []
     while isinstance(node, Member):
         if not isinstance(node.key, Literal) or not isinstance(node.key.value, str) or node.is_optional:
@@ -254,7 +259,7 @@ def _static_path(node: Node) -> tuple[str, ...] | None:
 
 
 def _any_path(node: Node) -> tuple[str, ...] | None:
-    """The names of a path, optional parts and chains included."""
+    """Return the names of a path, which may have optional parts; None for other nodes."""
     parts: list[str] = []
     while isinstance(node, (Member, Chain)):
         if isinstance(node, Chain):
@@ -272,7 +277,7 @@ def _any_path(node: Node) -> tuple[str, ...] | None:
 
 
 def _paths(root: Node) -> Iterator[tuple[str, ...]]:
-    """The variables that a tree reads, each as far as its names are constant."""
+    """Yield the variables that a tree reads, each up to the last constant name."""
     stack: list[tuple[Node, frozenset[str]]] = [(root, frozenset())]
     while stack:
         node, local = stack.pop()
@@ -291,7 +296,7 @@ def _paths(root: Node) -> Iterator[tuple[str, ...]]:
 
 
 class _Compiler:
-    """Turn a tree into functions of a frame."""
+    """Compiles a tree into functions of a frame."""
 
     def __init__(self) -> None:
         self.guarded = 0  # number of `??` with the current node on their left
@@ -586,7 +591,7 @@ class _Compiler:
 
 
 class _Loop(Struct, frozen=True):
-    """A function with a predicate at work."""
+    """A running function with a predicate, such as `filter`."""
 
     frame: _Frame
     elements: Sequence[Any]
@@ -594,7 +599,7 @@ class _Loop(Struct, frozen=True):
     cost: int  # steps for each element
 
     def each(self, *, backwards: bool = False) -> Iterator[tuple[int, Any, Any]]:
-        """Index, element and the predicate's value of it."""
+        """Yield for each element: its index, the element, and the value of the predicate."""
         frame = self.frame
         order = range(len(self.elements))
         for index in reversed(order) if backwards else order:
@@ -604,7 +609,7 @@ class _Loop(Struct, frozen=True):
             yield index, element, self.predicate(frame) if self.predicate else element
 
     def chosen(self, name: str, *, backwards: bool = False) -> Iterator[tuple[int, Any]]:
-        """Those that the predicate is true of."""
+        """Yield index and element of each element for which the predicate is true."""
         return ((index, element) for index, element, value in self.each(backwards=backwards) if truth(value, name))
 
 
@@ -676,7 +681,7 @@ _POINTERS: dict[str, _Compiled] = {"": _pointer, "acc": _pointer_to_sum, "index"
 
 
 def _applied(name: str, signature: Signature, row: Sequence[_Compiled]) -> _Compiled:
-    """A call of a function. Raises SyntaxProblem for a wrong number of arguments."""
+    """Compile a function call. Raises SyntaxProblem for a wrong number of arguments."""
     least, most = signature.least, signature.most
     if len(row) < least or (most is not None and len(row) > most):
         wanted = f"{least} or more" if most is None else str(least) if least == most else f"{least} to {most}"
@@ -701,7 +706,7 @@ def _applied(name: str, signature: Signature, row: Sequence[_Compiled]) -> _Comp
 
 
 def truth(value: Any, where: str) -> bool:
-    """A value that has to be true or false. Raises TextError, naming the sign or function."""
+    """Return a boolean. Raises TextError with the operator or function if the value is not a boolean."""
     if not isinstance(value, bool):
         raise TextError(
             f"{where}: {shown(value)} is neither true nor false", hint="compare it, such as x == 'true'"
@@ -710,7 +715,10 @@ def truth(value: Any, where: str) -> bool:
 
 
 def fetch(owner: Any, key: Any) -> Any:
-    """`owner[key]`: nil for a missing key of a map. Raises TextError outside a list, and for other owners."""
+    """Return `owner[key]`; nil for a missing key of a map.
+
+    Raises TextError outside a list and for other owners.
+    """
     if is_map(owner):
         return functions.get(owner, key)
     if is_list(owner) or isinstance(owner, (str, bytes)):

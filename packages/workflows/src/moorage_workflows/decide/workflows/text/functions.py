@@ -1,4 +1,4 @@
-"""The functions that expr-lang has by name, those with predicates excepted, and the four that Argo adds.
+"""The named functions of expr-lang, except those with predicates, and the four functions that Argo adds.
 
 https://expr-lang.org/docs/language-definition, https://argo-workflows.readthedocs.io/en/latest/variables/
 """
@@ -44,7 +44,7 @@ Function = Callable[[Call, Sequence[Any]], Any]
 
 
 class Signature(Struct, frozen=True):
-    """A function, and how many arguments it takes; `most` is None where there is no limit."""
+    """A function and its number of arguments. `most`: None without a limit."""
 
     function: Function
     least: int
@@ -52,7 +52,7 @@ class Signature(Struct, frozen=True):
 
 
 def text(value: Any, name: str) -> str:
-    """An argument that has to be a string. Raises TextError, naming the function."""
+    """Return an argument that must be a string. Raises TextError with the name of the function."""
     if not isinstance(value, str):
         raise TextError(
             f"{name}: {shown(value)} is not a string", hint=f"convert it first, such as {name}(string(x))"
@@ -61,7 +61,7 @@ def text(value: Any, name: str) -> str:
 
 
 def items(value: Any, name: str) -> Sequence[Any]:
-    """An argument that has to be a list. Raises TextError, naming the function."""
+    """Return an argument that must be a list. Raises TextError with the name of the function."""
     if not is_list(value):
         raise TextError(f"{name}: {shown(value)} is not a list")
     return value
@@ -74,7 +74,10 @@ def _map(value: Any, name: str) -> Any:
 
 
 def moment_now(call: Call, name: str) -> datetime:
-    """The moment of the evaluation. Raises TextError where there is none: an answer must not depend on when."""
+    """Return the time of the evaluation.
+
+    Raises TextError if the evaluation has none: its result must not change.
+    """
     if call.now is None:
         raise TextError(
             f"{name}: the current time is not available here: a repeated decision must have the same result",
@@ -84,19 +87,22 @@ def moment_now(call: Call, name: str) -> datetime:
 
 
 def byte_slice(value: str, start: int, stop: int) -> str:
-    """Bytes of a string in UTF-8, as Go slices strings; half a character becomes U+FFFD."""
+    """Return a slice of a string by UTF-8 bytes, as in Go. A cut character becomes U+FFFD."""
     if value.isascii():
         return value[start:stop]
     return value.encode("utf-8", "surrogatepass")[start:stop].decode("utf-8", "replace")
 
 
 def byte_length(value: str) -> int:
-    """The length in UTF-8."""
+    """Return the length of a string in UTF-8 bytes."""
     return len(value) if value.isascii() else len(value.encode("utf-8", "surrogatepass"))
 
 
 def split(value: str, separator: str, count: int, budget: Budget, *, keep: bool = False) -> list[str]:
-    """Split as Go's SplitN: `count` parts at most where it is positive, none for 0; "" splits into characters."""
+    """Split as Go's SplitN. An empty separator splits into characters.
+
+    `count`: the maximum number of parts; 0 gives none, a negative number has no limit.
+    """
     budget.string(len(value))
     if count == 0:
         return []
@@ -111,7 +117,7 @@ def split(value: str, separator: str, count: int, budget: Budget, *, keep: bool 
 
 
 def replace(value: str, old: str, new: str, count: int, budget: Budget) -> str:
-    """Replace `count` times, everywhere where it is negative."""
+    """Replace `old` by `new` at most `count` times; every time if `count` is negative."""
     times = value.count(old)
     if count >= 0:
         times = min(times, count)
@@ -134,7 +140,7 @@ def join(parts: Sequence[str], separator: str, budget: Budget) -> str:
 
 
 def trimmed(value: str, characters: str | None = None) -> str:
-    """Cut white space, or the characters, from both ends; white space as Unicode and Go have it."""
+    """Remove white space, or these characters, from both ends. White space is defined as in Go."""
     return value.strip(characters) if characters is not None else value.strip(_SPACE)
 
 
@@ -142,7 +148,7 @@ _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map
 
 
 def flattened(value: Sequence[Any], budget: Budget, depth: int = 0) -> list[Any]:
-    """The elements of a list and of the lists in it."""
+    """Return the elements of a list and of the lists in it, as one list."""
     if depth > DEPTH:
         raise TextError(f"flatten: a list is nested more than {DEPTH} deep")
     flat: list[Any] = []
@@ -157,7 +163,10 @@ def flattened(value: Sequence[Any], budget: Budget, depth: int = 0) -> list[Any]
 
 
 def sorted_list(value: Sequence[Any], keys: Sequence[Any], *, descending: bool, budget: Budget) -> list[Any]:
-    """Sort by keys of the same length; equal ones keep their order. Raises TextError for keys without an order."""
+    """Sort a list by keys of the same length; the sort is stable.
+
+    Raises TextError for keys that cannot be compared.
+    """
     sizes = sum(len(key) // 256 for key in keys if isinstance(key, str))
     budget.spend((len(value) + sizes) * max(len(value).bit_length(), 1))
 
@@ -171,14 +180,14 @@ def sorted_list(value: Sequence[Any], keys: Sequence[Any], *, descending: bool, 
 
 
 def is_descending(order: Any, name: str) -> bool:
-    """Read the order of a sort. Raises TextError for anything but "asc" and "desc"."""
+    """Whether a sort order is "desc". Raises TextError for values other than "asc" and "desc"."""
     if order not in ("asc", "desc"):
         raise TextError(f"{name}: unknown order {shown(order)}; use 'asc' or 'desc'")
     return bool(order == "desc")
 
 
 def total(numbers: Sequence[Any], budget: Budget) -> int | float:
-    """Add numbers. Raises TextError for anything else."""
+    """Return the sum of numbers. Raises TextError for other values."""
     result: Any = 0
     for number in numbers:
         result = values.add(result, number, budget)
@@ -221,7 +230,7 @@ def _rounding(name: str, rounding: Callable[[float], float]) -> Function:
 
 
 def half_away(number: float) -> float:
-    """Round to a whole number, a half away from zero."""
+    """Round to a whole number; halves are rounded away from zero."""
     whole = math.floor(abs(number))
     return math.copysign(whole + (abs(number) - whole >= 0.5), number)
 
@@ -341,7 +350,7 @@ def _from_base64(_call: Call, arguments: Sequence[Any]) -> str:
 
 
 def from_base64(encoded: str, name: str) -> str:
-    """Decode base64 of UTF-8. Raises TextError, naming the function."""
+    """Decode base64 of UTF-8 text. Raises TextError with the name of the function."""
     try:
         return base64.b64decode(encoded.replace("\n", "").replace("\r", ""), validate=True).decode(
             "utf-8", "replace"
@@ -399,7 +408,7 @@ def _get(_call: Call, arguments: Sequence[Any]) -> Any:
 
 
 def get(owner: Any, key: Any) -> Any:
-    """An element of a list, map or string; None where there is none."""
+    """Return an element of a list, map or string; None if it does not exist."""
     if is_map(owner):
         return owner.get(key) if _is_key(key) else None
     if is_list(owner) or isinstance(owner, (str, bytes)):

@@ -1,7 +1,7 @@
-"""JSONPath, in the dialect of Argo's `jsonpath` function: `$.a[0]`, `['b']`, `[1:3]`, `[*]`, `..`, `[?(@.x > 1)]`.
+"""JSONPath in the dialect of Argo's `jsonpath` function: `$.a[0]`, `['b']`, `[1:3]`, `[*]`, `..`, `[?(@.x > 1)]`.
 
-A path of keys and indexes gives a value, any other a list. An index after a list of results picks of that list;
-any other step applies to each result, and results without it are left out.
+A path of keys and indexes gives a value, other paths give a list. An index after a list of results selects from
+that list. Any other step applies to each result; results that do not fit the step are left out.
 https://github.com/evilmonkeyinc/jsonpath
 """
 
@@ -65,7 +65,7 @@ class Wildcard(Struct, frozen=True):
 
 
 class Recursive(Struct, frozen=True):
-    """`..`: the rest of the path, from here and from everything below."""
+    """`..`: apply the rest of the path to this value and to every value below it."""
 
 
 class Length(Struct, frozen=True):
@@ -79,7 +79,7 @@ class Filter(Struct, frozen=True):
 
 
 class Script(Struct, frozen=True):
-    """`[(expression)]`: an index or key that is worked out."""
+    """`[(expression)]`: an index or key computed by an expression."""
 
     expression: Term
 
@@ -88,13 +88,13 @@ Step: TypeAlias = Key | Index | Range | Union | Wildcard | Recursive | Length | 
 
 
 class Constant(Struct, frozen=True):
-    """A literal in a filter."""
+    """A constant in a filter."""
 
     value: Any
 
 
 class Path(Struct, frozen=True):
-    """`@.a` or `$.a` in a filter; is_root: the latter."""
+    """`@.a` or `$.a` in a filter. `is_root`: it starts with `$`."""
 
     is_root: bool
     steps: tuple[Step, ...]
@@ -130,7 +130,7 @@ def query(path: str, document: Any, budget: Budget) -> Any:
 
 @lru_cache(maxsize=512)
 def parse_path(text: str) -> tuple[Step, ...]:
-    """Read a path. Raises SyntaxProblem, naming the position."""
+    """Parse a path. Raises SyntaxProblem with the position."""
     if len(text) > TEXT_CHARACTERS:
         raise SyntaxProblem(f"a JSONPath has {len(text):,} characters; the limit is {TEXT_CHARACTERS:,}")
     parser = _Parser(text)
@@ -380,7 +380,7 @@ def _apply(steps: Sequence[Step], current: Any, root: Any, budget: Budget, depth
 
 
 def _each(elements: Sequence[Any], rest: Sequence[Step], root: Any, budget: Budget, depth: int) -> Any:
-    """Go on with each element, without those that the rest of the path does not fit."""
+    """Apply the rest of the path to each element; elements that do not fit are left out."""
     budget.items(len(elements))
     if not rest:
         return list(elements)
@@ -462,7 +462,7 @@ def _below(current: Any, rest: Sequence[Step], root: Any, budget: Budget, depth:
 
 
 def _evaluated(term: Term, current: Any, root: Any, budget: Budget, depth: int) -> Any:
-    """The value of a condition; None where it does not fit the element."""
+    """Return the value of a condition; None if the condition does not fit the element."""
     try:
         return _evaluate(term, current, root, budget, depth)
     except (SyntaxProblem, _Missing):

@@ -1,4 +1,4 @@
-"""Limits of the languages of a workflow's text; those of one object are in `moorage.decide.evaluation`."""
+"""Limits of the languages in workflow manifests. Limits of one object are in `moorage.decide.evaluation`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods of dates, durations and time zones in an expression, under their names in Go's package time."""
+"""Methods of dates, durations and time zones in expressions, with the names of Go's package time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Method = Callable[[Any, Sequence[Any], Call], Any]
 
 
 def call_method(owner: Any, name: str, arguments: Sequence[Any], call: Call) -> Any:
-    """Call a method of a value. Raises TextError for a type without it, and for a wrong number of arguments."""
+    """Call a method of a value. Raises TextError for an unknown method and for a wrong number of arguments."""
     if isinstance(owner, datetime):
         methods = _OF_MOMENT
     elif isinstance(owner, Duration):
@@ -66,7 +66,7 @@ def unix_nanoseconds(moment: datetime) -> int:
 
 
 def _add_date(moment: datetime, arguments: Sequence[Any], _call: Call) -> datetime:
-    """Years, months and days later; the 31st of a short month runs into the next, as in Go."""
+    """Add years, months and days. As in Go, a day after the end of a month moves into the next month."""
     for argument in arguments:
         if not is_integer(argument):
             raise TextError(f"AddDate: {shown(argument)} is not a whole number")

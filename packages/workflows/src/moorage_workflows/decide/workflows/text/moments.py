@@ -1,7 +1,7 @@
-"""Dates in Go's way: layouts that show how the reference moment is written.
+"""Format and parse dates as Go does: a layout shows how the reference time is written.
 
 The reference is Mon Jan 2 15:04:05 MST 2006. https://pkg.go.dev/time#pkg-constants
-Moments are exact to a microsecond.
+Times are exact to a microsecond.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _FIELDS = {
 
 
 def zone(name: str) -> tzinfo:
-    """A time zone by its name in the IANA database. Raises TextError, naming it."""
+    """Return a time zone of the IANA database. Raises TextError with its name."""
     if name in ("", "UTC"):
         return UTC
     try:
@@ -81,7 +81,10 @@ def zone(name: str) -> tzinfo:
 
 @lru_cache(maxsize=256)
 def _split(layout: str) -> tuple[str, ...]:
-    """Literal text at even places, elements of the reference moment at odd ones. Raises TooMuchWork."""
+    """Split a layout: literal text at even indexes, elements of the reference time at odd ones.
+
+    Raises TooMuchWork.
+    """
     if len(layout) > LAYOUT_CHARACTERS:
         raise TooMuchWork(
             f"the layout of a date has {len(layout):,} characters; the limit is {LAYOUT_CHARACTERS:,}"
@@ -90,12 +93,12 @@ def _split(layout: str) -> tuple[str, ...]:
 
 
 def rfc3339(moment: datetime) -> str:
-    """The moment as Go writes it in JSON."""
+    """Return a time as Go writes it in JSON."""
     return format_moment(moment, RFC3339_NANO)
 
 
 def format_moment(moment: datetime, layout: str) -> str:
-    """Write a moment in a Go layout."""
+    """Format a time with a Go layout."""
     parts = list(_split(layout))
     for index in range(1, len(parts), 2):
         parts[index] = _element(moment, parts[index])
@@ -179,21 +182,21 @@ def _offset(moment: datetime, element: str) -> str:
 
 
 def weekday(moment: datetime) -> int:
-    """The day of the week, Sunday 0."""
+    """Return the day of the week; Sunday is 0."""
     return moment.isoweekday() % 7
 
 
 def zone_name(moment: datetime) -> str:
-    """The zone's short name; its offset where it has none."""
+    """Return the short name of the zone; its offset if it has none."""
     name = moment.tzname() or "UTC"
     return _offset(moment, "-0700") if name.startswith("UTC") and name != "UTC" else name
 
 
 def parse_moment(text: str, layout: str, where: tzinfo = UTC) -> datetime:
-    """Read a moment in a Go layout, in a zone unless the text names one. Raises TextError, naming both.
+    """Parse a time with a Go layout, in the zone `where` unless the text has a zone. Raises TextError with both.
 
-    Each element takes as much of the text as it can, and is never read again: as in Go, the work grows with the
-    length of the layout alone.
+    Each element takes as much of the text as it can, without backtracking. As in Go, the work grows only with the
+    length of the layout.
     """
     fields = _read(text, _split(layout))
     if fields is None:
@@ -229,7 +232,7 @@ def _read(text: str, parts: Sequence[str]) -> dict[str, str] | None:
 
 
 def _take(text: str, place: int, element: str) -> tuple[str, str, int] | None:
-    """The field of an element, its text, and where that ends; None where the text has another form."""
+    """Read an element at `place`. Returns its field, its text and its end; None if the text has another format."""
     if element in _FIELDS:
         least, most, blanks = _DIGITS[element]
         for _ in range(blanks):
@@ -270,7 +273,7 @@ def _take_name(
 
 
 def _take_zone(text: str, place: int) -> tuple[str, str, int] | None:
-    """A zone's short name of 3 to 5 letters, or an offset of hours, with or without minutes."""
+    """Read a zone: a short name of 3 to 5 letters, or an offset of hours, with or without minutes."""
     end = place
     if text[place : place + 1] in ("+", "-"):
         end = _digits_end(text, place + 1, 4)
@@ -284,7 +287,7 @@ def _take_zone(text: str, place: int) -> tuple[str, str, int] | None:
 
 
 def _fraction_end(text: str, place: int) -> int:
-    """Where a fraction of 1 to 9 digits ends; `place` where there is none."""
+    """Return the end of a fraction of 1 to 9 digits; `place` if there is none."""
     if text[place : place + 1] not in (".", ","):
         return place
     end = _digits_end(text, place + 1, 9)

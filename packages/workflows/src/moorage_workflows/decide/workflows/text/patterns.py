@@ -31,12 +31,12 @@ def compile_pattern(text: str) -> Any:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether the pattern is found anywhere in the text."""
+    """Whether the pattern matches any part of the text."""
     return compile_pattern(pattern).search(text) is not None
 
 
 def expand(template: str, match: Any) -> str:
-    """Fill `$1`, `${name}` of a replacement in Go's way.
+    """Expand `$1`, `${name}` in a replacement as Go does.
 
     `$1x` is the group named `1x`; a missing group is empty.
     """

@@ -1,4 +1,4 @@
-"""Versions and constraints on them, for sprig's semverCompare: "^1.2", ">= 1.2 < 2 || 3.x".
+"""Versions and version constraints for sprig's semverCompare: "^1.2", ">= 1.2 < 2 || 3.x".
 
 https://github.com/Masterminds/semver#checking-version-constraints
 """
@@ -26,7 +26,7 @@ Key: TypeAlias = tuple[int, int, int]
 
 
 class Version(Struct, frozen=True):
-    """A version; `before`: the words of its prerelease, empty for a release."""
+    """A version. `before`: the parts of its prerelease; empty for a release."""
 
     key: Key
     before: tuple[str, ...]

@@ -1,6 +1,8 @@
-"""Functions of sprig, as `sprig.trim(x)` in an expression: which there are, which are refused, and those on dates.
+"""The functions of sprig, as `sprig.trim(x)` in an expression.
 
-https://masterminds.github.io/sprig/. Dates are in UTC where sprig takes the zone of its machine.
+A table of all, the refused ones, and date functions.
+
+https://masterminds.github.io/sprig/. Dates are in UTC; sprig uses the zone of its machine.
 """
 
 from __future__ import annotations
@@ -63,11 +65,11 @@ REFUSED: dict[str, str] = {
 
 
 def _moment(value: Any, call: Call, name: str) -> datetime:
-    """A date, the text of a moment, or seconds since 1970; anything else stands for now, as in sprig.
+    """Return a time from a date, a time string, or seconds since 1970. As in sprig, any other value means now.
 
-    In sprig a text stands for now, too. A decision must come out the same when it is repeated, so
-    `workflow.scheduledTime` stands for itself, and so does `workflow.creationTimestamp`: in an expression it is
-    the map of its forms.
+    In sprig a string means now, too. A decision must have the same result when it is repeated, so the string of
+    `workflow.scheduledTime` is that time here. The same holds for `workflow.creationTimestamp`, which in an
+    expression is the map of its formats.
     """
     if isinstance(value, datetime):
         return value

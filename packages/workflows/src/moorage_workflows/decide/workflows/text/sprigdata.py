@@ -1,6 +1,6 @@
-"""Functions of sprig on numbers, lists, maps, JSON and types. https://masterminds.github.io/sprig/
+"""Functions of sprig for numbers, lists, maps, JSON and types. https://masterminds.github.io/sprig/
 
-Those that change a map in Go give a changed copy here.
+Functions that change a map in Go return a changed copy here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _INTEGER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,16}|0[bB][01]{1,64}|0[oO]?[0-
 
 
 def number(value: Any) -> int:
-    """A whole number of any value, as sprig reads it: 0 for a text that is none."""
+    """Convert a value to a whole number as sprig does: 0 for a string that is not a number."""
     if isinstance(value, bool):
         return int(value)
     if is_number(value):
@@ -40,7 +40,7 @@ def number(value: Any) -> int:
 
 
 def fraction(value: Any) -> float:
-    """A float of any value, as sprig reads it: 0 for a text that is none."""
+    """Convert a value to a float as sprig does: 0 for a string that is not a number."""
     if isinstance(value, bool):
         return float(value)
     if isinstance(value, str):
@@ -52,7 +52,7 @@ def fraction(value: Any) -> float:
 
 
 def is_empty(value: Any) -> bool:
-    """Whether sprig takes it for empty: nil, false, 0, "", an empty list or map."""
+    """Whether a value is empty in sprig: nil, false, 0, "", an empty list or map."""
     if isinstance(value, (datetime, Duration)):
         return value == Duration(0)
     return not value
@@ -152,7 +152,7 @@ def _until_step(call: Call, arguments: Sequence[Any]) -> list[int]:
 
 
 def _seq(call: Call, arguments: Sequence[Any]) -> str:
-    """As the shell's `seq`: the last number is part of it."""
+    """Return numbers as the shell's `seq` does, including the last."""
     numbers = [values.whole(argument) for argument in arguments]
     match numbers:
         case []:

@@ -1,4 +1,4 @@
-"""Functions of sprig on strings, paths, encodings, digests and patterns. https://masterminds.github.io/sprig/"""
+"""Functions of sprig for strings, paths, encodings, digests and patterns. https://masterminds.github.io/sprig/"""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORD = re.compile(
 
 
 def plain(name: str, function: Callable[..., Any], least: int, most: int | None = -1) -> Signature:
-    """A function of strings alone. `most`: as many as `least` where it is not given."""
+    """Return the signature of a function with only string arguments. `most`: default is `least`."""
 
     def called(call: Call, arguments: Sequence[Any]) -> Any:
         call.budget.string(sum(len(text(argument, name)) for argument in arguments))
@@ -32,7 +32,7 @@ def plain(name: str, function: Callable[..., Any], least: int, most: int | None 
 
 
 def sprig_text(value: Any, call: Call) -> str:
-    """A value as sprig prints it: a string as it is, bytes as text, anything else as Go's `%v`."""
+    """Return a value as sprig prints it: a string unchanged, bytes as text, other values as Go's `%v`."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -253,7 +253,7 @@ def _base(value: str) -> str:
 
 
 def clean_path(value: str) -> str:
-    """A path without `.`, `..` and doubled slashes, as Go's path.Clean."""
+    """Return a path without `.`, `..` and doubled slashes, as Go's path.Clean does."""
     return "/" + posixpath.normpath(value).lstrip("/") if value.startswith("/") else posixpath.normpath(value)
 
 

@@ -23,19 +23,19 @@ class Literal(Struct, frozen=True):
 
 
 class Name(Struct, frozen=True):
-    """A variable, one that `let` made included."""
+    """A variable, including those that `let` defines."""
 
     name: str
 
 
 class Pointer(Struct, frozen=True):
-    """`#` of a predicate, or `#acc`, `#index`: the name is empty for the element itself."""
+    """`#`, `#acc` or `#index` in a predicate. The name is "" for `#`, the element itself."""
 
     name: str
 
 
 class Member(Struct, frozen=True):
-    """`owner.key`, `owner[key]`; is_optional: `owner?.key`, nil where the owner is nil."""
+    """`owner.key`, `owner[key]`. `is_optional`: `owner?.key`, which is nil if the owner is nil."""
 
     owner: Node
     key: Node
@@ -43,7 +43,7 @@ class Member(Struct, frozen=True):
 
 
 class Chain(Struct, frozen=True):
-    """Where a nil before `?.` ends up: the whole chain is nil."""
+    """The limit of an optional chain: if a value before `?.` is nil, the whole chain is nil."""
 
     node: Node
 
@@ -64,7 +64,7 @@ class Unary(Struct, frozen=True):
 
 
 class Binary(Struct, frozen=True):
-    """Two values and a sign; `&&`, `||` and `**` stand for their other spellings too."""
+    """Two values and an operator. `&&`, `||` and `**` also represent their other spellings."""
 
     sign: str
     left: Node
@@ -72,14 +72,14 @@ class Binary(Struct, frozen=True):
 
 
 class Comparison(Struct, frozen=True):
-    """`a < b`, or a row such as `a < b <= c`, where each neighbouring pair has to hold."""
+    """`a < b`, or a chain such as `a < b <= c`, in which each neighbouring pair must be true."""
 
     first: Node
     rest: tuple[tuple[str, Node], ...]
 
 
 class Conditional(Struct, frozen=True):
-    """`condition ? then : otherwise`, and `if`; then is None in `condition ?: otherwise`."""
+    """`condition ? then : otherwise`, and `if`. `then` is None in `condition ?: otherwise`."""
 
     condition: Node
     then: Node | None
@@ -87,14 +87,14 @@ class Conditional(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True):
-    """A call of a function in scope, or of a method."""
+    """A call of a function in scope or of a method."""
 
     callee: Node
     arguments: tuple[Node, ...]
 
 
 class Builtin(Struct, frozen=True):
-    """A call of a function by its bare name; predicates are arguments of type `Predicate`."""
+    """A call of a built-in function by name. Predicates are arguments of type `Predicate`."""
 
     name: str
     arguments: tuple[Node, ...]
@@ -116,7 +116,7 @@ class Let(Struct, frozen=True):
 
 
 class Sequence(Struct, frozen=True):
-    """`a; b`: the value is the last one's."""
+    """`a; b`: the value is that of the last part."""
 
     nodes: tuple[Node, ...]
 
@@ -205,7 +205,7 @@ _WITH_MORE = frozenset(("sortBy", "reduce"))  # an argument may follow the predi
 
 
 def parse(text: str) -> Node:
-    """Read an expression. Raises SyntaxProblem, naming the text and the position."""
+    """Parse an expression. Raises SyntaxProblem with the text and the position."""
     if len(text) > TEXT_CHARACTERS:
         raise SyntaxProblem(f"an expression has {len(text):,} characters; the limit is {TEXT_CHARACTERS:,}")
     try:
@@ -220,7 +220,7 @@ def parse(text: str) -> Node:
 
 
 def children(node: Node) -> tuple[Node, ...]:
-    """The nodes directly under one."""
+    """Return the nodes directly below a node."""
     match node:
         case Literal() | Name() | Pointer():
             return ()
@@ -263,7 +263,7 @@ def operands(node: Binary) -> list[Node]:
 
 
 def walk(root: Node) -> Iterator[Node]:
-    """Every node, each before those under it."""
+    """Yield every node; a node comes before the nodes below it."""
     stack = [root]
     while stack:
         node = stack.pop()

@@ -69,7 +69,7 @@ def substitute(
 def substitute_text(
     text: str, scope: Mapping[str, Any], *, allow_unresolved: bool = True, strict: Sequence[str] = ()
 ) -> str:
-    """Replace the tags of a text, as `substitute` does."""
+    """Replace the tags of a string, as `substitute` does for a document."""
     return substitute(text, scope, allow_unresolved=allow_unresolved, strict=strict)
 
 
@@ -111,7 +111,7 @@ def _strings(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 class _Substitution:
-    """One pass over one document in JSON."""
+    """Replaces the tags of one document in JSON, once."""
 
     def __init__(self, scope: Mapping[str, Any], *, allow_unresolved: bool, strict: Sequence[str]) -> None:
         self.flat = scope
@@ -175,7 +175,7 @@ class _Substitution:
         return "".join(parts)
 
     def nested(self, tag: str) -> str | None:
-        """The tag with the value of the tag within it; None where that is not in scope."""
+        """Replace the inner tag of a nested tag by its value; None if the inner tag is not in scope."""
         place = tag.rfind("{{")
         if place <= 0:
             return None
@@ -229,7 +229,7 @@ def _again(exc: TextError, text: str) -> tuple[str, ...]:
 
 
 def _plain(tag: str) -> str:
-    """The tag without the escapes of JSON."""
+    """Return the tag without JSON escapes."""
     if "\\" not in tag:
         return tag
     try:

@@ -22,7 +22,10 @@ class Kind(Enum):
 
 
 class Token(Struct, frozen=True):
-    """`value`: the sign, the name, the number as written, the string without quotes and escapes."""
+    """A token of an expression.
+
+    `value`: the operator, the name, the number as written, or the string without quotes and escapes.
+    """
 
     kind: Kind
     value: str
@@ -54,7 +57,7 @@ _PLAIN |= {character: character for character in "\\'\"`"}
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Split an expression. The last token is END. Raises SyntaxProblem, naming the position."""
+    """Split an expression into tokens. The last token is END. Raises SyntaxProblem with the position."""
     tokens: list[Token] = []
     position = 0
     while True:
@@ -111,7 +114,7 @@ def _unescaped(body: str, start: int) -> str:
 
 
 def _unescaped_bytes(body: str, start: int) -> str:
-    """The bytes, one character for each."""
+    """Return unescaped bytes as a string, one character for each byte."""
 
     def byte(match: re.Match[str]) -> str:
         if (plain := match["plain"]) is not None and plain in _PLAIN:

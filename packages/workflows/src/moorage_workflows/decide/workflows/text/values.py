@@ -27,7 +27,7 @@ _HTML = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028":
 
 
 class Duration(Struct, frozen=True, order=True):
-    """A span of time, in nanoseconds."""
+    """A duration in nanoseconds."""
 
     nanoseconds: int
 
@@ -38,27 +38,27 @@ class Duration(Struct, frozen=True, order=True):
 
 
 def is_list(value: Any) -> TypeGuard[Sequence[Any]]:
-    """Whether it is a list of an expression."""
+    """Whether a value is a list in an expression."""
     return isinstance(value, (list, tuple))
 
 
 def is_map(value: Any) -> TypeGuard[Mapping[Any, Any]]:
-    """Whether it is a map of an expression."""
+    """Whether a value is a map in an expression."""
     return isinstance(value, Mapping)
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Whether it is a number; a bool is none."""
+    """Whether a value is a number. A bool is not a number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def is_integer(value: Any) -> TypeGuard[int]:
-    """Whether it is a whole number by type."""
+    """Whether the type of a value is integer."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def type_name(value: Any) -> str:
-    """The type's name, as expr-lang's `type` gives it."""
+    """Return the name of a value's type, as `type` in expr-lang does."""
     match value:
         case None:
             return "nil"
@@ -82,12 +82,12 @@ def type_name(value: Any) -> str:
 
 
 def wrapped(value: int) -> int:
-    """The value in 64 bits, with sign."""
+    """Return the value wrapped to a signed 64-bit integer."""
     return (value + 2**63) % 2**64 - 2**63
 
 
 def whole(value: Any) -> int:
-    """A number cut to a whole one, for an index or a count. Raises TextError for other types."""
+    """Cut a number to a whole number, for an index or a count. Raises TextError for other types."""
     if is_integer(value):
         return wrapped(value)
     if isinstance(value, float) and math.isfinite(value):
@@ -96,7 +96,7 @@ def whole(value: Any) -> int:
 
 
 def to_integer(value: Any) -> int:
-    """`int(value)` of a number, or of a string of decimal digits. Raises TextError."""
+    """Convert a number or a string of decimal digits as `int(value)` does. Raises TextError."""
     if isinstance(value, str):
         if not _INTEGER.fullmatch(value) or not -(2**63) <= int(value) < 2**63:
             raise TextError(f"int: {shown(value)} is not a whole number; use digits, such as 42")
@@ -107,7 +107,7 @@ def to_integer(value: Any) -> int:
 
 
 def to_float(value: Any) -> float:
-    """`float(value)` of a number or of a string. Raises TextError."""
+    """Convert a number or a string as `float(value)` does. Raises TextError."""
     if isinstance(value, str):
         if not _FLOAT.fullmatch(value):
             raise TextError(f"float: {shown(value)} is not a number; use digits, such as 4.2")
@@ -139,7 +139,7 @@ def equal(left: Any, right: Any, budget: Budget, depth: int = 0) -> bool:
 
 
 def less(left: Any, right: Any) -> bool:
-    """`<` of two numbers, strings, moments or durations. Raises TextError for anything else."""
+    """Compare two numbers, strings, times or durations with `<`. Raises TextError for other types."""
     if is_number(left) and is_number(right):
         return left < right
     if isinstance(left, str) and isinstance(right, str):
@@ -168,7 +168,7 @@ def add(left: Any, right: Any, budget: Budget) -> Any:
 
 
 def subtract(left: Any, right: Any) -> Any:
-    """`-` of numbers, moments and durations. Raises TextError for anything else."""
+    """`-` of numbers, times and durations. Raises TextError for other types."""
     if is_number(left) and is_number(right):
         return wrapped(left - right) if isinstance(left, int) and isinstance(right, int) else float(left) - right
     if isinstance(left, Duration) and isinstance(right, Duration):
@@ -192,7 +192,7 @@ def multiply(left: Any, right: Any) -> Any:
 
 
 def divide(left: Any, right: Any) -> float:
-    """`/`: always a float; by zero infinite, or not a number, as in Go."""
+    """`/`: always a float. As in Go, division by zero gives infinity or not-a-number."""
     if not is_number(left) or not is_number(right):
         raise _mismatch("/", left, right)
     if right == 0:
@@ -203,7 +203,7 @@ def divide(left: Any, right: Any) -> float:
 
 
 def remainder(left: Any, right: Any) -> int:
-    """`%` of whole numbers; the sign is the left one's. Raises TextError for zero."""
+    """`%` of whole numbers; the result has the sign of the left number. Raises TextError for zero."""
     if not is_integer(left) or not is_integer(right):
         raise _mismatch("%", left, right)
     if right == 0:
@@ -224,7 +224,7 @@ def power(left: Any, right: Any) -> float:
 
 
 def shifted(moment: datetime, span: timedelta) -> datetime:
-    """A moment later by a span. Raises TextError outside the years 1 to 9999."""
+    """Add a duration to a time. Raises TextError outside the years 1 to 9999."""
     try:
         return moment + span
     except OverflowError as exc:
@@ -243,7 +243,7 @@ def _mismatch(sign: str, left: Any, right: Any) -> TextError:
 
 
 def shown(value: Any) -> str:
-    """The value in a message, shortened."""
+    """Return a value, shortened, for a message."""
     if isinstance(value, str):
         return repr(value if len(value) <= 60 else value[:57] + "...")
     if value is None or isinstance(value, (bool, int, float)):
@@ -252,7 +252,7 @@ def shown(value: Any) -> str:
 
 
 def go_text(value: Any, budget: Budget) -> str:
-    """The value as Go's `%v` prints it: `[1 2]`, `map[a:1]`, `<nil>`."""
+    """Return a value as Go's `%v` prints it: `[1 2]`, `map[a:1]`, `<nil>`."""
     parts: list[str] = []
     _print(value, parts, budget, 0)
     return "".join(parts)
@@ -298,7 +298,7 @@ def _print(value: Any, parts: list[str], budget: Budget, depth: int) -> None:
 
 
 def go_float(value: float, *, low: float = 1e-4) -> str:
-    """A float as Go's `%v` prints it: the shortest digits, an exponent below 0.0001 and from 1e21 on."""
+    """Return a float as Go's `%v` prints it: shortest digits; with an exponent below 0.0001 and from 1e21."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -399,7 +399,7 @@ def _json_float(value: float) -> str:
 
 
 def read_json(text: str, budget: Budget) -> Any:
-    """Read JSON as Go does: every number a float. Raises TextError, naming the text."""
+    """Parse JSON as Go does: every number becomes a float. Raises TextError with the text."""
     budget.string(len(text))
     try:
         return json.loads(text, parse_int=float, parse_constant=_no_constant)
@@ -412,7 +412,7 @@ def _no_constant(name: str) -> Any:
 
 
 def base64_text(data: bytes) -> str:
-    """Base64 in its usual alphabet, padded."""
+    """Encode bytes in base64 with the standard alphabet and padding."""
     import base64
 
     return base64.b64encode(data).decode()

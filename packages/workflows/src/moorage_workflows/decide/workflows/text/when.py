@@ -1,7 +1,7 @@
-"""`when` of a step, a task or a CronWorkflow: a condition, as govaluate reads it after tags were replaced.
+"""`when` of a step, a task or a CronWorkflow: a condition in govaluate's language, after tags were replaced.
 
-Words without quotes are strings, numbers are floats, a quoted date is a number of seconds, all operators of one
-precedence go from left to right. https://github.com/Knetic/govaluate/blob/master/MANUAL.md
+Words without quotes are strings, numbers are floats, a quoted date is a number of seconds. Operators of the same
+precedence are evaluated from left to right. https://github.com/Knetic/govaluate/blob/master/MANUAL.md
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class _Lexer:
         )
 
     def run(self, belongs: Callable[[str], bool]) -> str:
-        """Read on while the characters belong to a token; a backslash takes any character in."""
+        """Read characters while they belong to a token; a character after a backslash always belongs to it."""
         taken: list[str] = []
         while self.position < len(self.text):
             character = self.text[self.position]
@@ -237,7 +237,7 @@ class _Lexer:
         return self.text[self.position - 1]
 
     def until(self, ends: str, what: str) -> str:
-        """Read up to one of the characters, and step over it; either quote ends a string."""
+        """Read up to one of the `ends` characters and skip it. Either quote ends a string."""
         start = self.position - 1
         taken: list[str] = []
         while self.position < len(self.text):
@@ -281,7 +281,7 @@ class _Lexer:
 
 
 def _seconds(text: str) -> float | None:
-    """Seconds since 1970 of a text that is a date, in UTC unless it says otherwise; None for any other text."""
+    """Return the seconds since 1970 of a date, in UTC unless it has a zone; None if the text is not a date."""
     if not _LIKE_A_DATE.match(text) or len(text) > 60:
         return None
     for layout in _DATES:
@@ -440,7 +440,7 @@ _COMPARATORS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _whole(value: float, bits: int) -> int:
-    """A float cut to a whole number. Raises TextError outside of so many bits."""
+    """Cut a float to a whole number. Raises TextError if it does not fit into `bits` bits."""
     if not math.isfinite(value) or abs(value) >= 2.0**bits:
         raise TextError(f"{_text(value)} is too large for a bit operator; the limit is 2^{bits}")
     return int(value)
