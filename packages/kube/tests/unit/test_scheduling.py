@@ -231,20 +231,16 @@ def test_a_finished_pod_holds_nothing():
 
 def test_a_pod_is_read_whole():
     pod = parse_pod(
-        {
-            "metadata": {"name": "p", "namespace": "lab", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"},
-            "spec": {
-                "nodeName": "n1",
-                "priority": -10,
-                "preemptionPolicy": "Never",
-                "schedulingGates": [{"name": "moorage.dev/machine"}],
-                "schedulerName": "gpu",
+        builders.a_pod(
+            node="n1", phase="Running", started="2026-01-01T00:00:00Z", deleting="2026-01-01T00:00:00Z",
+            gates=["moorage.dev/machine"], containers=[container(limits={"nvidia.com/gpu": "2"})],
+            spec={
+                "priority": -10, "preemptionPolicy": "Never", "schedulerName": "gpu",
                 "volumes": [{"persistentVolumeClaim": {"claimName": "data"}}, {"emptyDir": {}}],
-                "containers": [container(limits={"nvidia.com/gpu": "2"})],
             },
-            "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z", "nominatedNodeName": "n2"},
-        }
-    )
+            status={"nominatedNodeName": "n2"},
+        )
+    )  # fmt: skip
     assert (pod.node, pod.priority, pod.may_preempt, pod.gates) == ("n1", -10, False, ("moorage.dev/machine",))
     assert (pod.scheduler, pod.claims, pod.gpus, pod.deleting) == ("gpu", ("data",), 2, True)
     assert (pod.nominated_node, pod.finished) == ("n2", False)

@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from moorage_kube.resources import Resource
+from moorage_kube.testing import builders
+
 JSON = "application/json"
 YAML = "application/yaml"
 MERGE = "application/merge-patch+json"
@@ -116,12 +119,7 @@ def named(name: str, **rest: Any) -> dict[str, Any]:
 
 
 def pod(name: str, **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"containers": [{"name": "a", "image": "busybox:1"}], **spec},
-    }
+    return builders.a_pod(name, namespace="", container={"name": "a", "image": "busybox:1"}, spec=spec)
 
 
 def container(**more: Any) -> dict[str, Any]:
@@ -993,19 +991,9 @@ GROUP = "{ns}.example.com"
 
 
 def crd(plural: str, kind: str, schema: Any, scope: str = "Namespaced", **version: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{GROUP}"},
-        "spec": {
-            "group": GROUP,
-            "scope": scope,
-            "names": {"plural": plural, "kind": kind, "shortNames": ["wx" + plural]},
-            "versions": [
-                {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}, **version}
-            ],
-        },
-    }
+    resource = Resource(GROUP, "v1", plural, kind, namespaced=scope == "Namespaced")
+    fields = {"schema": {"openAPIV3Schema": schema}} | version
+    return builders.a_definition(resource, short_names=["wx" + plural], **fields)
 
 
 TEXT = {"type": "string"}

@@ -21,6 +21,7 @@ from moorage_local.nodeagent.leftovers import stop_all
 from moorage_local.nodeagent.plan import Body
 from moorage_local.nodeagent.podfolder import LaunchError, PodFolder, is_shim_of, write_json
 from moorage_local.nodeagent.shim import processes
+from moorage_local.testing.builders import a_shim_container, a_shim_order
 
 pytestmark = pytest.mark.anyio
 
@@ -59,15 +60,7 @@ def a_folder(root: Path, name: str, *command: str) -> PodFolder:
     folder = PodFolder(root / "n1" / name)
     work = folder.path / "work" / "c"
     work.mkdir(parents=True)
-    container = {
-        "name": "c", "argv": list(command), "env": {"PATH": os.environ["PATH"]}, "workingDir": str(work),
-        "memoryLimitBytes": None, "mounts": [], "messageFromLogs": False, "oomScoreAdj": 0, "gpuIndices": [],
-    }  # fmt: skip
-    order = {
-        "uid": name, "name": name, "namespace": "default", "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 1, "deadlineEpoch": None, "notifySocket": "", "gpuIndices": [],
-        "initContainers": [], "containers": [container],
-    }  # fmt: skip
+    order = a_shim_order(name, a_shim_container(work, *command), terminationGracePeriodSeconds=1)
     write_json(folder.path / "spec.json", order)
     return folder
 

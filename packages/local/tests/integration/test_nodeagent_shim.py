@@ -29,6 +29,7 @@ from moorage_local.nodeagent.plan import Body
 from moorage_local.nodeagent.podfolder import PodFolder
 from moorage_local.nodeagent.shim import launching, processes
 from moorage_local.nodeagent.shim.pod import Shim
+from moorage_local.testing.builders import a_shim_container, a_shim_order
 
 WAIT_SECONDS = 180.0
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -57,12 +58,8 @@ class World:
     ) -> dict[str, Any]:
         home = self.root / "home"
         home.mkdir(exist_ok=True)
-        return {
-            "name": name,
-            "argv": list(argv),
-            "env": {"PATH": PATH, "HOME": str(home)} | (env or {}),
-            "workingDir": str(home),
-        } | more
+        env = {"PATH": PATH, "HOME": str(home)} | (env or {})
+        return a_shim_container(home, *argv, name=name, env=env, **more)
 
     def shell(self, script: str, **more: Any) -> dict[str, Any]:
         return self.container("sh", "-c", script, **more)
@@ -73,15 +70,7 @@ class World:
     def launch(self, *containers: dict[str, Any], **spec: Any) -> int:
         path = self.folder.path
         path.mkdir(parents=True, exist_ok=True)
-        whole = {
-            "uid": self.uid,
-            "name": "pod",
-            "namespace": "lab",
-            "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": 20,
-            "containers": list(containers),
-        } | spec
-        (path / "spec.json").write_text(json.dumps(whole))
+        (path / "spec.json").write_text(json.dumps(a_shim_order(self.uid, *containers, **spec)))
         if self.user is not None:
             for one in (self.root, *self.root.rglob("*")):
                 os.chown(one, pwd.getpwnam(self.user).pw_uid, -1, follow_symlinks=False)

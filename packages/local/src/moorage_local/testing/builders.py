@@ -1,10 +1,13 @@
-"""Pods and nodes as the scheduler reads them, for tests."""
+"""Pods and nodes as the scheduler reads them, and orders as the shim reads them, for tests."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from moorage_kube.resources import Obj
 from moorage_kube.testing import builders
 from moorage_kube.testing.builders import GPU
 from moorage_local.scheduler.snapshot import NodeState, PodView, Snapshot, parse_node_info, parse_pod_view
@@ -52,6 +55,28 @@ def a_node_state(
     labels = {"kubernetes.io/hostname": name} | dict(labels or {})
     node = builders.a_node(name, gpus=gpus, labels=labels, spec=spec, allocatable={"pods": "10"} | allocatable)
     return NodeState(info=parse_node_info(node), obj=node).with_pods(*held)
+
+
+def a_shim_order(uid: str, *containers: Obj, **fields: Any) -> Obj:
+    """Order of pod lab/pod that never restarts and has 20 s to end."""
+    return {
+        "uid": uid,
+        "name": "pod",
+        "namespace": "lab",
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 20,
+        "containers": list(containers),
+    } | fields
+
+
+def a_shim_container(folder: Path, *argv: str, name: str = "c", **fields: Any) -> Obj:
+    """A container of an order; `folder`: its working directory."""
+    return {
+        "name": name,
+        "argv": list(argv),
+        "env": {"PATH": os.environ["PATH"]},
+        "workingDir": str(folder),
+    } | fields
 
 
 def a_snapshot(*nodes: NodeState, **more: Any) -> Snapshot:
