@@ -10,9 +10,7 @@ _DOUBLINGS_MAX = 900  # a float holds 2 ** 1023, and first delays are far below 
 
 @dataclass(frozen=True, slots=True)
 class DoublingDelay:
-    """A delay of `first` seconds after the first failure, doubled after each further failure, at most `most`
-    seconds.
-    """
+    """A delay of `first` seconds after the first failure. It doubles after each further failure, up to `most`."""
 
     first: float
     most: float

@@ -109,9 +109,7 @@ def with_condition(
 
 
 def variable_of(name: str, field: str) -> Obj:
-    """Return a container's environment variable that the kubelet sets from a field of the pod, such as
-    `status.podIP`.
-    """
+    """Return an environment variable that the kubelet sets from a field of the pod, such as `status.podIP`."""
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
 

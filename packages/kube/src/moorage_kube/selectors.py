@@ -187,8 +187,8 @@ def _field_requirement(part: str) -> tuple[str, str, str]:
 
 
 def is_label_value(text: str) -> bool:
-    """Whether the text is at most 63 letters, digits, "-", "_" and ".", with an alphanumeric at both ends, or
-    empty.
+    """Whether the text is "", or at most 63 letters, digits, "-", "_" and ".", with an alphanumeric at both
+    ends.
     """
     return len(text) <= 63 and _LABEL_VALUE.fullmatch(text) is not None
 

@@ -135,8 +135,7 @@ def _accept_all(sock: socket.socket) -> list[socket.socket]:
 
 
 class _OneWrite:
-    """A transport that delays the head of an answer until the first bytes of the body, or the next turn of
-    the loop.
+    """A transport that delays the head of an answer until its body begins, or until the next turn of the loop.
 
     uvicorn writes them one after the other: two system calls and two segments for every small answer.
     """
@@ -369,8 +368,9 @@ class _Protocol(HttpToolsProtocol):
         self._expect("head", self._waits.idle)  # clients open connections ahead of their need
 
     def _turn_away(self, refusal: Refusal) -> None:
-        """Refuse the connection, but read the client's data: closing at once would reset it before the answer
-        arrives.
+        """Refuse the connection, and then read the client's data for a while.
+
+        An immediate close would reset the connection before the answer arrives.
         """
         status = b"429 Too Many Requests" if refusal.value == 429 else b"503 Service Unavailable"
         self.transport.write(_short_answer(status, b"retry-after: 1\r\n"))
@@ -572,9 +572,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 class Indoors:
-    """Serve an ASGI application on connections that this process creates itself, for example the end of a
-    tunnel.
-    """
+    """Serve an ASGI application on connections that this process creates itself, such as the end of a tunnel."""
 
     def __init__(self, app: Any, *, most: Bounds | None = None) -> None:
         self._config = uvicorn.Config(

@@ -154,8 +154,9 @@ class HollowNodes:
             await asyncio.sleep(self._beat_seconds)
 
     async def _be_well(self, name: str) -> None:
-        """Send the heartbeat of a node, and set it to Ready again if the node controller changed that, like a
-        kubelet.
+        """Send the heartbeat of a node.
+
+        Like a kubelet, set the node to Ready again if the controller changed that.
 
         On a busy machine heartbeats can be late.
         """

@@ -28,9 +28,7 @@ async def namespace(api: KubeClient, unique: str) -> AsyncIterator[str]:
 
 
 async def until_printed(api: KubeClient, namespace: str, pod: str, words: bytes) -> None:
-    """Wait until the container `main` has printed these words, because a running pod may not have begun its
-    work.
-    """
+    """Wait until the container `main` has printed these words: a running pod may not have begun its work."""
 
     async def read() -> bool:
         try:

@@ -198,9 +198,7 @@ class Site:
     async def restart_database(
         self, postgres: Postgres, ways: Iterable[str], *, pause: Callable[[], float]
     ) -> None:
-        """Restart PostgreSQL in each of these ways, each after a pause in seconds, while servers may end at
-        any time.
-        """
+        """Restart PostgreSQL in each of these ways, each after a pause in seconds. Servers may end at any time."""
         for how in ways:
             await asyncio.sleep(pause())
             began = time.monotonic()
@@ -234,8 +232,9 @@ def two_replicas(folder: Path, database: str, *, nodes: int = 1) -> Iterator[Sit
 
 
 def prepare(stack: contextlib.ExitStack, home: Path, *options: str) -> tuple[DataFolder, dict[str, socket.socket]]:
-    """Return a data folder that `moor up` created with these options, without running parts, and sockets on
-    its ports.
+    """Return a data folder that `moor up` created with these options, and sockets on its ports.
+
+    None of its parts run.
     """
     folder = DataFolder(home)
     while True:

@@ -110,9 +110,7 @@ class Elector:
         self.leading = False
 
     def check(self) -> None:
-        """Raise LeaseLost unless the lease counts as ours now, even if the election has not noticed the loss
-        yet.
-        """
+        """Raise LeaseLost unless the lease counts as ours now; the election may notice the loss later."""
         if not self.leading or self._left() <= 0:
             raise LeaseLost(f"the lease {self._namespace}/{self._name} is no longer ours: nothing was written")
 

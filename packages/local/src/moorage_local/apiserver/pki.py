@@ -123,8 +123,9 @@ def _fit(certificate: Path, key: Path) -> bool:
 
 
 def _expiry(folder: Path) -> dict[str, datetime]:
-    """Return the expiry dates of the certificates, from the note, or from the files if the note is missing or
-    damaged.
+    """Return the expiry dates of the certificates.
+
+    They are read from the note, or from the files if the note is missing or damaged.
     """
     with contextlib.suppress(ValueError, AttributeError, TypeError, KeyError):
         noted = _noted(folder)

@@ -58,8 +58,10 @@ class Row:
 def rows_of(
     spec: NodeSpec, pods: Iterable[Admission], stats: Mapping[str, PodStat], real: Mapping[str, DeviceUse]
 ) -> list[Row]:
-    """The GPUs of a node. Left out are real GPUs without data from the driver, and simulated ones of a pod that
-    was read only once: their usage is not yet known.
+    """The GPUs of a node.
+
+    Two kinds are left out, because their usage is not known: real GPUs without data from the driver, and
+    simulated GPUs of a pod that was measured only once.
     """
     # which container has which device, for the labels
     holders = {

@@ -118,9 +118,7 @@ def _lives(folder: PodFolder, nodes: Path) -> bool:
 
 
 def _shims_under(nodes: Path) -> dict[Path, list[int]]:
-    """Return the processes that were started for pods below this folder (shims and guards), by the pod's
-    folder.
-    """
+    """Return the shims and guards of pods below this folder, by the pod's folder."""
     pids_by_folder: dict[Path, list[int]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():

@@ -60,9 +60,7 @@ def capacity(spec: NodeSpec, *, storage_bytes: int) -> dict[str, str]:
 
 
 def labels(spec: NodeSpec) -> dict[str, str]:
-    """Return the labels of Kubernetes and GPU feature discovery, and the configured labels, which override
-    them.
-    """
+    """Return the labels of Kubernetes and of GPU feature discovery, overridden by the configured labels."""
     out = {
         "kubernetes.io/hostname": spec.name,
         "kubernetes.io/os": "linux",

@@ -61,9 +61,7 @@ class Verdict:
 
 
 def probes_of(container: Mapping[str, Any]) -> list[Probe]:
-    """Return the probes of a container, without actions that this agent does not support (they count as
-    successful).
-    """
+    """Return the probes of a container, without unsupported actions (they count as successful)."""
     probes = []
     for kind in KINDS:
         spec = container.get(kind)

@@ -55,8 +55,9 @@ def why_not_eligible(
 def find_candidates(
     pod: PodView, snapshot: Snapshot, refusals: Mapping[str, Sequence[Refusal]]
 ) -> tuple[list[Candidate], dict[str, tuple[Refusal, ...]]]:
-    """Return the nodes on which the removal of pods helps, in the snapshot's order, and the reasons of the
-    other nodes.
+    """Return the nodes on which the removal of pods helps, and the reasons of the other nodes.
+
+    The order is that of the snapshot.
     """
     candidates: list[Candidate] = []
     failed: dict[str, tuple[Refusal, ...]] = {}

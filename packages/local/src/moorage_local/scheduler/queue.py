@@ -140,9 +140,11 @@ class SchedulingQueue:
         return self._taken(item)
 
     def fail(self, item: Queued, now: float, *, error: bool, shape: Hashable | None = None) -> None:
-        """Record a failed try. After an error the pod is tried again when its wait is over; else it rests until
-        something changes, unless something changed during the try. `shape`: a key that all pods share which fit on
-        no node either; None: its failure says nothing about others.
+        """Record a failed try.
+
+        After an error, the pod is tried again after its delay. Otherwise it waits until something changes,
+        unless something changed during the try. `shape`: a key of all pods that also fit on no node. None:
+        the failure does not apply to other pods.
         """
         if self._trying.pop(item.key, None) is not item:
             return  # taken out meanwhile

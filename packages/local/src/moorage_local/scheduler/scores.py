@@ -194,8 +194,9 @@ def _topology_spread(pod: PodView, nodes: Sequence[NodeState], snapshot: Snapsho
 
 
 def _soft_constraints(pod: PodView) -> tuple[list[SpreadConstraint], bool]:
-    """The pod's soft constraints, or the cluster's defaults for pods of a ReplicaSet or StatefulSet; and whether
-    nodes must have all their labels to be counted.
+    """Return the pod's soft constraints, and whether only nodes with all their labels count.
+
+    For pods of a ReplicaSet or StatefulSet without constraints, these are the defaults of the cluster.
     """
     if pod.spread:
         return [constraint for constraint in pod.spread if not constraint.hard], True

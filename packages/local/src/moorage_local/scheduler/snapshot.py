@@ -390,9 +390,7 @@ class Cache:
         return self._nominations.get(key, "")
 
     def mark_preempted(self, key: Key) -> None:
-        """Record that the deletion of this pod was requested, to avoid a choice of further victims in its
-        place.
-        """
+        """Record that the deletion of this pod was requested: neither it nor other victims are chosen again."""
         pod = self.holds(key)
         if pod is not None:
             info = dataclasses.replace(pod.info, deleting=True)

@@ -13,8 +13,9 @@ from moorage_local.testing.fakeapi import FakeApi
 
 
 class FakePodApi(FakeApi):
-    """A fake API in which deleted pods with a node get a deletionTimestamp and stay until `remove`, as with a
-    kubelet.
+    """A fake API with pods that end like on a real node.
+
+    A deleted pod with a node gets a deletionTimestamp and stays until `remove`, as if a kubelet ended it.
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:

@@ -47,7 +47,7 @@ class PodSecurity:
         return asked.obj
 
     async def validate(self, asked: Admission) -> None:
-        """Raises Forbidden for a pod that its namespace does not allow, Invalid for a label with an unknown
+        """Raise Forbidden for a pod that its namespace does not allow, Invalid for a label with an unknown
         level.
         """
         obj, where = asked.obj, asked.kind.resource

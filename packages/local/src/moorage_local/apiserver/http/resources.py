@@ -87,9 +87,7 @@ def _is_unknown_version(server: Operations, group: str, version: str) -> bool:
 
 
 def _check_subresource(server: Operations, request: Request, user: User, target: Target) -> None:
-    """Raise NotFound if the kind does not have the subresource, BadRequest if the subresource needs a
-    WebSocket.
-    """
+    """Raise NotFound if the kind lacks the subresource, BadRequest if the subresource needs a WebSocket."""
     kind, name, subresource = target.kind, target.name, target.subresource
     streamed = subresource in ("exec", "attach", "portforward") and kind.resource == PODS
     if streamed and subresource and name and target.namespace:

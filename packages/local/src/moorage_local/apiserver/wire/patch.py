@@ -316,9 +316,7 @@ def _delete_items(out: Obj, key: str, items: Any) -> None:
 
 
 def _check_order(items: Any, order: Any, info: FieldInfo | None) -> None:
-    """Raise ServerError, like the real server, unless the items of the patch have the order that the patch
-    sets.
-    """
+    """Raise ServerError, like the real server, if the items of the patch do not have the order that it sets."""
     if not isinstance(order, list):
         raise BadRequest("$setElementOrder must be a list")
     key = info.merge_key if info else None
