@@ -47,7 +47,7 @@ class Shared:
 
 
 class OperatorApi(Api, Protocol):
-    """The operator's own connection: `KubeClient` is one."""
+    """The operator's API connection; `KubeClient` implements it."""
 
     async def authorization(self) -> str:
         """The Authorization header of the operator's own requests."""
@@ -70,7 +70,7 @@ class Operator(Struct, frozen=True, kw_only=True):
 
 
 class Controller:
-    """One control loop of the operator. Its informers are run by the caller."""
+    """One control loop of the operator. The caller runs its informers."""
 
     def __init__(self, shared: Shared, name: str, *, workers: int = WORKERS, by_namespace: bool = False) -> None:
         """With `by_namespace`: use many workers, and limit the number that one namespace may use at a time."""
@@ -86,7 +86,10 @@ class Controller:
         )
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Bring one object a step closer to its spec; return when to look again, None: after its next change."""
+        """Bring one object a step closer to its spec.
+
+        Returns the time until the next look; None: after the next change.
+        """
         raise NotImplementedError
 
     def _follow(
@@ -99,7 +102,7 @@ class Controller:
         indexes: Mapping[str, Index] | None = None,
         keep: Callable[[Obj], Obj] | None = None,
     ) -> Informer:
-        """The informer of a collection, which is one of this controller's `informers` from now on."""
+        """The informer of a collection. It is added to this controller's `informers`."""
         informer = self._informers.of(
             self._api,
             resource,

@@ -48,7 +48,7 @@ _pass: ContextVar[_Pass | None] = ContextVar("pass", default=None)
 
 
 def note_write() -> None:
-    """The pass that runs now writes to the API server."""
+    """Record that the current pass writes to the API server."""
     if (current := _pass.get()) is not None:
         current.has_written = True
 
@@ -60,7 +60,9 @@ def is_full_look() -> bool:
 
 
 def shared_out(reconcile: Reconcile[Key], is_full: Callable[[str], bool]) -> Reconcile[Key]:
-    """A pass that comes later where its namespace has its share of the workers, or is full by another measure."""
+    """Wrap `reconcile` so that a pass is delayed while its namespace uses its share of the workers, or
+    `is_full`.
+    """
     working: Counter[str] = Counter()
 
     async def in_turn(key: Key) -> timedelta | None:
@@ -81,7 +83,7 @@ class LoopMetrics(Protocol):
     """The events of a loop that metrics count."""
 
     def passed(self, controller: str, outcome: str, seconds: float) -> None:
-        """A pass ended; `outcome` is done, conflict, refused (the API said no) or failed (a defect)."""
+        """A pass ended. `outcome`: done, conflict, refused (by the API server) or failed (a defect)."""
         ...
 
     def healed(self, controller: str) -> None:
@@ -89,7 +91,7 @@ class LoopMetrics(Protocol):
         ...
 
     def began(self, loops: Sequence[Loop], informers: Sequence[Informer]) -> None:
-        """These work from now on, until `ended`."""
+        """These loops and informers are running from now on, until `ended`."""
         ...
 
     def ended(self) -> None: ...
@@ -97,7 +99,7 @@ class LoopMetrics(Protocol):
 
 @dataclass
 class Counters:
-    """Passes and seconds by (controller, outcome)."""
+    """The number of passes and their seconds, by (controller, outcome)."""
 
     passes: dict[tuple[str, str], int] = field(default_factory=dict)
     seconds: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -117,7 +119,7 @@ class Counters:
 
 
 class _Heard:
-    """The objects of an informer by the keys that they give: a run by one of its Jobs."""
+    """The objects of an informer, indexed by the keys that they lead to: for example runs by their Jobs."""
 
     def __init__(self, informer: Informer, to_keys: ToKeys) -> None:
         self.resource = informer.resource
@@ -170,7 +172,7 @@ class Loop(ControlLoop[Key]):
         informer.on_change(changed)
 
     async def run(self) -> None:
-        """Work until cancelled; nothing is looked at before every informer has synced."""
+        """Run until cancelled. The first pass waits until all informers have synced."""
         await wait_synced(*(informer for informer, _ in self._heard))
         looking = asyncio.create_task(self._look_fully(), name=f"full looks of {self.name}")
         try:

@@ -1,4 +1,4 @@
-"""The operator: every controller, in one process, behind one lease."""
+"""The operator: all controllers in one process, with one lease."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class GuardedApi(OperatorApi, Protocol):
     """The API client of a leader: `KubeClient` is one."""
 
     def guarded(self, guard: Callable[[], None]) -> Api:
-        """The same, but each write asks `guard`, which raises ApiError to keep it back."""
+        """The same API, but each write first calls `guard`, which may raise ApiError to prevent the write."""
         ...
 
 

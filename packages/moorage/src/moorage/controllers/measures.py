@@ -54,7 +54,7 @@ FAMILIES = (PASSES, DEPTH, RETRIES, HEALS, LEADS, *CACHES, BUILD)
 
 
 class OperatorMeasures:
-    """Fed by the loops of one process (`LoopMetrics`)."""
+    """Metrics of the operator. The loops of one process update them (`LoopMetrics`)."""
 
     def __init__(self) -> None:
         self._passes, self._heals = Histogram(PASSES), Tally(HEALS)

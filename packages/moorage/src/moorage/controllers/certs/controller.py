@@ -1,4 +1,4 @@
-"""Keep the webhook's certificate, the registrations that trust it, and the web page's token."""
+"""Maintain the webhook's certificate, the registrations that trust it, and the token of the web page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from moorage_kube.clock import SYSTEM, Clock
 
 
 class CertificateController:
-    """`run` keeps them until cancelled."""
+    """Maintains the certificates and the token. `run` runs until it is cancelled."""
 
     def __init__(self, api: Api, *, clock: Clock = SYSTEM, ours: bool = True) -> None:
         """`ours` is False if another issuer, such as cert-manager, makes the webhook's certificate."""

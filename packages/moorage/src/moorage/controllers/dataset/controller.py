@@ -154,7 +154,7 @@ class DatasetController(Controller):
         return self._runtime
 
     async def _unlabelled(self, name: str, namespace: str) -> Obj | None:
-        """A claim that the informer does not know: one just made, or one that is not ours."""
+        """A claim that the informer does not have: it was just created, or it is not ours."""
         try:
             return await self._api.get(PVCS, name, namespace)
         except NotFound:
@@ -354,7 +354,7 @@ class DatasetController(Controller):
             await self._api.patch(DATASETS, meta["name"], patch, meta["namespace"])
 
     async def _report(self, dataset_view: DatasetView, obj: Obj, decided: Plan) -> None:
-        """Write the status when anything in it changed."""
+        """Write the status if it changed."""
         if dataset_view.deleting:
             return
         # set the conditions of the plan; remove those that do not apply any more

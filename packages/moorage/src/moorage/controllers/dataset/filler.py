@@ -40,7 +40,10 @@ class Runtime(Struct, frozen=True):
 
 
 async def find_runtime(api: Api) -> Runtime:
-    """Look at the nodes, then at the pods of our services. Raises ApiError when the nodes cannot be read."""
+    """Find the runtime from the nodes, then from the pods of our services.
+
+    Raises ApiError if nodes cannot be read.
+    """
     nodes = (await api.list(NODES)).items
     runtimes = [
         str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion")) for node in nodes
@@ -79,9 +82,9 @@ def make_pod_spec(
     beside: Mapping[str, Any] | None = None,
     grace_seconds: int = 10,
 ) -> Obj:
-    """The pod of one such process. `claims`: mount path → claim and whether it is read-only.
+    """The pod spec of a filler process. `claims`: mount path → (claim, whether it is read-only).
 
-    `secret`: its keys become environment variables. `google`: its key.json is where Google's packages look.
+    `secret`: its keys become environment variables. `google`: its key.json is placed where Google's packages look.
     `host_folder`: a folder of the node, mounted under its own path. `beside`: a pod that uses the same volume. The
     process runs on that pod's node, and has its tolerations: nodes with GPUs are often tainted.
     """
@@ -158,7 +161,7 @@ def pod_beside(claim: Mapping[str, Any], pods: Sequence[Obj]) -> Obj | None:
 
 
 def last_result(lines: bytes) -> dict[str, Any] | None:
-    """The last line of a filler's log that is a JSON object with a phase."""
+    """The last line of a filler's log that is a JSON object with a key for the phase."""
     for line in reversed(lines.split(b"\n")):
         if line.startswith(b"{"):
             try:
@@ -171,7 +174,7 @@ def last_result(lines: bytes) -> dict[str, Any] | None:
 
 
 def why_waiting(pod: Mapping[str, Any]) -> str:
-    """Why a pod does not start, in a few words; empty while nothing is known to be wrong."""
+    """A short reason why a pod does not start; "" if all seems well."""
     status = pod.get("status") or {}
     if status.get("phase") != "Pending":
         return ""

@@ -1,4 +1,4 @@
-"""Between a dataset's objects and the decision about it: the claim, the Jobs, and the claims of other tenants."""
+"""Convert between a dataset's objects and its decision: the claim, the Jobs, and the claims of other tenants."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OWN_HANDLES = ("nfs.csi.k8s.io", "smb.csi.k8s.io")  # drivers that find the shar
 
 
 def make_claim(dataset_view: DatasetView, owner: Obj, mode: str) -> Obj:
-    """The claim that is filled."""
+    """The claim that the filler writes to."""
     spec: Obj = {"accessModes": [mode], "resources": {"requests": {"storage": str(dataset_view.spec.size)}}}
     if dataset_view.spec.storage_class:
         spec["storageClassName"] = dataset_view.spec.storage_class
@@ -48,7 +48,7 @@ def make_claim(dataset_view: DatasetView, owner: Obj, mode: str) -> Obj:
 
 
 def make_clone(dataset_view: DatasetView, owner: Obj, claim: Obj) -> Obj:
-    """A read-only claim on a copy of the filled one, made by its driver.
+    """A read-only claim on a clone of the filled volume. The volume's driver creates the clone.
 
     https://kubernetes.io/docs/concepts/storage/volume-pvc-datasource/
     """
@@ -72,7 +72,7 @@ def make_clone(dataset_view: DatasetView, owner: Obj, claim: Obj) -> Obj:
 def make_job(
     dataset_view: DatasetView, owner: Obj, runtime: Runtime, *, number: int, revision: str, beside: Obj | None
 ) -> Obj:
-    """One attempt to fill."""
+    """The Job of one attempt to fill the dataset."""
     source = dataset_view.spec.source
     claims: dict[str, tuple[str, bool]] = {ROOT: (dataset_view.claim, False)}
     url = source.url
@@ -130,11 +130,11 @@ def _object(api_version: str, kind: str, name: str, dataset_view: DatasetView, o
 
 
 def shareable(volume: Mapping[str, Any] | None) -> str:
-    """Why the volume cannot also be mounted in other namespaces; empty: it can.
+    """The reason why the volume cannot be mounted in other namespaces too; "" if it can.
 
-    A second PersistentVolume is made for the same storage. Kubernetes knows a CSI volume by its handle and mounts
-    no two PersistentVolumes of one handle on a node: this serves folders and file shares, which are found by
-    an address, and not disks.
+    Sharing creates a second PersistentVolume for the same storage. Kubernetes identifies a CSI volume by its
+    handle, and does not mount two PersistentVolumes with one handle on a node. So sharing works for folders
+    and file shares, which have an address, and not for disks.
     """
     if volume is None:
         return "its volume is not known yet"
@@ -178,7 +178,7 @@ def make_reader_volume(dataset_view: DatasetView, reader: str, volume: Obj) -> O
 
 
 def make_reader_claim(dataset_view: DatasetView, reader: str, volume: Obj) -> Obj:
-    """The claim by which the reading namespace mounts it."""
+    """The claim through which the reading namespace mounts the dataset."""
     capacity = (volume["spec"].get("capacity") or {}).get("storage") or str(dataset_view.spec.size)
     return {
         "apiVersion": PVCS.api_version,
@@ -207,9 +207,9 @@ def is_reader_object(obj: Mapping[str, Any], dataset_view: DatasetView) -> bool:
 
 
 def is_reader_claim(claim: Mapping[str, Any], dataset_view: DatasetView) -> bool:
-    """Whether a claim is one that `make_reader_claim` made, and holds its volume or may get it.
+    """Whether `make_reader_claim` created this claim, and the claim has its volume or may still get it.
 
-    Members of any team can write its labels, and finalizers that keep it for ever.
+    Labels are not enough: members of any team can write them, and finalizers that prevent the deletion.
     """
     meta, (namespace, name) = claim["metadata"], (dataset_view.namespace, dataset_view.name)
     return (

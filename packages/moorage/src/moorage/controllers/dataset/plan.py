@@ -43,7 +43,7 @@ WAIT_SECONDS = 10.0  # for changes that our informers do not report
 
 
 class ClaimSeen(Struct, frozen=True, kw_only=True):
-    """A claim of the dataset's own, as far as it matters."""
+    """The relevant fields of a claim of the dataset."""
 
     phase: str = "Pending"
     ours: bool = True
@@ -52,7 +52,7 @@ class ClaimSeen(Struct, frozen=True, kw_only=True):
 
 
 class AttemptSeen(Struct, frozen=True, kw_only=True):
-    """One fill Job. `result`: the last that its filler wrote; `final`: trying again cannot help."""
+    """One fill Job. `result`: the last result of its filler; `final`: another attempt cannot help."""
 
     number: int
     name: str
@@ -83,7 +83,7 @@ class ReaderSeen(Struct, frozen=True, kw_only=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """A dataset and all that was read about it at one moment."""
+    """A dataset and all data that was read about it, at one moment."""
 
     dataset: DatasetView
     now: datetime
@@ -116,13 +116,13 @@ class DropJob(Struct, frozen=True):
 
 
 class ShareWith(Struct, frozen=True):
-    """Make the volume and the claim of a reader, whichever is missing."""
+    """Create the volume and the claim of a reader, if they are missing."""
 
     reader: ReaderSeen
 
 
 class Unshare(Struct, frozen=True):
-    """Remove a claim in another namespace, and the volume behind it."""
+    """Delete a claim in another namespace, and its volume."""
 
     namespace: str
     claim: str
@@ -172,7 +172,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def method_of(seen: Seen) -> tuple[str, str]:
-    """How the dataset comes to be read by many: (method, ""), or ("", why it cannot)."""
+    """The method by which many nodes can read the dataset: (method, ""), or ("", why it is impossible)."""
     spec, storage = seen.dataset.spec, seen.storage
     if seen.dataset.status.access:
         return seen.dataset.status.access, ""
@@ -331,7 +331,7 @@ def _begin(seen: Seen, status: NewStatus, old: tuple[Action, ...]) -> Plan:
 
 
 def _publish(seen: Seen, status: NewStatus, done: AttemptSeen) -> Plan:
-    """The data is there and checked; many nodes must come to read it."""
+    """Steps for a filled and checked dataset, so that many nodes can read it."""
     if status.access == SHARED:
         return _plan_ready(seen, replace(status, phase=READY, filled_at=done.ended or seen.now))
     if seen.clone is None:
@@ -510,12 +510,12 @@ def _words(progress: FillProgress | None) -> str:
 
 
 def _part(count: int, total: int | None, noun: str) -> str:
-    """How much of how many: "3 of 10 files", or "1 file" where the total is not known."""
+    """Format a progress: "3 of 10 files", or "1 file" if the total is unknown."""
     return counted(count, noun) if total is None else f"{count:,} of {counted(total, noun)}"
 
 
 def _used_by(seen: Seen) -> tuple[Use, ...]:
-    """Those there are, and those there were; the newest when they are too many."""
+    """The current and past uses of the dataset, active and new ones first, at most USED_BY_MAX."""
     known = {(use.namespace, use.name): replace_use(use, active=False) for use in seen.dataset.status.used_by}
     known |= {(use.namespace, use.name): use for use in seen.uses}
     uses = sorted(known.values(), key=lambda use: (not use.active, _reversed(use.since), use.namespace, use.name))

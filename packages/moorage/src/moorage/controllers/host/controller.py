@@ -20,7 +20,7 @@ REASON = "HostTaken"
 
 
 class HostController(Controller):
-    """One per operator. Keys are Ingresses."""
+    """The controller of Ingress hosts; one per operator. Keys are Ingresses."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared, "host")
@@ -28,7 +28,7 @@ class HostController(Controller):
         self.loop.hear(self._ingresses, self._sharing)
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Report every host of one Ingress that an older Ingress of another namespace names."""
+        """Report every host of an Ingress that an older Ingress of another namespace already names."""
         ingress = self._ingresses.get(key.name, key.namespace)
         taken = [
             (mine.host, oldest)
@@ -46,7 +46,7 @@ class HostController(Controller):
         return None
 
     def _sharing(self, ingress: Obj) -> set[Key]:
-        """The Ingress and those that name a host of it: either may be the younger."""
+        """The Ingress, and all Ingresses that name one of its hosts: each may be the younger one."""
         others = (other for host in _hosts(ingress) for other in self._ingresses.by_index("host", host))
         return {key_of(ingress), *map(key_of, others)}
 

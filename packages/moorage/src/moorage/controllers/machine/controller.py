@@ -74,8 +74,10 @@ OWN_WRITES_SECONDS = 10.0  # how long our own write counts before the watch show
 
 
 class MachineController(Controller):
-    """One per operator. `informers` are to be run by the caller; `machines`, `pods` (of machine groups) and
-    `reservations` of them serve the reservation controller too."""
+    """The controller of Machines; one per operator. The caller runs its `informers`.
+
+    The reservation controller uses `machines`, `pods` (of machine groups) and `reservations` too.
+    """
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared, "machine")
@@ -147,8 +149,11 @@ class MachineController(Controller):
         return min(look_again, default=None)
 
     def _wait_to_write(self, machine: Obj, status: Obj | None) -> float:
-        """Seconds to wait before the status is written: it is about to change, and the scheduler and the kubelet
-        that hand a place over need the API server now. Conditions are written at once."""
+        """Seconds to wait before the status is written. Changed conditions are written at once.
+
+        The status is about to change again, and the scheduler and the kubelet, which hand over a place, need
+        the API server now.
+        """
         name, moment = machine["metadata"]["name"], self._clock.monotonic()
         if status is None:
             self._due.pop(name, None)
@@ -201,7 +206,7 @@ class MachineController(Controller):
         return is_on_processes(node for node in self._nodes.all() if node["metadata"]["name"] in pool.offers)
 
     def _current_pods(self, group: str) -> dict[str, Obj]:
-        """The group's pods by uid, as the watch showed them or as we wrote them since."""
+        """The group's pods by uid: the newer of the watched version and the version that we wrote."""
         current_pods = {pod["metadata"]["uid"]: pod for pod in self.pods.by_index("group", group)}
         now = self._clock.monotonic()
         for uid, (when, written) in list(self._written.items()):
@@ -338,7 +343,7 @@ class MachineController(Controller):
             await self._relabel(patch, reservation)
 
     async def _relabel(self, patch: Obj, reservation: Reservation) -> None:
-        """Labels can be changed along with the status, not the status along with labels."""
+        """Patch labels and status together. Only the status subresource accepts both."""
         self._wrote(await self._api.patch(PODS, reservation.name, patch, SYSTEM_NAMESPACE, subresource="status"))
 
     async def _write_status(self, machine: Obj, status: Obj | None) -> None:
@@ -404,7 +409,7 @@ def _group_index(reservation: Obj) -> Iterable[str]:
 
 
 def _version(obj: Mapping[str, Any]) -> int:
-    """Resource versions of one collection grow; https://kep.k8s.io/5504."""
+    """The resource version as a number. Versions of one collection grow: https://kep.k8s.io/5504."""
     try:
         return int(obj["metadata"].get("resourceVersion") or 0)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A Machine and its pods, from API objects to `moorage.decide.machines.reservation` and back."""
+"""Convert a Machine and its pods between API objects and `moorage.decide.machines.reservation`."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ DISRUPTED = "DisruptionTarget"
 
 
 def is_reservation(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod of a machine group is one that holds a place."""
+    """Whether a pod of a machine group is a reservation: it holds a place."""
     return pod["metadata"].get("namespace") == SYSTEM_NAMESPACE and RESERVATION_LABEL in labels_of(pod)
 
 
 def is_finished(pod: Mapping[str, Any]) -> bool:
-    """Succeeded or Failed: it holds nothing any more."""
+    """Whether the pod has succeeded or failed: it holds no resources any more."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def reservation_of(pod: Mapping[str, Any]) -> Reservation:
-    """Read a reservation pod."""
+    """Parse a reservation pod."""
     meta, labels = pod["metadata"], labels_of(pod)
     return Reservation(
         name=meta["name"],
@@ -94,12 +94,15 @@ def _trouble_of(pod: Mapping[str, Any]) -> str:
 
 
 def make_other_image(image: str) -> Obj:
-    """The strategic merge patch of a reservation's pod; of a pod's spec, the image may change."""
+    """The strategic merge patch that changes a reservation's image.
+
+    Kubernetes allows this change of a pod's spec.
+    """
     return {"spec": {"containers": [{"name": CONTAINER, "image": image}]}}
 
 
 def guest_of(pod: Mapping[str, Any]) -> Guest:
-    """Read a pod that names a machine type."""
+    """Parse a pod that names a machine type."""
     meta, spec, notes = pod["metadata"], pod["spec"], annotations_of(pod)
     gates = [gate["name"] for gate in spec.get("schedulingGates") or ()]
     gated = MACHINE_GATE in gates
@@ -130,7 +133,7 @@ def guest_of(pod: Mapping[str, Any]) -> Guest:
 
 
 def grace_of(pod: Mapping[str, Any]) -> int:
-    """Seconds between the request to end and the kill; Kubernetes' own default is 30."""
+    """The grace period of the pod in seconds; Kubernetes' default is 30."""
     given = pod["spec"].get("terminationGracePeriodSeconds")
     return 30 if given is None else int(given)
 
@@ -146,13 +149,13 @@ def shares_of(machine: Mapping[str, Any]) -> tuple[dict[str, Share], datetime | 
 
 
 def was_ready(machine: Mapping[str, Any]) -> bool:
-    """Whether the Ready condition is True for the spec as it is now."""
+    """Whether the Ready condition is True for the current spec."""
     seen = (machine.get("status") or {}).get("observedGeneration")
     return seen == machine["metadata"].get("generation") and is_condition_true(machine, "Ready")
 
 
 def is_on_processes(nodes: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether pods on these nodes run as processes, by the runtime that the nodes report."""
+    """Whether pods on these nodes run as processes, according to the nodes' runtime."""
     versions = [
         str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
         for node in nodes
@@ -171,10 +174,12 @@ def make_reservation(
     gpu_scheduler: str = "",
     image: str = PAUSE_IMAGE,
 ) -> Obj:
-    """The pod that holds one place of a type on whichever node of the pool offers it; `alone`: no other type.
+    """The pod that holds one place of a type on any node of the pool with this type.
 
-    `gpu_scheduler`: the scheduler of places with GPUs, which is that of their guests; empty: the cluster's own.
-    `image`: of a program that does nothing, where pods run in containers.
+    `alone`: there is no other type.
+
+    `gpu_scheduler`: the scheduler of places with GPUs and their guests; "": the cluster's default.
+    `image`: an image with a program that does nothing, for pods that run in containers.
     """
     # the pod only requests resources; on process nodes it runs `sleep`
     container: Obj = {
@@ -248,7 +253,7 @@ def make_promise(reservation: Mapping[str, Any], guest: Mapping[str, Any], now: 
 
 
 def make_nobodys(reservation: Mapping[str, Any], *, alone: bool) -> Obj:
-    """The merge patch of a reservation's status that takes a promise back, for the version that was read."""
+    """The merge patch that withdraws a reservation's promise. It applies only to the version that was read."""
     conditions = (reservation.get("status") or {}).get("conditions") or ()
     labels = {RESERVATION_LABEL: ALONE if alone else KEPT, PROMISED_TO_LABEL: None}
     return _relabelled(reservation, labels, [each for each in conditions if each["type"] != DISRUPTED])
@@ -325,7 +330,7 @@ def make_status(machine: Mapping[str, Any], pool: Pool, decided: Plan, now: date
 
 
 def refusal(machine: Mapping[str, Any], reason: str, message: str, now: datetime) -> Obj | None:
-    """The status of a Machine that cannot be served; None when it says so already."""
+    """The status of a Machine that cannot be served. None if the status already says so."""
     ready = condition(machine, "Ready")
     if ready is not None and (ready.get("status"), ready.get("reason"), ready.get("message")) == (
         "False",

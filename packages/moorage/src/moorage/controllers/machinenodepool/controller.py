@@ -1,4 +1,4 @@
-"""Nodes marked as their MachineNodePool says: the reads and writes around the plan."""
+"""Mark nodes by their MachineNodePool: reads and writes around the plan."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class MachineNodePoolController(Controller):
         self.loop.hear(self._nodes, self._pools_of)
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Bring one pool's nodes a step closer to its spec."""
+        """Bring the nodes of one pool a step closer to its spec."""
         if (cached := self._pools.get(key.name)) is None:
             return None
         pool = await self._with_finalizer(cached)
@@ -65,7 +65,7 @@ class MachineNodePoolController(Controller):
         return None
 
     async def _with_finalizer(self, pool: Obj) -> Obj | None:
-        """The pool with our finalizer, put there before any node is marked; None when it is done with."""
+        """The pool with our finalizer, which is added before any node is marked. None if the pool is deleted."""
         meta = pool["metadata"]
         held = meta.get("finalizers") or []
         if NODE_FINALIZER in held:
@@ -94,7 +94,7 @@ class MachineNodePoolController(Controller):
         }
 
     def _pools_beside(self, obj: Obj) -> Iterable[Key]:
-        """The pool itself, and the others: a node it lets go may be theirs."""
+        """The keys of all pools: a node that one pool releases may belong to another."""
         return {key_of(obj), *(key_of(pool) for pool in self._pools.all())}
 
     def _pools_of(self, node: Obj) -> Iterable[Key]:

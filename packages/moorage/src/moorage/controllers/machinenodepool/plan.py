@@ -24,7 +24,7 @@ _LABELS = (MACHINE_GROUP_LABEL, MACHINE_MODE_LABEL)
 
 
 class PatchNode(Struct, frozen=True):
-    """A merge patch for one node; with a resourceVersion where taints, a list, are replaced."""
+    """A merge patch for one node. With a resourceVersion if it replaces the list of taints."""
 
     node: str
     patch: Obj
@@ -41,10 +41,10 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def plan(pool: Mapping[str, Any], nodes: Sequence[Obj], pools: Sequence[str], families: Mapping[str, str]) -> Plan:
-    """The patches that mark the pool's nodes and clean those that left it; none when all is as it should be.
+    """The patches that mark the pool's nodes and clean the nodes that left it. Empty if all nodes are correct.
 
-    `pools` are the names of the MachineNodePools there are: a node marked by another of them is left to it.
-    `families` are GPU generations by machine type. A pool that is being deleted cleans all its nodes.
+    `pools`: the names of the existing MachineNodePools; a node that another of them marked is not changed.
+    `families`: GPU generations by machine type. A pool that is being deleted cleans all its nodes.
     """
     name, spec = str(pool["metadata"]["name"]), pool.get("spec") or {}
     # a pool that is being deleted wants no nodes, so all are cleaned
@@ -90,7 +90,7 @@ def plan(pool: Mapping[str, Any], nodes: Sequence[Obj], pools: Sequence[str], fa
 
 
 def mode_of(entry: Mapping[str, Any], node: Mapping[str, Any]) -> str:
-    """The mode a node is in: as the admin set it, and not-ready while the node itself is not Ready."""
+    """The mode of a node: the admin's setting, or not-ready while the node itself is not Ready."""
     mode = str(entry["mode"])
     return NOT_READY if mode == READY and not is_condition_true(node, "Ready") else mode
 
@@ -112,7 +112,7 @@ def mark(
 
 
 def unmark(node: Mapping[str, Any]) -> Obj:
-    """The patch that takes everything of ours off a node; empty when there is nothing."""
+    """The patch that removes all our marks from a node; empty if it has none."""
     return _patch(node, {}, {}, [], keep=None)
 
 

@@ -1,4 +1,4 @@
-"""The map's worker as one file."""
+"""The worker program of maps as one file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 @functools.cache
 def worker_zip() -> bytes:
-    """A zip file that `python3` runs; the same bytes each time, some 20 KB."""
+    """A zip file that `python3` can run. The bytes are always the same, about 20 KB."""
     folder = resources.files("moorage.worker.mapworker")
     files = {f"mapworker/{path.name}": path.read_bytes() for path in folder.iterdir() if path.name.endswith(".py")}
     buffer = io.BytesIO()

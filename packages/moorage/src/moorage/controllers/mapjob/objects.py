@@ -1,4 +1,4 @@
-"""Between a MapJob's objects and the decision about it: read Jobs and pods, make the Job and its ConfigMap."""
+"""Convert between a MapJob's objects and its decision: read Jobs and pods, build the Job and its ConfigMap."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _WORKER, _FUNCTION = "moorage-worker", "moorage-function"
 
 
 def template_hash(view: MapView) -> str:
-    """Of all that a worker's pod is made from; a newer Moorage's worker does not change it."""
+    """A hash of everything that a worker pod is built from. The worker of a newer Moorage does not change it."""
     spec = view.spec
     function = None if spec.function is None else [spec.function.config_map, function_file(spec.function)]
     preflight = None if spec.preflight is None else [spec.preflight.read, spec.preflight.write]
@@ -69,7 +69,7 @@ def template_hash(view: MapView) -> str:
 
 
 def config_name(view: MapView) -> str:
-    """The ConfigMap with the worker: of another content, or another MapJob, it is another."""
+    """The name of the ConfigMap with the worker. Another worker or another MapJob gives another name."""
     digest = hashlib.sha256(view.uid.encode() + worker_zip()).hexdigest()[:8]
     return f"{view.name}-worker-{digest}"
 
@@ -90,8 +90,10 @@ def make_config(view: MapView, obj: Obj) -> Obj:
 
 
 def make_job(view: MapView, obj: Obj, *, number: int, parallelism: int) -> Obj:
-    """The Job of one round. Its pods are in the queue of Kueue, one by one, and not the Job, which Kueue would
-    suspend at each change of scale."""
+    """The Job of one round. Its pods, not the Job, are in the Kueue queue.
+
+    Kueue would suspend the Job at each change of its scale.
+    """
     labels = {MAP_LABEL: view.name} | ({OWNER_LABEL: view.owner_label} if view.owner_label else {})
     notes = {OWNER_ANNOTATION: view.owner} if view.owner else {}
     given = view.spec.template.get("metadata") or {}
@@ -148,13 +150,13 @@ def make_pod_spec(view: MapView) -> Obj:
 
 
 def grace_of(view: MapView) -> float:
-    """Seconds between the word to leave and the end."""
+    """The grace period of a worker in seconds."""
     given = (view.spec.template.get("spec") or {}).get("terminationGracePeriodSeconds")
     return GRACE_SECONDS if given is None else float(given)
 
 
 def hold_of(view: MapView, nodes: Iterable[NodeInfo]) -> int:
-    """How many workers all nodes together could hold if they had nothing else to do."""
+    """The number of workers that fit on all nodes if they were empty."""
     pod = parse_pod({"metadata": {"name": view.name, "namespace": view.namespace}, "spec": make_pod_spec(view)})
     total = 0
     for node in nodes:
@@ -170,7 +172,10 @@ def hold_of(view: MapView, nodes: Iterable[NodeInfo]) -> int:
 
 
 def quota_of(view: MapView, quotas: Iterable[Mapping[str, Any]]) -> int | None:
-    """How many more workers the namespace's quotas allow; None: any number. Quotas with scopes are not counted."""
+    """The number of additional workers within the namespace's quotas; None: no limit.
+
+    Scoped quotas are ignored.
+    """
     spec = make_pod_spec(view)
     pod = parse_pod({"metadata": {"name": view.name, "namespace": view.namespace}, "spec": spec})
     needs: dict[str, int] = {"pods": 1, "count/pods": 1}
@@ -196,9 +201,9 @@ def quota_of(view: MapView, quotas: Iterable[Mapping[str, Any]]) -> int | None:
 
 
 def uncounted_of(job: Obj, pods: Iterable[Obj]) -> int:
-    """Pods of the Job that are ending and that it has not counted yet: it does so only when it may make others.
+    """The number of ending pods that the Job has not counted yet: it counts them only when it may create others.
 
-    Those that it gives up itself have lost its finalizer before.
+    Pods that the Job itself gives up are not included: they have already lost its finalizer.
     """
     noted = (job.get("status") or {}).get("uncountedTerminatedPods") or {}
     known = {uid for outcome in ("succeeded", "failed") for uid in noted.get(outcome) or ()}
@@ -218,7 +223,10 @@ def is_alive(pod: Mapping[str, Any]) -> bool:
 
 
 def job_seen(job: Obj, *, uncounted_pods: int = 0, alive: int = 0) -> JobSeen:
-    """`uncounted_pods`: those of `uncounted_of`; `alive`: its pods that are neither ended nor ending."""
+    """Parse a Job.
+
+    `uncounted_pods`: the result of `uncounted_of`; `alive`: its pods that are not ended or ending.
+    """
     meta, spec, status = job["metadata"], job.get("spec") or {}, job.get("status") or {}
     uncounted = status.get("uncountedTerminatedPods") or {}
     failed = condition(job, "Failed") if is_condition_true(job, "Failed") else None
@@ -243,7 +251,7 @@ def job_seen(job: Obj, *, uncounted_pods: int = 0, alive: int = 0) -> JobSeen:
 
 
 def is_noteworthy(pod: Mapping[str, Any]) -> bool:
-    """Whether anything is to be learnt of a pod that its Job's counts do not say."""
+    """Whether a pod has information that the counts of its Job lack."""
     status = pod.get("status") or {}
     if not is_alive(pod):
         return True
@@ -299,7 +307,7 @@ def pod_seen(pod: Obj) -> PodSeen:
 
 
 def scaled(job: JobSeen, parallelism: int, now: datetime) -> Obj:
-    """The patch that makes a Job larger or smaller; another Job of that name is a Conflict."""
+    """The patch that scales a Job. It is a Conflict for another Job of that name."""
     patch: Obj = {"metadata": {"uid": job.uid}, "spec": {"parallelism": parallelism}}
     if parallelism < job.parallelism:
         patch["metadata"]["annotations"] = {

@@ -52,7 +52,7 @@ _START_CODES = frozenset({126, 127, 128})
 
 
 class PodSeen(Struct, frozen=True, kw_only=True):
-    """A worker pod that still exists."""
+    """An existing worker pod."""
 
     name: str
     job: str  # uid of its Job
@@ -86,24 +86,27 @@ class JobSeen(Struct, frozen=True, kw_only=True):
     released: int = 0  # workers stopped because fewer were wanted; some of them may not have ended yet
 
     def released_at(self, parallelism: int) -> int:
-        """`released` once it has been made smaller: pods that exist are stopped, others are never made."""
+        """`released` after scaling down to `parallelism`.
+
+        Existing pods are stopped, missing pods are not created.
+        """
         return self.released + max(0, min(self.active, self.parallelism) - parallelism)
 
     @property
     def may_grow(self) -> bool:
-        """Whether Kubernetes makes its pods at once."""
+        """Whether Kubernetes creates additional pods of this Job at once."""
         return not (self.ended or self.finished or self.deleting)
 
     @property
     def committed(self) -> int:
-        """The workers that it has or is to have."""
+        """The number of workers that the Job has or will have."""
         if self.finished or self.deleting:
             return 0
         return self.parallelism if self.may_grow else min(self.parallelism, self.active)
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """One MapJob and all that was read about it at one moment. `jobs` are in the order of their rounds."""
+    """One MapJob and all data that was read about it, at one moment. `jobs` are sorted by round."""
 
     map: MapView
     template: str  # hash of its pods' template
@@ -125,7 +128,7 @@ class Verb(StrEnum):
 
 
 class Step(Struct, frozen=True):
-    """MAKE round `round` with `parallelism`; SCALE or DELETE the Job `job`."""
+    """MAKE creates round `round` with `parallelism`; SCALE and DELETE change the Job `job`."""
 
     verb: Verb
     round: int
@@ -216,7 +219,7 @@ class _Pass:
     # --- how many
 
     def _finished_text(self) -> str:
-        """That all is over: how many failed, where some did."""
+        """The message for a finished map, with the number of failed items."""
         dead = self.items.dead
         return f"every item has ended; {counted(dead, 'item')} failed" if dead else "every item is done"
 
@@ -244,7 +247,10 @@ class _Pass:
         return self._bounded(needed)
 
     def _bounded(self, needed: int) -> tuple[int, Word]:
-        """No more than asked for, allowed by the limit of restarts, proved to work, held by quota and nodes."""
+        """Limit the workers by parallelism, restart limit, probing, quota, queue and nodes.
+
+        Returns the number and why.
+        """
         bounds = {
             "Working": needed,
             "Parallelism": self.map.spec.parallelism,
@@ -293,7 +299,7 @@ class _Pass:
         return f"{self.held} of {counted(self.active, 'worker')} wait in {queue}{why}"
 
     def _proved(self) -> bool:
-        """Whether a worker of it is known to work."""
+        """Whether a worker of the map has been proved to work."""
         if self.items.done + self.items.dead or self.map.status.queue.progress_at:
             return True
         heard = moment(self.map.status.queue.heard_at)
@@ -355,7 +361,7 @@ class _Pass:
         return Step(Verb.MAKE, max(rounds, default=0) + 1, more)
 
     def _news_may_come(self) -> bool:
-        """Whether a worker left in order just now: the server may be about to say that all is done."""
+        """Whether a worker has just ended normally: the server may be about to report that the map is done."""
         left = [
             pod.ended for pod in self.seen.pods if pod.phase == "Succeeded" and not pod.disrupted and pod.ended
         ]
@@ -473,7 +479,7 @@ class _Pass:
 
 
 def cause_of(pod: PodSeen) -> str:
-    """Why a worker's end is no accident of its node; empty when it may be one."""
+    """The reason why a worker's end is not its node's fault; "" if it may be."""
     if pod.reason in ("OOMKilled", "Evicted"):
         return OUT_OF_MEMORY
     if pod.code == 3:

@@ -45,7 +45,7 @@ OTHERS_REMEMBERED = 4096  # owners of other kinds whose ledger is in memory only
 
 
 class MemoryKillController(Controller):
-    """One per operator. Keys are a namespace and an owner's uid."""
+    """The controller of kills for memory; one per operator. Keys: a namespace and an owner's uid."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared, "memorykill")
@@ -194,7 +194,7 @@ class MemoryKillController(Controller):
 
 
 def _involved_object(owner: Owner, keeper: Obj | None, namespace: str) -> Obj:
-    """People look at Deployments, not at their ReplicaSets."""
+    """The object of the event: the Deployment and not its ReplicaSet, because users look at Deployments."""
     involved = owner
     ref = controller_ref(keeper) if keeper is not None else None
     if ref is not None and ref.get("kind") == "Deployment":

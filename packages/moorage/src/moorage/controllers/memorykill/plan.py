@@ -53,7 +53,7 @@ def ledger_of(keeper: Mapping[str, Any]) -> Ledger:
 
 
 def ledger_patch(ledger: Ledger, keeper: Mapping[str, Any]) -> Obj:
-    """The merge patch that notes it; it holds only for the version that was read."""
+    """The merge patch that stores the ledger. It applies only to the version that was read."""
     meta = keeper["metadata"]
     return {
         "metadata": {
@@ -66,7 +66,7 @@ def ledger_patch(ledger: Ledger, keeper: Mapping[str, Any]) -> Obj:
 
 
 def release_patch(pod: Mapping[str, Any], release: Release) -> Obj:
-    """The merge patch that lifts our gate and leaves others."""
+    """The merge patch that removes our gate and retains the others."""
     meta, spec = pod["metadata"], pod["spec"]
     notes: dict[str, str | None] = {}
     if release.state is None:
@@ -87,7 +87,7 @@ def release_patch(pod: Mapping[str, Any], release: Release) -> Obj:
 
 
 def kill_message(kill: Kill, owner: Owner, rule: BombRule) -> str:
-    """The message of the owner's event about a kill."""
+    """The message of the owner's event for a kill."""
     message = str(kill)
     message = message[0].upper() + message[1:]
     if not wanders(owner):

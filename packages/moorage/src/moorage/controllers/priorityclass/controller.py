@@ -16,7 +16,7 @@ REASON = "PushesOutReservations"
 
 
 class PriorityClassController(Controller):
-    """One per operator. There is one key."""
+    """The controller of the default priority class; one per operator. It has a single key."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared, "priorityclass")
@@ -24,7 +24,10 @@ class PriorityClassController(Controller):
         self.loop.hear(self._classes, lambda _: [Key("", DEFAULT_PRIORITY)])
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Make ours the cluster's default where there is no other, and report another that preempts."""
+        """Make our class the cluster's default if there is no other.
+
+        Report another default class that preempts.
+        """
         for action in plan(self._classes.all()):
             match action:
                 case SetDefault(is_default):

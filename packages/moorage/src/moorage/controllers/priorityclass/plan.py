@@ -19,13 +19,13 @@ from moorage_kube.meta import annotations_of
 
 
 class SetDefault(Struct, frozen=True):
-    """Make ours the cluster's default, or no longer."""
+    """Make our class the cluster's default, or stop that."""
 
     is_default: bool
 
 
 class Warn(Struct, frozen=True):
-    """Say that pods of this class, the cluster's default, push out reservations."""
+    """Warn that pods of this class, the cluster's default, preempt reservations."""
 
     name: str
     message: str

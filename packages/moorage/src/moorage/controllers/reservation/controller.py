@@ -33,7 +33,10 @@ from moorage_kube.resources import PODS, Obj
 
 
 class ReservationController(Controller):
-    """One per operator, on the informers of its machine controller. Keys are (machine group, machine type)."""
+    """The controller of reservations; one per operator. Keys are (machine group, machine type).
+
+    It uses the informers of its machine controller.
+    """
 
     def __init__(self, shared: Shared, machines: MachineController) -> None:
         super().__init__(shared, "reservation")
@@ -46,7 +49,10 @@ class ReservationController(Controller):
         self.loop.hear(self._pods, self._type_of)
 
     async def reconcile(self, key: Key) -> timedelta | None:
-        """Judge and report all reservations of one machine type; return when to look again."""
+        """Check all reservations of one machine type and write their status.
+
+        Returns the time until the next look.
+        """
         now = self._clock.now()
         known: dict[Key, Obj] = {}
         bookings: list[Booking] = []
@@ -91,7 +97,7 @@ class ReservationController(Controller):
         ]
 
     def _machine(self, group: str) -> tuple[Obj | None, Pool | None]:
-        """The Machine of the group; of two the older, as the machine controller has it."""
+        """The Machine of the group. If there are two: the older one, as in the machine controller."""
         machines = [machine for machine in self._machines.all() if group_of(machine) == group]
         if not machines:
             return None, None
@@ -107,7 +113,10 @@ class ReservationController(Controller):
     # --- writes
 
     async def _write_status(self, obj: Obj, status: Obj | None) -> bool:
-        """Whether something was written. Holds only for the version that was read."""
+        """Write the status if it changed. Returns whether it was written.
+
+        Applies only to the version that was read.
+        """
         if status is None:
             return False
         meta = obj["metadata"]
@@ -124,7 +133,10 @@ class ReservationController(Controller):
         return True
 
     async def _ask_to_leave(self, pod: Obj, leave: Leave[Guest]) -> None:
-        """Say why, then delete with the pod's own grace period; stopped in between, the next pass deletes."""
+        """Write the reason on the pod, then delete it with its grace period.
+
+        An interrupted pass is completed by the next.
+        """
         meta = pod["metadata"]
         with contextlib.suppress(NotFound):
             status = leaving_status(pod, leave, self._clock.now())
@@ -160,7 +172,7 @@ def _key(obj: Mapping[str, Any]) -> Key:
 
 
 def _version(obj: Mapping[str, Any]) -> int:
-    """Resource versions of one collection grow; https://kep.k8s.io/5504."""
+    """The resource version as a number. Versions of one collection grow: https://kep.k8s.io/5504."""
     try:
         return int(obj["metadata"].get("resourceVersion") or 0)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reservations and the pods they concern, from API objects to `moorage.decide.machines.calendar` and back."""
+"""Convert reservations and their pods between API objects and `moorage.decide.machines.calendar`."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def make_status(obj: Mapping[str, Any], report: Report[Guest], now: datetime) ->
 
 
 def unreadable(obj: Mapping[str, Any], error: Exception, now: datetime) -> Obj | None:
-    """The status of a reservation that cannot be read; None when it says so already."""
+    """The status of an invalid reservation. None if the status already says so."""
     refused = Condition("Accepted", "False", "Invalid", str(error))
     had = (obj.get("status") or {}).get("conditions") or ()
     wanted: Obj = {
@@ -136,9 +136,9 @@ def events_of(obj: Mapping[str, Any], report: Report[Guest]) -> list[Event]:
 
 
 def leaving_status(pod: Mapping[str, Any], leave: Leave[Guest], now: datetime) -> Obj | None:
-    """The status patch that says why a pod is about to be deleted; None when something says so already.
+    """The status patch with the reason why a pod will be deleted. None if the pod already has a reason.
 
-    So that its Job, and our own restarts, take it for a disruption and not for a failure.
+    The pod's Job and our own restarts then treat the end as a disruption and not as a failure.
     """
     if is_condition_true(pod, "DisruptionTarget"):
         return None
@@ -153,7 +153,7 @@ def leaving_status(pod: Mapping[str, Any], leave: Leave[Guest], now: datetime) -
 
 
 def why_it_leaves(leave: Leave[Guest]) -> str:
-    """For the pod's owner."""
+    """The reason for the deletion, for the pod's owner."""
     terms = leave.hold.terms
     return f"Its machine is reserved from {rfc3339(terms.start)} for {leave.hold.whom} ({leave.hold.key})"
 

@@ -152,7 +152,7 @@ class RunController(Controller):
     # --- writes
 
     async def _leave_queues(self, key: Key, seen: Observed) -> None:
-        """Take the Jobs of a cancelled run out of Kueue's queues, once: it would resume them."""
+        """Remove each Job of a cancelled run from its Kueue queue, once: Kueue would resume it."""
         if not seen.by_user:
             return
         for attempt in seen.attempts:
@@ -168,7 +168,7 @@ class RunController(Controller):
     async def _act(
         self, key: Key, seen: Observed, action: Action, jobs: dict[int, Obj], pods: dict[str, Obj]
     ) -> bool:
-        """Do one step; False when those after it no longer make sense."""
+        """Execute one step. False if the following steps no longer make sense."""
         match action:
             case NoteRunning(attempt, since):
                 await self._note(key, attempt, RUNNING_SINCE_ANNOTATION, rfc3339(since))
@@ -237,7 +237,7 @@ class RunController(Controller):
         await self._api.patch(PODS, meta["name"], status, key.namespace, subresource="status")
 
     async def _give_place(self, key: Key, pod: Obj, to: str) -> None:
-        """Its kubelet sends SIGTERM and waits for the grace period, as at a preemption."""
+        """End the pod as at a preemption: the kubelet sends SIGTERM and waits for the grace period."""
         meta = pod["metadata"]
         status = disrupted_status(pod, to, now=self._clock.now())
         if status is not None:  # first, so that the Job ends by a disruption even if the next write fails
@@ -268,7 +268,7 @@ class RunController(Controller):
         await self._patch(key, attempt, {"metadata": {"annotations": {annotation: text}}})
 
     async def _patch(self, key: Key, attempt: AttemptSeen, patch: dict[str, Any]) -> None:
-        """Merge, guarded by the uid seen: another Job of the same name is a Conflict."""
+        """Send a merge patch for the uid that was read. Another Job of the same name is a Conflict."""
         meta = patch.get("metadata") or {}
         guarded = patch | {"metadata": meta | {"uid": attempt.uid}}
         await self._api.patch(JOBS, attempt.job, guarded, key.namespace)
@@ -301,7 +301,7 @@ def _run_of(obj: Obj) -> Iterable[Key]:
 
 
 def _nodes_of_deleted(pods: Iterable[Obj]) -> set[str]:
-    """The nodes of pods that are being deleted; nothing is to be done about others."""
+    """The nodes of pods that are being deleted. Other pods need no action."""
     named = (pod["spec"].get("nodeName") for pod in pods if pod["metadata"].get("deletionTimestamp"))
     return {name for name in named if name}
 

@@ -1,4 +1,4 @@
-"""Between a run's objects and the decision about it: read Jobs, pods and nodes; make the next attempt's Job."""
+"""Convert between a run's objects and its decision: read Jobs, pods and nodes; build the next attempt's Job."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def disrupted_status(pod: Obj, to: str, *, now: datetime) -> Obj | None:
 
 
 def still_waits(jobs: Sequence[Obj], pods: Sequence[Obj]) -> bool:
-    """Whether a run has an attempt that is to run, and no pod with a node. Its Jobs and pods, all of them."""
+    """Whether a run has an unfinished attempt, but no pod with a node. Pass all its Jobs and pods."""
     live = [job for job in jobs if not any(is_condition_true(job, end) for end in ("Complete", "Failed"))]
     if not any(not job["spec"].get("suspend") and not is_deleting(job) for job in live):
         return False

@@ -89,7 +89,7 @@ class TenantController(Controller):
         )
 
     async def _leave_others(self, tenant: str, namespace: str) -> None:
-        """Roles in a namespace that the tenant had before."""
+        """Delete our RoleBindings in namespaces that the tenant used before."""
         for obj in self._held[ROLEBINDINGS].all():
             meta = obj["metadata"]
             mine = labels_of(obj).get(TENANT_LABEL) == tenant and meta["name"] in NAMES[ROLEBINDINGS]

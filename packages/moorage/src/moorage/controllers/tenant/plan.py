@@ -42,7 +42,7 @@ OURS = TENANT_OBJECT
 
 
 class Observed(Struct, frozen=True, kw_only=True):
-    """A Tenant and all that was read about it."""
+    """A Tenant and all data that was read about it."""
 
     tenant: Obj
     others: Sequence[Obj] = ()  # the other Tenants
@@ -73,7 +73,7 @@ class Remove(Struct, frozen=True):
 
 
 class Patch(Struct, frozen=True):
-    """A merge patch of a namespace, or of a node."""
+    """A merge patch of a namespace or a node."""
 
     resource: Resource
     name: str
@@ -164,10 +164,10 @@ def objects_of(
 
 
 def with_claims(hard: Mapping[str, str]) -> dict[str, str]:
-    """A quota in which claims of devices are no way around the number of GPUs.
+    """A quota with limits on device claims, so that claims cannot bypass the limit on GPUs.
 
-    Kubernetes counts claims apart from GPUs. So where GPUs are limited, nothing may be claimed, unless the quota
-    itself says how much.
+    Kubernetes counts claims separately from GPUs. So if GPUs are limited, claims are forbidden unless the
+    quota itself limits them.
     """
     limits_gpus = any(is_gpu(key.removeprefix("requests.")) for key in hard)
     limits_claims = any(key == CLAIMS or key.endswith(CLAIMED_DEVICES) for key in hard)
@@ -186,7 +186,7 @@ def people_of(members: Mapping[str, Any], accounts: Sequence[Obj]) -> set[str]:
 
 
 def own_nodes(spec: Mapping[str, Any], nodes: Sequence[Obj]) -> list[str]:
-    """The nodes that are a tenant's alone: those with its labels, and without GPUs."""
+    """The dedicated nodes of a tenant: the nodes without GPUs that have its labels."""
     wanted = (spec.get("cpuNodes") or {}).get("selector") or {}
     if not wanted:
         return []
@@ -205,7 +205,7 @@ def has_gpus(node: Mapping[str, Any]) -> bool:
 
 
 def clean_nodes(tenant: str, nodes: Sequence[Obj]) -> list[Action]:
-    """Take a tenant's taint off every node."""
+    """Remove a tenant's taint from all nodes."""
     return _taint_nodes(tenant, [], nodes)
 
 

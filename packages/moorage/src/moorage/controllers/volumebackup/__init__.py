@@ -1,1 +1,1 @@
-"""VolumeBackups: a Job for each moment of their schedule, and for each restore."""
+"""VolumeBackups: a Job for each time in their schedule, and for each restore."""

@@ -48,7 +48,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Copy(Struct, frozen=True):
-    """Make the backup that was due at this moment."""
+    """Create the backup that was due at this time."""
 
     at: datetime
 
@@ -86,7 +86,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 def due(seen: Seen) -> tuple[datetime | None, datetime | None]:
-    """(the moment that is due and not yet taken up, the next one)."""
+    """(the due time that was not handled yet, the next due time)."""
     backup = seen.backup
     last = moment(backup.status.last_scheduled)
     if not backup.spec.schedule:
@@ -159,7 +159,7 @@ def _state(seen: Seen, copies: Sequence[JobSeen], active: JobSeen | None) -> tup
 
 
 def _backups(known: Sequence[Kept], copies: Sequence[JobSeen]) -> tuple[tuple[Kept, ...], str]:
-    """Those that are whole, as the last to end listed them; and when that was."""
+    """The complete backups, as the last finished Job listed them, and the time of that list."""
     by_name, success, kept = {copy.name: copy for copy in known}, "", None
     for job in copies:
         if not (job.succeeded and _is_done(job)) or job.result is None:
@@ -238,7 +238,7 @@ def _number(value: Any) -> int:
 
 
 def job_name(backup_view: BackupView, action: Copy | BringBack) -> str:
-    """The Job of an action: computed, so that it is made once."""
+    """The name of the Job of an action. It is computed, so the Job is created only once."""
     if isinstance(action, Copy):
         return backup_job(backup_view.name, action.at)
     assert backup_view.spec.restore is not None

@@ -66,7 +66,7 @@ KEY_BYTES = 32
 
 
 class WorkspaceController(Controller):
-    """One per operator. The informers of `machines` are not among its own."""
+    """The controller of Workspaces; one per operator. The informers of `machines` are not among its own."""
 
     def __init__(self, shared: Shared, machines: MachineController) -> None:
         super().__init__(shared, "workspace")
@@ -202,7 +202,7 @@ class WorkspaceController(Controller):
         return self._gpu_types
 
     def _line(self, pods: Iterable[Obj]) -> str:
-        """Why a pod waits for its machine, and how many wait before it."""
+        """The reason why a pod waits for its machine, and the number of pods before it."""
         pod = waits_for_machine(pods)
         if pod is None:
             return ""
@@ -282,7 +282,7 @@ class WorkspaceController(Controller):
         self._secrets.add(view.uid)
 
     async def _gateway_key(self) -> bytes:
-        """The platform's key for workspaces, made by the first who needs it."""
+        """The platform's signing key for workspaces. It is created at the first use."""
         if self._key is None:
             made = {
                 "apiVersion": SECRETS.api_version,
@@ -307,7 +307,7 @@ class WorkspaceController(Controller):
         self._refused[view.uid] = (view.generation, until, reason, message)
 
     async def _report(self, obj: Obj, status: Obj) -> None:
-        """Holds only for the version that was read."""
+        """Write the status. It applies only to the version that was read."""
         meta = obj["metadata"]
         patch = {
             "metadata": {"resourceVersion": meta["resourceVersion"]},
@@ -322,7 +322,7 @@ class WorkspaceController(Controller):
         return [key_of(workspace) for workspace in self._workspaces.all()]
 
     def _users_of(self, claim: Obj) -> Iterable[Key]:
-        """Workspaces of the namespace that have the claim."""
+        """The workspaces of the namespace that mount the claim."""
         name, namespace = claim["metadata"]["name"], claim["metadata"].get("namespace")
         for obj in self._workspaces.all():
             if obj["metadata"].get("namespace") == namespace and name in _claims_of(obj):
@@ -353,6 +353,6 @@ def _claims_of(obj: Mapping[str, Any]) -> set[str]:
 
 
 def _keep_claim(claim: Obj) -> Obj:
-    """That it is there is all that matters."""
+    """The fields to cache of a claim: only its existence matters."""
     meta = claim["metadata"]
     return {"metadata": {key: meta[key] for key in ("name", "namespace", "uid", "resourceVersion") if key in meta}}

@@ -73,7 +73,7 @@ def home_path(view: WorkspaceView, app: App) -> str:
 
 
 def labels(view: WorkspaceView) -> dict[str, str]:
-    """On all that is made for it."""
+    """The labels of all objects of a workspace."""
     return {WORKSPACE_LABEL: view.name} | ({OWNER_LABEL: view.owner_label} if view.owner_label else {})
 
 
@@ -88,7 +88,10 @@ def queue_label(view: WorkspaceView) -> dict[str, str]:
 def make_deployment(
     view: WorkspaceView, obj: Obj, app: App, *, gpu_terms: Sequence[Obj], on_processes: bool
 ) -> Obj:
-    """One pod at a time: two could not both have the volume, nor the kernels."""
+    """The Deployment of a workspace.
+
+    It runs one pod at a time: two pods cannot share the volume and the kernels.
+    """
     made = _object(view, obj, DEPLOYMENTS, view.object_name)
     made["metadata"]["annotations"] = _notes(view) | {MADE_FROM_ANNOTATION: made_from(view, app)}
     made["metadata"]["labels"] |= queue_label(view)
@@ -103,7 +106,7 @@ def make_deployment(
 
 
 def make_template(view: WorkspaceView, app: App, *, gpu_terms: Sequence[Obj], on_processes: bool) -> Obj:
-    """The pod's template. `gpu_terms`: node selector terms of the GPU type that is asked for."""
+    """The pod template. `gpu_terms`: node selector terms for the requested GPU type."""
     # on process nodes an image may be left out
     spec, notes = view.spec, _notes(view)
     image = spec.image or (HOST_IMAGE if on_processes else app.image) or app.image
@@ -317,7 +320,10 @@ def _mount(at: int, mount: Any) -> Obj:
 
 
 def _size(view: WorkspaceView, pod: Obj, gpu_terms: Iterable[Obj]) -> None:
-    """Requests are limits, so that no other pod pays for it; without GPUs it rather keeps off nodes with them."""
+    """Set requests equal to limits, so that other pods are not affected.
+
+    Pods without GPUs prefer nodes without GPUs.
+    """
     asked = view.spec.resources
     limits = {"cpu": str(asked.cpu or DEFAULT_CPU), "memory": str(asked.memory or DEFAULT_MEMORY)}
     pod["containers"][0]["resources"] = {}

@@ -87,7 +87,7 @@ class Verb(Enum):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """One workspace and all that was read about it, at one moment."""
+    """One workspace and all data that was read about it, at one moment."""
 
     view: WorkspaceView
     obj: Obj
@@ -179,9 +179,9 @@ def plan(seen: Seen) -> Plan:
 
 
 def _by_schedule(seen: Seen) -> Step | None:
-    """Start or stop it when the newest moment of its schedule says so; each moment is heard once.
+    """Start or stop the workspace at the newest time of its schedule. Each time is handled once.
 
-    A schedule that is new, or another, is heard from now on.
+    A new or changed schedule applies from now on.
     """
     schedule, note = seen.view.spec.schedule, seen.view.notes.get(SCHEDULED_ANNOTATION, "")
     if schedule is None:
@@ -208,7 +208,10 @@ def schedule_hash(schedule: Schedule) -> str:
 
 
 def _last(schedule: Schedule, now: datetime, after: datetime) -> tuple[bool, datetime] | None:
-    """The newest moment in (after, now]: whether it starts, and when; of both at once the stop counts."""
+    """The newest scheduled time in (after, now], and whether it starts the workspace.
+
+    At equal times, the stop wins.
+    """
     zone = _zone(schedule)
     moments = [
         (at, running)
@@ -226,7 +229,7 @@ def _zone(schedule: Schedule) -> Any:
 
 
 def _note(seen: Seen, text: str | None, *, running: bool | None = None) -> Step:
-    """One write for the state and for the moment it comes from, so that it cannot be half done."""
+    """One patch for the state and for the scheduled time, so that both change together."""
     meta: Obj = {"annotations": {SCHEDULED_ANNOTATION: text}, "uid": seen.view.uid}
     if version := seen.obj["metadata"].get("resourceVersion"):
         meta["resourceVersion"] = version
@@ -237,7 +240,7 @@ def _note(seen: Seen, text: str | None, *, running: bool | None = None) -> Step:
 
 
 def next_moments(schedule: Schedule | None, now: datetime) -> tuple[datetime | None, datetime | None]:
-    """When it will start, and stop, by itself."""
+    """The next scheduled start and stop; None without one."""
     if schedule is None:
         return None, None
     zone = _zone(schedule)
@@ -298,7 +301,7 @@ def _changed(view: WorkspaceView, app: App, stored: Obj, wanted: Obj, *, known: 
 
 
 def _entrance(seen: Seen) -> Iterator[Step]:
-    """The Ingress, and by login the Service that leads to the gateway."""
+    """The Ingress, and for access by login also the Service of the gateway."""
     view, platform = seen.view, seen.platform
     if platform.domain and view.access(platform) == LOGIN:
         yield from _kept(SERVICES, make_gateway_service(view, seen.obj), seen.gateway_service)
@@ -543,12 +546,12 @@ def _events_of(seen: Seen, standing: Standing) -> Iterator[Event]:
 
 
 def waits_in_queue(pods: Iterable[Obj]) -> Obj | None:
-    """The pod that Kueue holds, if it holds one."""
+    """The pod that Kueue holds, or None."""
     return next((pod for pod in pods if not is_deleting(pod) and is_held(pod)), None)
 
 
 def waits_for_machine(pods: Iterable[Obj]) -> Obj | None:
-    """The pod that waits for its machine, if one does."""
+    """The pod that waits for its machine, or None."""
     for pod in pods:
         if not is_deleting(pod) and has_gate(pod.get("spec") or {}, MACHINE_GATE):
             return pod
