@@ -48,7 +48,7 @@ BEGAN = "SELECT MIN(first_seen_at) FROM node_lives"
 
 
 def carry_out(database: Database, step: NodeStep) -> None:
-    """Do a step, inside a transaction. Doing it again changes nothing."""
+    """Execute a step inside a transaction. A second execution changes nothing."""
     match step:
         case Begin(life):
             database.run(_INSERT, *row_of(life))

@@ -35,7 +35,7 @@ LOOK_SECONDS = 600.0  # between two passes over every pod; changes come from the
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """All that one pass decides on."""
+    """All data for the decisions of one pass."""
 
     known: Mapping[str, Interval]  # stored intervals: the open ones, and those of the pods below
     pods: Iterable[Obj]
@@ -125,9 +125,9 @@ class Recorder:
             self._running = False
 
     async def record(self, *, everything: bool = True) -> None:
-        """One pass over the pods that changed, or over all, and a heartbeat if it is due: read, decide, write.
+        """Run one pass over the changed pods, or over all pods, and write a heartbeat if it is due.
 
-        Raises StorageError, having written nothing.
+        Raises StorageError; in this case nothing was written.
         """
         self._changed.clear()
         dirty, deleted, now, monotonic = (
@@ -224,7 +224,10 @@ class Recorder:
             leave_to_another(self._deleted_nodes, set(), now=now)
 
     async def _change_or_heartbeat(self) -> None:
-        """Wait for whichever comes first. A cluster that never rests has its heartbeats too."""
+        """Wait for a change or for the next heartbeat.
+
+        A cluster with constant changes also gets its heartbeats.
+        """
         left = min(self._next_beat, self._next_look) - self._clock.monotonic()
         if left <= 0:
             return

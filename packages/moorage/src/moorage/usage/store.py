@@ -74,11 +74,9 @@ _OVERLAPPING = "WHERE started_at < ? AND (ended_at IS NULL OR ended_at > ?)"
 class UsageStore:
     """The tables of intervals and of nodes. Methods block for a disk write: call them off the event loop.
 
-    Safe for threads.
-
-    A PostgreSQL is connected to when it is first used: its outage stops no server. Opening a file raises
-    StorageError for one that is no database or that a newer Moorage has written, StorageDamaged for one that holds
-    less than was acknowledged. Every method raises StorageError, StorageFull when the disk is.
+    Safe for threads. PostgreSQL is connected at the first use, so its outage does not stop a server. Opening
+    a file raises StorageError if it is not a database or was written by a newer Moorage, StorageDamaged if
+    acknowledged data is missing. Every method raises StorageError, and StorageFull if the disk is full.
     """
 
     def __init__(self, where: Path | str) -> None:
@@ -96,7 +94,10 @@ class UsageStore:
             self._database.close()
 
     def apply(self, steps: Iterable[Step], *, seen: Iterable[str] = (), now: datetime | None = None) -> None:
-        """Do all steps, and mark the open intervals of `seen` as seen at `now`, or do nothing (on an error)."""
+        """Execute all steps, and mark the open intervals of the pods `seen` as seen at `now`.
+
+        On an error, nothing changes.
+        """
         with self._lock, self._db.transaction():
             for step in steps:
                 match step:
@@ -114,7 +115,10 @@ class UsageStore:
                 self._db.run_each(_TOUCH, ((at, uid, at) for uid in seen))
 
     def apply_nodes(self, steps: Iterable[NodeStep], *, seen: Iterable[str] = (), now: datetime) -> None:
-        """Do all steps, and mark the open lives of the nodes `seen` as seen at `now`; on an error, nothing."""
+        """Execute all steps, and mark the open lives of the nodes `seen` as seen at `now`.
+
+        On an error, nothing changes.
+        """
         with self._lock, self._db.transaction():
             for step in steps:
                 nodetable.carry_out(self._db, step)
@@ -122,25 +126,25 @@ class UsageStore:
             self._db.run_each(nodetable.TOUCH, ((at, uid, at) for uid in seen))
 
     def forget(self, older: datetime) -> int:
-        """Drop intervals, and lives of nodes, that ended before a moment; returns how many intervals."""
+        """Delete intervals and lives of nodes that ended before a moment. Returns the number of intervals."""
         at = to_microseconds(older)
         with self._lock, self._db.transaction():
             self._db.run(nodetable.FORGET, at)
             return self._db.run(_FORGET, at)
 
     def open_lives(self) -> list[NodeLife]:
-        """The nodes that are there."""
+        """The lives of the nodes that exist."""
         return self._read_lives(nodetable.OPEN)
 
     def every_life(self) -> list[NodeLife]:
         return self._read_lives("ORDER BY started_at, node_uid")
 
     def lives_of(self, uids: Iterable[str]) -> list[NodeLife]:
-        """Every life of those nodes that have one."""
+        """All lives of these nodes."""
         return [life for uid in sorted(set(uids)) for life in self._read_lives(nodetable.OF_NODE, uid)]
 
     def lives(self, since: datetime, until: datetime) -> list[NodeLife]:
-        """Lives of nodes of which some part is in [since, until), the oldest first."""
+        """The lives of nodes that overlap [since, until), oldest first."""
         return self._read_lives(nodetable.OVERLAPPING, to_microseconds(until), to_microseconds(since))
 
     def nodes_recorded_since(self) -> datetime | None:
@@ -155,29 +159,29 @@ class UsageStore:
         return [nodetable.life_in(row) for row in rows]
 
     def everything(self) -> list[Interval]:
-        """Every interval, the oldest first."""
+        """All intervals, oldest first."""
         return self._read("ORDER BY started_at, pod_uid")
 
     def open_intervals(self) -> list[Interval]:
         return self._read(_OPEN)
 
     def open_uids(self) -> set[str]:
-        """The pods whose intervals are open."""
+        """The uids of the pods with an open interval."""
         with self._lock:
             return {uid for (uid,) in self._db.rows(f"SELECT pod_uid FROM intervals {_OPEN}")}
 
     def known(self, uids: Iterable[str]) -> list[Interval]:
-        """The intervals of those pods that have one."""
+        """The intervals of these pods; pods without one are left out."""
         with self._lock:
             return [_interval(row) for row in self._db.by_keys(INTERVALS, [(uid,) for uid in sorted(set(uids))])]
 
     def overlapping(self, since: datetime, until: datetime, *, every_pod: bool = False) -> list[Interval]:
-        """Intervals of which some part lies in [since, until): those that are counted, or of every pod."""
+        """The intervals that overlap [since, until). Only counted ones, unless `every_pod`."""
         where = _OVERLAPPING if every_pod else f"{_OVERLAPPING} AND {_COUNTED}"
         return self._read(where, to_microseconds(until), to_microseconds(since))
 
     def ended(self, since: datetime, *, limit: int) -> list[Interval]:
-        """Intervals that are counted and ended after `since`, the newest first, at most so many."""
+        """Counted intervals that ended after `since`, newest first, at most `limit`."""
         return self._read(_ENDED, to_microseconds(since), limit)
 
     def _read(self, where: str, *values: Any) -> list[Interval]:

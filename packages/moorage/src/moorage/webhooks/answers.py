@@ -1,4 +1,4 @@
-"""The answers of the admission endpoints, as the API server reads them."""
+"""Responses of the admission endpoints in the format of the API server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _AnyRequest(msgspec.Struct, frozen=True):
 
 
 def unreadable(body: bytes, error: DocumentError) -> Response:
-    """The answer to a review that cannot be read: a refusal, since failed calls may pass by the failure policy."""
+    """The response to an invalid review: a refusal, because the failure policy may let failed calls pass."""
     try:
         uid = msgspec.json.decode(without_depth(body), type=_AnyReview).request.uid
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -97,7 +97,7 @@ _BODY_MAX_BYTES = 32 * 2**20
 
 
 class _Review(msgspec.Struct, frozen=True, rename="camel"):
-    """The parts of admission.k8s.io/v1 AdmissionReview that are used."""
+    """The fields of an admission.k8s.io/v1 AdmissionReview that we use."""
 
     request: _Asked
 
@@ -134,7 +134,7 @@ class _Asked(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Webhook:
-    """The service: `app` to serve over TLS, `run` to keep its caches current."""
+    """The webhook service. Serve `app` over TLS, and run `run` to update its caches."""
 
     def __init__(
         self,
@@ -230,13 +230,13 @@ class Webhook:
 
     @property
     def synced(self) -> bool:
-        """Whether requests can be judged."""
+        """Whether the caches are complete, so that requests can be checked."""
         return all(informer.synced.is_set() for informer in self._needed) and all(
             listed.is_set() for listed in self._known.values()
         )
 
     async def run(self) -> None:
-        """Keep the caches current, and send audit records, until cancelled."""
+        """Update the caches and send audit records, until cancelled."""
         try:
             await self._run()
         finally:
@@ -259,7 +259,7 @@ class Webhook:
                 tasks.create_task(informer.run(), name=f"informer {informer.resource} killed")
 
     async def wait_synced(self) -> None:
-        """Return when requests can be judged."""
+        """Wait until the caches are complete, so that requests can be checked."""
         for informer in self._needed:
             await informer.synced.wait()
         for known in self._known.values():
@@ -321,7 +321,7 @@ class Webhook:
         )
 
     def _request(self, asked: _Asked, obj: Obj, *, mutating: bool) -> Request:
-        """The request with the facts of the cluster by which it is judged."""
+        """The request with all cluster data that the checks need."""
         policy = self._policy(asked.namespace)
         is_new_pod = mutating and policy is not None and asked.kind.kind == "Pod" and asked.operation == "CREATE"
         tenants = self._tenants.all()
@@ -352,7 +352,7 @@ class Webhook:
         )
 
     def _held(self) -> list[Budget]:
-        """The Budgets, parsed when one has changed."""
+        """The Budgets. They are parsed again after a change."""
         objects = self._budgets.all()
         versions = tuple(str(obj["metadata"].get("resourceVersion")) for obj in objects)
         if versions != self._budgets_seen[0]:
@@ -360,7 +360,7 @@ class Webhook:
         return self._budgets_seen[1]
 
     async def _follow(self, resource: Resource, informer: Informer) -> None:
-        """Follow one of our kinds; as long as the cluster does not have it there are none."""
+        """Watch one of our kinds. While the cluster does not define the kind, it has no objects."""
         known = self._known[resource]
         while True:
             try:
@@ -471,7 +471,7 @@ class Webhook:
         return review(response(asked.uid, verdict, _of(asked)))
 
     async def _by_person(self, asked: _Asked) -> _Asked:
-        """The request under the person's name where a person's account made it; an owner is a person."""
+        """The request with the person's user name if it came from the person's account: owners are persons."""
         user = asked.user_info
         if not (name := account_in(user.username)):
             return asked
@@ -486,7 +486,7 @@ class Webhook:
         return msgspec.structs.replace(asked, user_info=_User(person, user.groups)) if person else asked
 
     async def _of_parent(self, asked: _Asked) -> _Asked:
-        """For a Scale: the workload that it is of, before and after it. Raises ApiError."""
+        """For a Scale request: the workload before and after the change. Raises ApiError."""
         resource = _SCALED.get(asked.resource.resource)
         if asked.sub_resource != "scale" or resource is None or not self._held():
             return asked

@@ -110,14 +110,14 @@ class AuditSender:
 
 
 class TokenFile:
-    """The token in a file. It is read again when another one comes: the file may be younger than this process."""
+    """The token in a file. If another token arrives, the file is read again: it may be newer than this process."""
 
     def __init__(self, path: Path, *, clock: Clock = SYSTEM) -> None:
         self._path, self._clock = path, clock
         self._token, self._read_at = b"", -REREAD_SECONDS
 
     def __call__(self, token: str) -> bool:
-        """Whether it is the token; a file without one has none."""
+        """Whether this is the token in the file. False if the file has none."""
         if self._is(token):
             return True
         if not token or self._clock.monotonic() - self._read_at < REREAD_SECONDS:
@@ -138,10 +138,10 @@ class _Cluster(Protocol):
 
 
 class ServerPost:
-    """Sends records to the server, under the service's own token. To be closed."""
+    """Sends records to the server, with the service's token. The caller closes it."""
 
     def __init__(self, api: _Cluster, address: Callable[[], str]) -> None:
-        """`address`: where the server is, such as http://moorage-server.moorage-system.svc; empty: not known."""
+        """`address`: the URL of the server, such as http://moorage-server.moorage-system.svc; "": unknown."""
         self._api, self._address = api, address
         self._session: aiohttp.ClientSession | None = None
 

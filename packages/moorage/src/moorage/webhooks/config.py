@@ -268,9 +268,10 @@ def _client(path: str, url: str | None, service: tuple[str, str], ca_pem: bytes,
 
 
 def _guarded(*, tenants: bool | None = None) -> Obj:
-    """Namespaces that opted in; `tenants`: only those of tenants, or only the others.
+    """A selector for guarded namespaces. `tenants`: True for those of tenants only, False for the others only.
 
-    Never our own pods, nor the control plane's: a webhook that is down must not keep itself down.
+    It never selects our own namespace or that of the control plane: a failed webhook must not block its own
+    restart.
     """
     away: Obj = {
         "key": NAME_LABEL,

@@ -21,7 +21,10 @@ OWNERS = (REPLICASETS, STATEFULSETS, JOBS)  # kinds on which the operator keeps 
 
 
 class KillDesk:
-    """Copies of the pods that failed, of those that are held, and of the owners with a ledger; all few."""
+    """Caches of the failed pods, of the held pods, and of the owners with a ledger.
+
+    There are only a few of each.
+    """
 
     def __init__(self, api: Api) -> None:
         by_owner = {"owner": index_by_controller}
@@ -36,7 +39,7 @@ class KillDesk:
         self.informers = (self._failed, self._marked, *self._ledgers)
 
     async def settle(self) -> None:
-        """Wait for the copies to be filled, but not for long: without them pods pass, as they would without us."""
+        """Wait a short time for the caches. Without them, the webhook admits pods as if the rule did not exist."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(wait_synced(*self.informers), SETTLE_SECONDS)
 

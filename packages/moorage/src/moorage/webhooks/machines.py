@@ -1,4 +1,4 @@
-"""Machines at admission: guests made of pods, and our own kinds judged, all errors at once."""
+"""Admission for machines: convert pods to guests, and check our own kinds with all errors at once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class MachineDesk:
         return check(obj, old, self.pools().values(), calendar, now=self._clock.now())
 
     def pools(self) -> Mapping[str, Pool]:
-        """The Machines by group; of two of one group the older, as the operator has it."""
+        """The Machines by group. If a group has two: the older one, as in the operator."""
         if self._pools is None:
             self._pools = {}
             for machine in sorted(self._machines.all(), key=_age):
@@ -63,7 +63,7 @@ class MachineDesk:
         return self._pools
 
     def gpu_machines(self) -> frozenset[str]:
-        """Names of the machine types that have GPUs, and of the groups with such a type."""
+        """Names of the machine types with GPUs, and of the groups that have such a type."""
         if self._with_gpus is None:
             types = [(pool.group, kind) for pool in self.pools().values() for kind in pool.types.values()]
             names = [(group, kind.name) for group, kind in types if any(map(is_gpu, kind.size))]

@@ -38,13 +38,13 @@ FAMILIES = (REVIEWS, EXPIRES, *CACHES, BUILD)
 
 
 class Review(Struct):
-    """One that is under way."""
+    """A review in progress."""
 
     outcome: str = "invalid"
 
 
 class WebhookMeasures:
-    """Reviews since the process began."""
+    """Metrics of the reviews since the start of the process."""
 
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
@@ -60,7 +60,7 @@ class WebhookMeasures:
             self._reviews.observe(self._clock.monotonic() - began, verb, review.outcome)
 
     def read(self, certificate: Path | None) -> list[Measured]:
-        """`certificate`: PEM; one that cannot be read has no end."""
+        """The metrics. `certificate`: a PEM file; if it cannot be read, the metric of its end is missing."""
         rows = [self._reviews.read(), measured(BUILD, [((__version__,), 1)])]
         if certificate is not None:
             from moorage_kube.certificates import certificate_end
