@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class _Parked:
-    """A request that waits for items."""
+    """A worker request that waits for items."""
 
     __slots__ = ("session", "woken")
 
@@ -55,9 +55,10 @@ class _Parked:
 
 
 class Queue:
-    """All maps on one database. `open_store` connects: once to write and once to read, each in its own thread.
+    """The queue of all maps in one database.
 
-    Use it while `run` runs. Methods raise StorageError when the database fails: nothing was done then.
+    `open_store` connects twice: one connection writes and one reads, each in its own thread. Use the queue
+    while `run` runs. Methods raise StorageError if the database fails; nothing was changed in this case.
     """
 
     def __init__(self, open_store: Callable[[], Store], *, clock: Clock = SYSTEM) -> None:
@@ -88,7 +89,7 @@ class Queue:
         await self._tick()
 
     async def run(self) -> None:
-        """Let time pass until cancelled. An outage of the database ends nothing: it is tried again."""
+        """Handle time-outs until cancelled. After an outage of the database, it tries again."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._ticks())
@@ -97,7 +98,7 @@ class Queue:
             await self.close()
 
     async def close(self) -> None:
-        """Answer those who wait, finish the transaction that runs, close the connections."""
+        """Answer all waiting requests, finish the current transaction, and close the connections."""
         if self._closed:
             return
         self._closed = True
@@ -147,7 +148,7 @@ class Queue:
     # -- workers -----------------------------------------------------------------------------------------------
 
     def token_of(self, uid: str) -> str:
-        """The token that workers of this map present. Raises NotReady before `start`."""
+        """The token for the workers of this map. Raises NotReady before `start`."""
         return f"{uid}.{self._sign(uid)}"
 
     async def map_of_token(self, token: str) -> int:
@@ -185,7 +186,7 @@ class Queue:
         return reply
 
     async def _park(self, of: int, session: str, seconds: float) -> bool:
-        """Wait for a sign that there may be items; False when there was none."""
+        """Wait until there may be items. False after `seconds` without a change."""
         waiting = self._parked.setdefault(of, OrderedDict())
         if (before := waiting.pop(session, None)) is not None:
             before.wake(False)  # its connection was given up for this one
@@ -213,7 +214,7 @@ class Queue:
                 self._wake_some(of, answered.freed)
 
     def _wake_some(self, of: int, most: int | None) -> None:
-        """Wake the longest waiting, all with None."""
+        """Wake up to `most` requests, the longest waiting first; None wakes all."""
         waiting = self._parked.get(of)
         while waiting and (most is None or most > 0):
             _, request = waiting.popitem(last=False)
@@ -258,7 +259,7 @@ class Queue:
             self._flushing = None
 
     def _take_group(self) -> list[tuple[Call, asyncio.Future[Reply]]]:
-        """The oldest requests, no two of one session."""
+        """The oldest requests, at most one per session."""
         group: list[tuple[Call, asyncio.Future[Reply]]] = []
         later: list[tuple[Call, asyncio.Future[Reply]]] = []
         sessions: set[tuple[int, str]] = set()
@@ -287,7 +288,7 @@ class Queue:
         priority: int = 0,
         since: datetime | None = None,
     ) -> Stored:
-        """`since`: when the namespace was created; see `Store.create_map`."""
+        """Create a map. `since`: the creation time of the namespace; see `Store.create_map`."""
         return await self._writer.do(
             lambda store: store.create_map(
                 namespace=namespace,
@@ -340,7 +341,7 @@ class Queue:
             self._wake_some(of, None)
 
     async def read(self, what: Callable[[Store], T]) -> T:
-        """Ask the reader: `await queue.read(lambda store: store.list_maps())`."""
+        """Run a function on the reading store: `await queue.read(lambda store: store.list_maps())`."""
         return await self._reader.do(what)
 
     async def rate_of(self, stored: Stored) -> float | None:
@@ -371,12 +372,12 @@ class Queue:
 
 
 def milliseconds(at: datetime) -> int:
-    """Since 1970, as the queue stores times."""
+    """Milliseconds since 1970, the time format of the queue."""
     return round(at.timestamp() * 1000)
 
 
 def is_waiting(asked: Exchange, reply: Reply) -> bool:
-    """Whether a request that got this answer is to be held."""
+    """Whether a request with this reply must wait."""
     return (
         asked.want > 0
         and asked.wait > 0

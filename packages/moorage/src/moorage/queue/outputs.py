@@ -35,7 +35,7 @@ ON CONFLICT (map) DO UPDATE SET bytes = output_sizes.bytes + excluded.bytes
 
 
 class Part(Struct, frozen=True):
-    """Something that was printed. `at` is ms since 1970; the item is -1 for a note of the worker's own."""
+    """A part of the output. `at`: milliseconds since 1970; item -1 means a note of the worker itself."""
 
     id: int
     item: int
@@ -46,7 +46,7 @@ class Part(Struct, frozen=True):
 
 
 class Outputs:
-    """All calls may be made from one event loop; the database is read and written in a thread."""
+    """The output of maps. Call the methods from one event loop; a thread reads and writes the database."""
 
     def __init__(self, where: Path | str, *, map_bytes: int = MAP_BYTES) -> None:
         self._map_bytes = map_bytes
@@ -55,17 +55,17 @@ class Outputs:
         self._news: dict[int, asyncio.Event] = {}
 
     async def add(self, of: int, pod: str, parts: Sequence[tuple[int, int, int, bytes]]) -> None:
-        """Keep (item, lease, at, output) of a pod. Raises StorageError."""
+        """Store the output of a pod: (item, lease, at, output). Raises StorageError."""
         await self._file.do(lambda db: self._add(db, of, pod, parts))
         if (news := self._news.pop(of, None)) is not None:
             news.set()
 
     async def page(self, of: int, *, item: int | None = None, after: int = 0) -> list[Part]:
-        """The next parts in the order in which they came, up to about 1 MiB of them; none: that is all so far."""
+        """The next parts in the order of arrival, about 1 MiB at most. Empty if there are no more yet."""
         return await self._file.do(lambda db: _page(db, of, item, after))
 
     async def news(self, of: int, *, after: int = 0) -> None:
-        """Wait until something is added beyond the part `after`, here or at another server."""
+        """Wait until output after the part `after` is added, by this or another server."""
         event = self._news.setdefault(of, asyncio.Event())
         if not self._shared:
             await event.wait()
@@ -77,7 +77,7 @@ class Outputs:
                 return
 
     async def keep_only(self, maps: Iterable[int]) -> None:
-        """Forget the output of all other maps."""
+        """Delete the output of all other maps."""
         known = set(maps)
         await self._file.do(lambda db: _forget(db, known))
         for of in self._news.keys() - known:  # a follower that has ended left its event
@@ -104,7 +104,7 @@ class Outputs:
 
 
 def _free(db: Database, of: int, size: int, wanted: int) -> None:
-    """Delete the oldest parts of a map until at most `wanted` bytes are left."""
+    """Delete the oldest parts of a map until it has at most `wanted` bytes."""
     last = 0
     while size > wanted:
         statement = "SELECT id, LENGTH(output) FROM outputs WHERE map = ? AND id > ? ORDER BY id LIMIT ?"

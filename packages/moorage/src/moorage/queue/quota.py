@@ -47,7 +47,7 @@ class Used(Struct, frozen=True, kw_only=True):
 
 
 def check_map(quota: Quota, used: Used, namespace: str) -> None:
-    """Raise QuotaExceeded where one map more is too many."""
+    """Raise QuotaExceeded if the quota does not allow another map."""
     if quota.maps and used.maps + 1 > quota.maps:
         raise QuotaExceeded(
             f"namespace {namespace} has {used.maps:,} maps; at most {quota.maps:,} are allowed",
@@ -58,7 +58,7 @@ def check_map(quota: Quota, used: Used, namespace: str) -> None:
 
 
 def check_items(quota: Quota, used: Used, namespace: str, *, items: int, size: int) -> None:
-    """Raise QuotaExceeded where so many items more, of so many bytes, are too many."""
+    """Raise QuotaExceeded if the quota does not allow `items` more items with `size` bytes."""
     if quota.items and used.items + items > quota.items:
         raise QuotaExceeded(
             f"the maps of namespace {namespace} have {used.items:,} items; {items:,} more exceed the limit of"

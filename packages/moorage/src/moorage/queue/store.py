@@ -1,7 +1,7 @@
-"""Everything the queue reads and writes, each method one transaction.
+"""All statements of the queue; each method is one transaction.
 
-Load, decide (`decide.maps.leasing`), apply. Methods block: call them off the event loop. The file is long because
-it is every statement of one schema, and they are read against each other.
+Methods load rows, decide (`decide.maps.leasing`), and apply the changes. They block: call them off the event loop.
+The file is long because its statements belong to one schema and must fit together.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Answered(Struct, frozen=True, kw_only=True):
 
 
 class Store:
-    """The queue's tables. One thread at a time."""
+    """The tables of the queue. Use them from one thread at a time."""
 
     def __init__(self, database: Database, quota: Quota = NONE) -> None:
         self._db = database
@@ -470,10 +470,10 @@ class Store:
     def add_items(
         self, of: int, items: Sequence[NewItem], *, first: int | None = None, request: str | None = None
     ) -> tuple[int, int]:
-        """Append items; returns the number of the first and how many were new.
+        """Append items. Returns the number of the first item and how many were new.
 
-        With `first` the caller numbers them: those that are there already are passed over, a gap is refused.
-        With `request` the same request again adds nothing. Raises NotFound, UsageError.
+        With `first`, the caller numbers the items: existing numbers are skipped, and a gap is refused. A
+        repeated `request` adds nothing. Raises NotFound and UsageError.
         """
         with self._db.transaction():
             # lock the map: numbers of items have no gaps
@@ -548,7 +548,10 @@ class Store:
         return Used(maps=int(row[0]), items=int(row[1]), bytes=int(row[2]))
 
     def _grow(self, sizes: Mapping[int, int]) -> None:
-        """Last in a transaction, after `_count`: see the order of locks in `sql.postgres`."""
+        """Add to the stored sizes of maps.
+
+        Call it last in a transaction, after `_count`: see the lock order in `sql.postgres`.
+        """
         for of, size in sorted(sizes.items()):
             if not size:
                 continue
@@ -585,7 +588,7 @@ class Store:
             return self._stored_by_id(of)
 
     def retry(self, of: int) -> int:
-        """Make all dead items ready again, with all their tries; returns how many. Raises NotFound."""
+        """Make all dead items ready again, with all their attempts. Returns their number. Raises NotFound."""
         with self._db.transaction():
             self._stored_by_id(of)
             self._lock_as_exchange(of)
@@ -605,7 +608,7 @@ class Store:
         self._looked.pop(of, None)
 
     def _lock_as_exchange(self, of: int) -> None:
-        """Wait for the exchanges of a map that are under way, before locks are taken that they take later."""
+        """Wait for the running exchanges of a map, before this transaction takes locks that they take later."""
         self._maps({of}, lock=True)
         if clause := self._db.locking(" FOR UPDATE"):
             self._db.rows(f"SELECT name FROM sessions WHERE map = ? ORDER BY name{clause}", of)
@@ -620,7 +623,7 @@ class Store:
             )
 
     def secret(self) -> bytes:
-        """The key that worker tokens are made with: made once, the same for every server on this database."""
+        """The key for worker tokens. It is created once and is the same for every server on this database."""
         with self._db.transaction():
             self._db.run(
                 "INSERT INTO meta (name, value) VALUES ('token_key', ?) ON CONFLICT (name) DO NOTHING",
@@ -650,13 +653,13 @@ class Store:
     def list_items(
         self, of: int, *, states: Sequence[State] = (), after: int = -1, limit: int = PAGE_ROWS
     ) -> list[MapItem]:
-        """Items in order, those after number `after`, at most `limit`."""
+        """Items in order, after the number `after`, at most `limit`."""
         marks = f" AND i.state IN ({', '.join(str(int(state)) for state in states)})" if states else ""
         statement = f"{_OF_ITEM}{marks} AND i.seq > ? ORDER BY i.seq LIMIT ?"
         return [_item_view(row) for row in self._db.rows(statement, of, after, min(limit, PAGE_ROWS))]
 
     def get_item(self, of: int, seq: int) -> tuple[MapItem, bytes] | None:
-        """One item and the last output of its last failure."""
+        """One item, and the last part of the output of its last failure."""
         rows = self._db.rows(f"{_OF_ITEM} AND i.seq = ?", of, seq)
         if not rows:
             return None
@@ -680,7 +683,10 @@ class Store:
     # -- rows --------------------------------------------------------------------------------------------------
 
     def _maps(self, ids: set[int], *, lock: bool = False) -> dict[int, Map]:
-        """Locked only where tokens are counted: other maps' servers need not wait for each other."""
+        """The maps with these ids.
+
+        With `lock`, only maps with counted tokens are locked: other servers need not wait.
+        """
         if not ids:
             return {}
         wanted = sorted(ids)
@@ -787,7 +793,7 @@ def _item_row(of: int, item: Item) -> Row:
 
 
 def open_store(where: Path | str, quota: Quota = NONE) -> Store:
-    """Connect to the queue's database, a file or a `postgresql://` address. Raises StorageError."""
+    """Connect to the queue's database: a file or a `postgresql://` address. Raises StorageError."""
     return Store(open_database(where, QUEUE), quota)
 
 

@@ -1,4 +1,4 @@
-"""The queue's tables that rows go to by the hundred, and where its migrations are."""
+"""The tables of the queue with bulk writes, and the place of its migrations."""
 
 from moorage.sql.database import Table
 from moorage.sql.migrations import Schema

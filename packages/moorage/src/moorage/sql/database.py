@@ -15,7 +15,7 @@ Row = tuple[Any, ...]
 
 
 class Table(Struct, frozen=True):
-    """A table that rows go to by the hundred. The first `keys` columns are its primary key."""
+    """A table with bulk writes. The first `keys` columns are its primary key."""
 
     name: str
     columns: tuple[str, ...]
@@ -31,31 +31,34 @@ class Database(Protocol):
 
     @property
     def name(self) -> str:
-        """Where it is, for messages; no passwords."""
+        """The location of the database for messages, without passwords."""
         ...
 
     def transaction(self) -> AbstractContextManager[None]:
-        """One write transaction: committed, and on the disk, at the end; rolled back on an exception."""
+        """Start a write transaction. It is committed to disk at the end, or rolled back on an exception."""
         ...
 
     def rows(self, statement: str, *values: Any) -> list[Row]: ...
 
     def run(self, statement: str, *values: Any) -> int:
-        """Execute; the number of rows touched."""
+        """Execute a statement. Returns the number of changed rows."""
         ...
 
     def run_each(self, statement: str, rows: Iterable[Row]) -> None:
-        """Execute once for each row of values, inside `transaction`."""
+        """Execute a statement once for each row of values, inside `transaction`."""
         ...
 
     def by_keys(
         self, table: Table, keys: Sequence[Row], *, columns: Sequence[str] = (), lock: bool = False
     ) -> list[Row]:
-        """The rows with these keys, all columns or some. With `lock`, held until the end of the transaction."""
+        """The rows with these keys, with all or some columns.
+
+        `lock` locks them until the end of the transaction.
+        """
         ...
 
     def insert(self, table: Table, rows: Sequence[Row]) -> None:
-        """Insert; StorageError when one is there already."""
+        """Insert rows. Raises StorageError if one exists."""
         ...
 
     def upsert(self, table: Table, rows: Sequence[Row]) -> None:
@@ -63,11 +66,11 @@ class Database(Protocol):
         ...
 
     def update(self, table: Table, rows: Sequence[Row]) -> None:
-        """Replace rows that are there."""
+        """Replace existing rows."""
         ...
 
     def locking(self, clause: str) -> str:
-        """`clause` (FOR UPDATE …) where writers run at the same time, else nothing."""
+        """`clause` (FOR UPDATE …) if several writers can run at the same time, else ""."""
         ...
 
     def joined(self, expression: str) -> str:

@@ -36,7 +36,7 @@ DIRTY_MOST = 10_000  # changes that such a server remembers
 
 
 class Lease(Struct, frozen=True):
-    """A row. `term` grows with each holder, `beat` with each write."""
+    """A row of the table. `term` grows with each new holder, `beat` with each write."""
 
     name: str
     holder: str
@@ -45,7 +45,7 @@ class Lease(Struct, frozen=True):
 
 
 class Seen(Struct, frozen=True):
-    """A row as last read (None: there is none), and since when, by our monotonic clock, it is known to be so."""
+    """A row as last read (None: it does not exist), and since when it is unchanged, by our monotonic clock."""
 
     lease: Lease | None
     since: float
@@ -57,14 +57,14 @@ def observe(before: Seen | None, lease: Lease | None, *, now: float) -> Seen:
 
 
 def may_take(me: str, seen: Seen, *, now: float) -> bool:
-    """Whether `me` may write its name, provided that the row is still as seen. `now`: our monotonic clock."""
+    """Whether `me` may write its name, if the row is still unchanged. `now`: our monotonic clock."""
     if seen.lease is None or seen.lease.holder in ("", me):
         return True
     return now - seen.since >= LEASE_SECONDS
 
 
 class LeaseTable:
-    """The rows. One thread at a time; every method raises StorageError."""
+    """The table of leases. Use it from one thread at a time. Every method raises StorageError."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -77,7 +77,7 @@ class LeaseTable:
         return Lease(*rows[0]) if rows else None
 
     def take(self, name: str, holder: str, before: Lease | None) -> Lease | None:
-        """Write a new holder, if the row is still `before`; None: another was faster."""
+        """Write a new holder if the row is still `before`. None if another process was faster."""
         if before is None:
             statement = (
                 "INSERT INTO server_leases (name, holder, term, beat) VALUES (?, ?, 1, 1) ON CONFLICT DO NOTHING"
@@ -91,7 +91,7 @@ class LeaseTable:
         return Lease(name, holder, before.term + 1, before.beat + 1) if taken else None
 
     def renew(self, lease: Lease) -> bool:
-        """Whether it is still ours; then all others wait for LEASE_SECONDS more."""
+        """Renew the lease. Returns whether it is still ours; others then wait for LEASE_SECONDS more."""
         statement = "UPDATE server_leases SET beat = beat + 1 WHERE name = ? AND term = ? AND holder = ?"
         return self._db.run(statement, lease.name, lease.term, lease.holder) > 0
 
@@ -102,7 +102,10 @@ class LeaseTable:
 
 
 def check(database: Database, name: str, term: int) -> None:
-    """Inside a transaction: hold the term until its end. Raises StorageError where another has begun."""
+    """Check inside a transaction that the term is current, and lock it until the end.
+
+    Raises StorageError if it is not.
+    """
     lock = database.locking(" FOR SHARE")
     rows = database.rows(f"SELECT term FROM server_leases WHERE name = ?{lock}", name)
     if not rows or rows[0][0] != term:
@@ -158,7 +161,7 @@ class Leader:
         lease: Lease,
         sent: float,
     ) -> bool:
-        """Whether `lead` has returned; False: the task is no longer ours."""
+        """Run `lead` while we hold the task. True if `lead` has returned, False if the task is no longer ours."""
         log.info("leading", extra={"task": self._name, "term": lease.term})
         self.leading, self.term = True, lease.term
         work = asyncio.create_task(lead())
@@ -176,7 +179,7 @@ class Leader:
             self.leading, self.term = False, None
 
     async def _acquire(self, table: StoreThread[LeaseTable]) -> tuple[Lease, float]:
-        """Return when the task is ours: the row, and when the write that took it was sent."""
+        """Wait until the task is ours. Returns the row, and when the successful write was sent."""
         failing = False
         while True:
             try:
@@ -197,7 +200,7 @@ class Leader:
             await self._clock.sleep(RETRY_SECONDS)
 
     async def _renew_until_late(self, table: StoreThread[LeaseTable], lease: Lease, sent: float) -> None:
-        """Renew every RETRY_SECONDS; return as soon as the task may no longer count as ours."""
+        """Renew every RETRY_SECONDS. Returns as soon as the task may no longer be ours."""
         while True:
             left = sent + RENEW_DEADLINE_SECONDS - self._clock.monotonic()
             if left <= 0:

@@ -1,8 +1,9 @@
-"""How a schema is brought up to date.
+"""Migrations of database schemas.
 
-A schema change is two migrations: one that old code can live with, applied by the new release when it starts, and
-one that takes the old away, a release later. The first line of a file says so: `-- readable by: N` is the oldest
-code (by the number of its newest migration) that works on the schema after it. Older code refuses to open it.
+A schema change consists of two migrations. The new release applies the first at startup; old code still works
+with it. The second removes the old parts, one release later. The first line of a file is `-- readable by: N`:
+the oldest code (the number of its newest migration) that works on the schema after it. Older code refuses to
+open the schema.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Version(Struct, frozen=True):
 
 
 class Ledger(Protocol):
-    """A database that knows its version."""
+    """A database that stores its schema version."""
 
     @property
     def name(self) -> str: ...
@@ -62,12 +63,12 @@ class Ledger(Protocol):
         ...
 
     def apply(self, step: Migration) -> None:
-        """Run its statements and write down its number."""
+        """Execute the statements of a step and store its number."""
         ...
 
 
 def migrations(dialect: str, schema: Schema) -> list[Migration]:
-    """The files of a dialect, in order. Raises StorageError unless they are numbered 1, 2, …"""
+    """The migration files of a dialect, in order. Raises StorageError unless their numbers are 1, 2, …"""
     steps = []
     for file in resources.files(schema.package).joinpath(schema.folder).joinpath(dialect).iterdir():
         if named := _FILE.fullmatch(file.name):
@@ -83,9 +84,9 @@ def migrations(dialect: str, schema: Schema) -> list[Migration]:
 
 
 def migrate(database: Ledger, steps: Sequence[Migration]) -> None:
-    """Bring a database to the newest schema, one transaction a step; several processes may do it at once.
+    """Migrate a database to the newest schema, one transaction per step. Several processes may do this at once.
 
-    A step that fails leaves the schema before it. Raises StorageError for a schema that this code cannot use.
+    A failed step leaves the previous schema. Raises StorageError for a schema that this code cannot use.
     """
     version = database.version()
     check_readable(database.name, version, known=len(steps))

@@ -1,4 +1,4 @@
-"""Open a database by where it is."""
+"""Open a database by its location."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ POSTGRES = ("postgresql://", "postgres://")
 
 
 def is_postgres(where: Path | str) -> bool:
-    """Whether it is the address of a PostgreSQL, and so may be shared by servers; else it is a file."""
+    """Whether the location is a PostgreSQL address, which servers can share. Otherwise it is a file."""
     return isinstance(where, str) and where.startswith(POSTGRES)
 
 
 def open_database(where: Path | str, schema: Schema, *, durable: bool = True) -> Database:
-    """A file, made readable by its owner only, or a `postgresql://` address. Raises StorageError.
+    """Open a file, readable by its owner only, or a `postgresql://` address. Raises StorageError.
 
-    Without `durable` a file may lose its last seconds with the machine; see `SqliteDatabase`.
+    Without `durable`, a file may lose its last seconds if the machine fails; see `SqliteDatabase`.
     """
     if is_postgres(where):
         from moorage.sql.postgres import PostgresDatabase
@@ -31,7 +31,10 @@ def open_database(where: Path | str, schema: Schema, *, durable: bool = True) ->
 
 
 class LateDatabase:
-    """A database that is connected to when it is first used: its outage stops no server. One thread at a time."""
+    """A database that connects at its first use, so its outage does not stop a server.
+
+    For one thread at a time.
+    """
 
     def __init__(self, where: Path | str, schema: Schema, *, name: str) -> None:
         """`name`: its content, for messages."""
@@ -40,7 +43,7 @@ class LateDatabase:
         self._database: Database | None = None
 
     def use(self) -> Database:
-        """The database. Raises StorageError."""
+        """The database; connects if needed. Raises StorageError."""
         if self._closed:  # a thread was slower than the end of the server
             raise StorageError(f"{self._name} is closed")
         if self._database is None:

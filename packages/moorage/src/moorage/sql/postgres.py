@@ -36,9 +36,11 @@ _MIGRATION_LOCK = 0x6D6F6F72  # "moor": one server migrates at a time
 
 
 class PostgresDatabase:
-    """Connects when first used, and again after the connection broke. `url` is `postgresql://…`.
+    """A PostgreSQL database. It connects at the first use, and again after a lost connection.
 
-    Opening raises StorageError for a database that cannot be reached or that a newer Moorage has written.
+    `url`: `postgresql://…`.
+
+    Raises StorageError if the database cannot be reached or was written by a newer Moorage.
     """
 
     def __init__(self, url: str, schema: Schema) -> None:

@@ -202,7 +202,7 @@ def _marks(rows: int, columns: int) -> str:
 
 
 def statements(sql: str) -> Iterator[str]:
-    """The statements of a script, each whole: a semicolon inside a trigger or a text does not end one."""
+    """Split a script into statements. A semicolon inside a trigger or a text does not end a statement."""
     begun = ""
     for part in re.split(r"(?<=;)", sql):
         begun += part

@@ -1,4 +1,4 @@
-"""A blocking store, used from an event loop."""
+"""Use a blocking store from an event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class StoreThread(Generic[S]):
-    """One thread with one store, opened when it is first used, and again after it could not be opened."""
+    """One thread with one store. The store is opened at its first use; a failed opening is tried again."""
 
     def __init__(self, name: str, open_store: Callable[[], S]) -> None:
         self._open_store = open_store

@@ -1,4 +1,4 @@
-"""How long statements take, and how many fail, in this process."""
+"""The duration of statements and the number of failures in this process."""
 
 from __future__ import annotations
 
@@ -45,5 +45,5 @@ def timed(database: str, verb: str) -> Iterator[None]:
 
 
 def read_times() -> list[Measured]:
-    """Since the process began."""
+    """The metrics since the start of the process."""
     return [_seconds.read(), _errors.read()]

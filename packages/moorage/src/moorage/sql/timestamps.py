@@ -1,4 +1,4 @@
-"""Moments as whole numbers in columns: microseconds since 1970-01-01 UTC."""
+"""Moments in integer columns: microseconds since 1970-01-01 UTC."""
 
 from __future__ import annotations
 
