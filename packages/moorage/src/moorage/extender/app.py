@@ -71,7 +71,7 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class _Arguments(msgspec.Struct, rename={"pod": "Pod", "names": "NodeNames", "nodes": "Nodes"}):
-    """ExtenderArgs as kube-scheduler writes it."""
+    """ExtenderArgs in the JSON format of kube-scheduler."""
 
     pod: dict[str, Any]
     names: list[str] | None = None
@@ -87,7 +87,7 @@ _stranger = PlainTextResponse(
 
 
 class Arguments(Struct, frozen=True, kw_only=True):
-    """ExtenderArgs: the pod, and the nodes by name or whole."""
+    """ExtenderArgs: the pod, and the nodes by name or as objects."""
 
     key: Key
     uid: str
@@ -100,7 +100,7 @@ class Arguments(Struct, frozen=True, kw_only=True):
 
 
 def parse_arguments(body: bytes) -> Arguments:
-    """Read ExtenderArgs. Raises BadRequest."""
+    """Parse ExtenderArgs. Raises BadRequest."""
     try:
         sent = _decode(body)
         pod, names, totals = sent.pod, sent.names, None
@@ -138,11 +138,11 @@ def _decode(body: bytes) -> _Arguments:
 
 
 def prioritize(arguments: Arguments, cache: ExtenderCache) -> bytes:
-    """HostPriorityList as JSON: points for each node asked about, 0 for those not known yet; or, for a pod that
-    asks for GPUs and states no wishes, of the best node alone, which is all that matters then: kube-scheduler
-    takes one that is not listed for 0.
+    """Score the nodes: a HostPriorityList as JSON. Unknown nodes get 0 points.
 
-    Counts a pod that asks for GPUs on the best of them."""
+    If the pod requests GPUs and has no preferences, the list has the best node only: nothing else matters
+    then, and kube-scheduler scores missing nodes as 0. A pod that requests GPUs is counted on the best node.
+    """
     ask, key, names = arguments.ask, arguments.key, arguments.names
     failed = cache.asked_about(key) if ask.gpus else None
     if not names:
@@ -176,15 +176,18 @@ def _points(arguments: Arguments, cache: ExtenderCache) -> list[int]:
 
 
 def _special(name: str, arguments: Arguments, cache: ExtenderCache) -> int:
-    """Points of a node as it was sent, or without the pod asked about, which is counted there already."""
+    """Points of a node with the sent GPUs, or without this pod, if the node already counts the pod."""
     total = arguments.totals[name] if arguments.totals is not None else None
     rooms = cache.rooms(name, without=arguments.key, total=total)
     return cache.policy.points(arguments.ask, rooms)
 
 
 def _shunned(arguments: Arguments, cache: ExtenderCache, failed: str | None) -> set[int]:
-    """Nodes to take only when there are no others: where the attempt before failed, and those with a
-    PreferNoSchedule taint that the pod does not tolerate."""
+    """Indexes of nodes to use only if there are no others.
+
+    They are the node of the failed attempt before, and nodes with a PreferNoSchedule taint that the pod does not
+    tolerate.
+    """
     names, taints = arguments.names, cache.soft_taints
     if not taints:
         return {names.index(failed)} if failed in names else set()
@@ -219,8 +222,10 @@ def has_wishes(pod: Obj) -> bool:
 
 
 def refusals(arguments: Arguments, cache: ExtenderCache) -> dict[str, str]:
-    """Why nodes can never take the pod, however empty they are: too few GPUs, or of another type. Nodes that are
-    not known are not refused."""
+    """The reasons why nodes can never run the pod, even if empty: too few GPUs, or another GPU type.
+
+    Unknown nodes are not refused.
+    """
     ask, totals = arguments.ask, arguments.totals
     if not ask.gpus:
         return {}
@@ -235,7 +240,7 @@ def refusals(arguments: Arguments, cache: ExtenderCache) -> dict[str, str]:
 
 
 class _Gpus(Collector):
-    """GPUs by node and type, and the age of the cache, read when Prometheus asks."""
+    """Collects GPUs by node and type, and the age of the cache, when Prometheus reads the metrics."""
 
     def __init__(self, cache: ExtenderCache) -> None:
         self._cache = cache
@@ -295,7 +300,7 @@ def make_metrics(cache: ExtenderCache) -> tuple[CollectorRegistry, Counter, Coun
 
 
 def filter_nodes(arguments: Arguments, cache: ExtenderCache) -> bytes:
-    """The nodes that may take the pod, in the shape that the scheduler sent them, and why the others may not."""
+    """The nodes that may run the pod, in the format that the scheduler sent, and the reasons for the others."""
     refused = refusals(arguments, cache)
     node_list: Any = arguments.node_list
     names: Any = None if node_list is not None else arguments.names
@@ -331,7 +336,7 @@ async def metrics(registry: CollectorRegistry, cache: ExtenderCache, _: Request)
 
 
 async def scheduler_requests(registry: CollectorRegistry, _: Request) -> Response:
-    """For `moor doctor install`: the API server's proxy of pods passes no token on, which /metrics asks for."""
+    """Metrics for `moor doctor install`: the API server's pod proxy sends no token, which /metrics requires."""
     return Response(generate_latest(registry.restricted_registry(ASKED)), media_type=MEDIA_TYPE)
 
 
@@ -345,7 +350,7 @@ _Verb = tuple[Callable[["Arguments", ExtenderCache], bytes], Any, Any, str]
 
 
 class _App:
-    """Answers the verbs itself: every pod of the cluster passes here. Starlette has the other paths."""
+    """Handles the scheduler's requests directly, because every pod causes some. Starlette handles other paths."""
 
     def __init__(self, cache: ExtenderCache, token: str) -> None:
         registry, requests, errors, seconds, asked = make_metrics(cache)

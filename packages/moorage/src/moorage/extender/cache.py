@@ -31,7 +31,7 @@ NEVER_KEPT = 64  # kinds of requests
 
 
 class ExtenderCache:
-    """GPUs of every node. `run` keeps it current until cancelled; `synced` is set once it is whole."""
+    """The GPUs of all nodes. `run` updates them until cancelled; `synced` is set once they are complete."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ExtenderCache:
         self.synced = asyncio.Event()
 
     async def run(self) -> None:
-        """Follow nodes and pods until cancelled."""
+        """Watch nodes and pods until cancelled."""
         self._nodes.on_change(self.node_changed)
         self._pods.on_change(self.pod_changed)
         tasks = [asyncio.create_task(informer.run()) for informer in (self._nodes, self._pods)]
@@ -85,12 +85,12 @@ class ExtenderCache:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def gpu_node(self, name: str) -> GpuNode | None:
-        """The node's GPUs, or None when it is not known."""
+        """The node's GPUs; None if the node is unknown."""
         total = self._totals.get(name)
         return None if total is None else GpuNode(name=name, total=total, used=dict(self.ledger.gpus(name)))
 
     def total(self, name: str) -> Mapping[str, int] | None:
-        """GPUs that the node offers, or None when it is not known."""
+        """The GPUs that the node offers; None if the node is unknown."""
         return self._totals.get(name)
 
     def kind(self, name: str) -> str:
@@ -100,7 +100,7 @@ class ExtenderCache:
     def rooms(
         self, name: str, *, without: Key | None = None, total: Mapping[str, int] | None = None
     ) -> dict[str, Room]:
-        """Rooms of a node; `without`: do not count that pod; `total`: GPUs as another knows them."""
+        """The rooms of a node. `without`: a pod to ignore; `total`: the node's GPUs from another source."""
         used, cpu_used = self.ledger.gpus(name), self.ledger.cpu(name)
         hold = self.ledger.counted(without) if without is not None else None
         if hold is not None and hold.node == name:
@@ -111,7 +111,7 @@ class ExtenderCache:
         return make_rooms(total, used, self._cpus.get(name, 0), cpu_used, self._types.get(name, ""))
 
     def never(self, ask: Ask) -> Mapping[str, str]:
-        """Nodes that could not take such a pod were they empty, and why."""
+        """The nodes that could not run such a pod even if empty, with the reasons."""
         key = (ask.gpus, ask.kinds)
         reasons = self._never.get(key)
         if reasons is None:
@@ -133,7 +133,7 @@ class ExtenderCache:
         ]
 
     def age_seconds(self) -> float:
-        """Seconds since a change or bookmark of nodes or pods was last heard of, as far as was looked."""
+        """Seconds since the last change or bookmark of nodes or pods that a call of this method has noticed."""
         versions = (self._nodes.resource_version, self._pods.resource_version)
         if versions != self._versions:
             self._versions = versions
@@ -141,7 +141,7 @@ class ExtenderCache:
         return self.clock.monotonic() - self._heard
 
     def asked_about(self, key: Key) -> str | None:
-        """The scheduler asks where to place this pod. Returns where an attempt that failed had put it."""
+        """Record that the scheduler asks about this pod. Returns the node of a failed earlier attempt."""
         self._put(self.ledger.expire(self.clock.monotonic()))
         failed = self.ledger.assumed(key)
         if failed is not None:
@@ -149,7 +149,7 @@ class ExtenderCache:
         return failed
 
     def assume(self, key: Key, uid: str, hold: Hold, *, version: int) -> None:
-        """The scheduler is about to place the pod there."""
+        """Assume that the scheduler places the pod on the node of `hold`."""
         self._put(self.ledger.assume(key, uid, hold, version=version, now=self.clock.monotonic()))
 
     def _put(self, nodes: Iterable[str]) -> None:
@@ -261,7 +261,7 @@ def _kinds_in(term: Obj) -> list[str]:
 
 
 def why_never(ask: Ask, total: Mapping[str, int], kind: str) -> str | None:
-    """Why a node with these GPUs can never take such a pod; None: it can. `kind` "": unknown, any."""
+    """The reason why a node with these GPUs can never run such a pod; None if it can. `kind` "" means any type."""
     if any(total.get(resource, 0) < count for resource, count in ask.gpus):
         short = [
             f"{count} {resource} asked for, {total.get(resource, 0)} there"
@@ -275,7 +275,7 @@ def why_never(ask: Ask, total: Mapping[str, int], kind: str) -> str | None:
 
 
 def host_head(name: str) -> bytes:
-    """HostPriority of the extender's wire format as JSON, but for the points and the last brace."""
+    """The start of a HostPriority in JSON: everything before the points and the closing brace."""
     return b'{"Host":%b,"Score":' % msgspec.json.encode(name)
 
 

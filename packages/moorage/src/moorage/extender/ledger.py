@@ -32,7 +32,7 @@ ASSUME_SECONDS = 60.0
 
 
 class Hold(Struct, frozen=True):
-    """GPUs and CPU (millicores) that a pod holds, or was promised, on a node."""
+    """The GPUs and CPU (millicores) of a pod that are in use or promised on a node."""
 
     node: str
     gpus: Mapping[str, int]
@@ -40,7 +40,10 @@ class Hold(Struct, frozen=True):
 
 
 class Sight(Struct, frozen=True, kw_only=True):
-    """A pod as the API showed it. `hold`: where it is bound or nominated; None: nowhere, or it has finished."""
+    """A pod, as read from the API.
+
+    `hold`: its node if it is bound or nominated; None if not, or if it has finished.
+    """
 
     uid: str
     hold: Hold | None = None
@@ -73,11 +76,11 @@ class Ledger:
         self.outcomes: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """Placements assumed and not seen yet."""
+        """The number of assumed placements that are not confirmed yet."""
         return len(self._assumed)
 
     def gpus(self, node: str) -> Mapping[str, int]:
-        """GPUs held there by resource name. Do not keep it: it changes."""
+        """The GPUs in use on the node by resource name. The mapping changes later: do not store it."""
         return self._gpus.get(node, {})
 
     def cpu(self, node: str) -> int:
@@ -85,16 +88,16 @@ class Ledger:
         return self._cpu.get(node, 0)
 
     def counted(self, key: Key) -> Hold | None:
-        """Where the pod is counted."""
+        """The node and resources that are counted for the pod."""
         return self._counted.get(key)
 
     def assumed(self, key: Key) -> str | None:
-        """The node on which the pod is assumed."""
+        """The node of the pod's assumed placement."""
         assumed = self._assumed.get(key)
         return assumed.hold.node if assumed is not None else None
 
     def see(self, key: Key, sight: Sight) -> set[str]:
-        """The pod came or changed."""
+        """Handle a new or changed pod."""
         assumed = self._assumed.get(key)
         if assumed is not None and (outcome := _outcome(assumed, sight)) is not None:
             self._drop(key, outcome)
@@ -105,7 +108,7 @@ class Ledger:
         return self._count(key)
 
     def gone(self, key: Key, uid: str) -> set[str]:
-        """The pod was deleted."""
+        """Handle a deleted pod."""
         self._seen.pop(key, None)
         assumed = self._assumed.get(key)
         if assumed is not None and assumed.uid == uid:
@@ -113,14 +116,14 @@ class Ledger:
         return self._count(key)
 
     def asked_again(self, key: Key) -> set[str]:
-        """The scheduler asks about the pod: it is not where it was assumed."""
+        """Drop the assumed placement of a pod, because the scheduler asks about the pod again."""
         if key not in self._assumed:
             return set()
         self._drop(key, "again")
         return self._count(key)
 
     def assume(self, key: Key, uid: str, hold: Hold, *, version: int, now: float) -> set[str]:
-        """The pod is about to be placed there. Nothing, when it was seen bound already: the question was late."""
+        """Assume a placement. Changes nothing if the pod is bound already: the request was late."""
         seen = self._seen.get(key)
         if seen is not None and seen.bound and seen.uid == uid:
             return set()
@@ -129,7 +132,7 @@ class Ledger:
         return self._count(key)
 
     def expire(self, now: float) -> set[str]:
-        """Forget assumptions that are too old."""
+        """Drop assumed placements that are too old."""
         changed: set[str] = set()
         while self._assumed:
             key, oldest = next(iter(self._assumed.items()))

@@ -22,20 +22,20 @@ LOSSES_KEPT = 50_000  # of one mix, some 300 bytes each: 5,000 nodes in ten stat
 
 
 class Policy(Protocol):
-    """Points for a node."""
+    """A policy that gives points to nodes."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def version(self) -> int:
-        """Moves when the points of rooms that did not change may have changed."""
+        """Changes when points may have changed for rooms that did not change."""
         ...
 
     def points(self, ask: Ask, rooms: Rooms) -> int: ...
 
     def learn(self, ask: Ask) -> None:
-        """A new pod was seen."""
+        """Record a new pod."""
         ...
 
     def offer(self, node: str, rooms: Rooms | None) -> None:
@@ -48,7 +48,7 @@ class Policy(Protocol):
 
 
 class Plain(Struct, frozen=True):
-    """A policy that learns nothing: a function of request and room."""
+    """A policy without state: its points depend only on the request and the rooms."""
 
     name: str
     version: int = 0
@@ -179,7 +179,7 @@ class Fragmentation:
         self._unit = 1.0
 
     def mix(self, name: str) -> RememberedMix:
-        """The mix in use for a GPU resource."""
+        """The current mix of a GPU resource."""
         mix = self._mixes.get(name)
         if mix is None:
             sizes = self._offered.get(name, {})
@@ -198,7 +198,10 @@ class Fragmentation:
 
 
 def make_policy(name: str) -> Policy:
-    """The policy of that name, one of POLICIES, or "none": 0 for every node. Raises UsageError for another."""
+    """The policy with this name: one of POLICIES, or "none" (0 for every node).
+
+    Raises UsageError for other names.
+    """
     if name not in (*POLICIES, "none"):
         raise UsageError(f"invalid packing policy {name!r}", hint=f"use one of {', '.join(POLICIES)}")
     return Fragmentation() if name == "fragmentation" else Plain(name)

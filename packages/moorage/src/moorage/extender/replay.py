@@ -36,7 +36,7 @@ _decoder = msgspec.json.Decoder(list[Score])
 
 
 class Handler:
-    """An extender whose cluster is the trace's. Pods are known by uid from `created` to `gone`."""
+    """An extender for the cluster of a trace. Pods are known by uid from `created` to `gone`."""
 
     def __init__(self, nodes: Sequence[TraceNode], policy: str) -> None:
         self._cache = ExtenderCache(cast(Api, None), policy=make_policy(policy))
@@ -47,12 +47,15 @@ class Handler:
         self._cache.synced.set()
 
     def created(self, uid: str, pod: TracePod) -> None:
-        """Raises UsageError for a share of a GPU."""
+        """Handle the creation of a pod. Raises UsageError for a fraction of a GPU."""
         known = self._pods[uid] = make_pod(uid, pod)
         self._cache.pod_changed(None, known)
 
     def asked(self, uid: str, names: Sequence[str]) -> list[int]:
-        """Scores of the nodes in that order; 0, as kube-scheduler takes it, for one that the answer leaves out."""
+        """The scores of the nodes in this order.
+
+        A node that is missing in the answer gets 0, as in kube-scheduler.
+        """
         body = _encoder.encode({"Pod": self._pods[uid], "NodeNames": names})
         status, answer = self.post("/scheduler/prioritize", body)
         if status != 200:
@@ -63,17 +66,17 @@ class Handler:
         return [points.get(name, 0) for name in names]
 
     def bound(self, uid: str, node: str) -> None:
-        """The scheduler bound the pod there."""
+        """Handle that the scheduler bound the pod to the node."""
         before = self._pods[uid]
         after = self._pods[uid] = before | {"spec": before["spec"] | {"nodeName": node}}
         self._cache.pod_changed(before, after)
 
     def gone(self, uid: str) -> None:
-        """The pod was deleted."""
+        """Handle the deletion of the pod."""
         self._cache.pod_changed(self._pods.pop(uid), None)
 
     def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """A request to the ASGI application: (status, body of the answer)."""
+        """Send a request to the ASGI application. Returns (status, response body)."""
         sent: list[MutableMapping[str, Any]] = []
 
         async def receive() -> MutableMapping[str, Any]:
@@ -92,7 +95,7 @@ class Handler:
 
 
 def make_node(node: TraceNode) -> Obj:
-    """The `v1.Node` of a trace's node."""
+    """The `v1.Node` for a node of a trace."""
     offered = {"cpu": f"{node.cpu}m", "memory": f"{node.memory}Mi", "pods": "1000"}
     return {
         "metadata": {"name": node.name, "labels": {_TYPE: node.kind} if node.kind else {}},
@@ -102,7 +105,10 @@ def make_node(node: TraceNode) -> Obj:
 
 
 def make_pod(uid: str, pod: TracePod) -> Obj:
-    """The `v1.Pod` of a trace's pod. Raises UsageError for a share of a GPU, which Kubernetes cannot express."""
+    """The `v1.Pod` for a pod of a trace.
+
+    Raises UsageError for a fraction of a GPU: Kubernetes has no such requests.
+    """
     if pod.ask.milli != WHOLE:
         raise UsageError(
             f"{pod.name} asks for a share of a GPU, which no Kubernetes resource expresses",

@@ -1,7 +1,7 @@
-"""Points of every node for every kind of request, computed again only where a node has changed.
+"""Cached points of every node for every kind of request. Only changed nodes are computed again.
 
-A cluster sees few kinds of requests and one node changes at a time, so an answer is mostly looked up. The extender
-and `moor simulate` both answer from here.
+A cluster sees few kinds of requests, and usually one node changes at a time, so most points come from the cache.
+The extender and `moor simulate` both use it.
 """
 
 from __future__ import annotations

@@ -74,15 +74,17 @@ class TracePod(Struct, frozen=True):
 
 
 class Scheduler(Struct, frozen=True, kw_only=True):
-    """kube-scheduler around the policy. `default_scores`: LeastAllocated and BalancedAllocation, by CPU and
-    memory, stay on."""
+    """The simulated kube-scheduler around the policy.
+
+    `default_scores`: LeastAllocated and BalancedAllocation, by CPU and memory, stay on.
+    """
 
     weight: int = 5
     default_scores: bool = False
     percentage: int = 0  # percentageOfNodesToScore; 0: adaptive, the default
 
     def sample(self, nodes: int) -> int:
-        """How many feasible nodes are looked for: `numFeasibleNodesToFind`.
+        """The number of feasible nodes to search for: `numFeasibleNodesToFind`.
 
         https://github.com/kubernetes/kubernetes/blob/v1.32.0/pkg/scheduler/schedule_one.go
         """
@@ -105,7 +107,7 @@ class Extender(Protocol):
 
 
 class Filled(Struct, frozen=True, kw_only=True):
-    """A fill run. Shares of all GPUs, 0 to 1."""
+    """The result of a fill run. Numbers are shares of all GPUs, 0 to 1."""
 
     allocated: float
     refused: float  # demand refused by 100 % arrival
@@ -116,7 +118,7 @@ class Filled(Struct, frozen=True, kw_only=True):
 
 
 class Churned(Struct, frozen=True, kw_only=True):
-    """A churn run, measured after the warm-up. Shares of the demand that came, 0 to 1."""
+    """The result of a churn run, measured after the warm-up. Numbers are shares of the arrived demand, 0 to 1."""
 
     refused: float
     large: int
@@ -125,7 +127,7 @@ class Churned(Struct, frozen=True, kw_only=True):
 
 
 def read_nodes(rows: Iterable[Mapping[str, str | None]]) -> list[TraceNode]:
-    """Nodes of a trace (`csv.DictReader`). Raises UsageError with the line."""
+    """Parse the nodes of a trace (rows of `csv.DictReader`). Raises UsageError with the line."""
     nodes = []
     for line, row in enumerate(rows, 2):
         name = row.get("sn") or ""
@@ -137,7 +139,10 @@ def read_nodes(rows: Iterable[Mapping[str, str | None]]) -> list[TraceNode]:
 
 
 def read_pods(rows: Iterable[Mapping[str, str | None]], *, whole: bool = False) -> list[TracePod]:
-    """Pods of a trace, by name; `whole`: only those of whole GPUs. Raises UsageError with the line."""
+    """Parse the pods of a trace, sorted by name. `whole`: only pods with whole GPUs.
+
+    Raises UsageError with the line.
+    """
     pods = []
     for line, row in enumerate(rows, 2):
         cpu, memory, count, milli = _numbers(row, line, "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -229,7 +234,7 @@ class Placed(Struct, frozen=True):
 
 
 class _Totals:
-    """Totals (points and default scores) of all nodes for one kind of pod; None where it does not fit."""
+    """Total scores (points and default scores) of all nodes for one kind of pod; None if the pod does not fit."""
 
     __slots__ = ("seen", "totals", "version")
 
@@ -240,7 +245,7 @@ class _Totals:
 
 
 class Cluster:
-    """A cluster under simulation, with its scheduler and the extender's scoreboard."""
+    """A simulated cluster with its scheduler and the extender's scoreboard."""
 
     def __init__(
         self,
@@ -250,7 +255,7 @@ class Cluster:
         rng: random.Random,
         extender: Extender | None = None,
     ) -> None:
-        """`extender` None: its answers are worked out here, from the same scoreboard and `winner`."""
+        """`extender` None: the cluster computes the scores itself, with the same scoreboard and `winner`."""
         self.gpus = sum(node.gpus for node in nodes)
         self._nodes = [_Node(node, [WHOLE] * node.gpus, node.cpu, node.memory) for node in nodes]
         self._at = {node.name: at for at, node in enumerate(nodes)}
@@ -269,7 +274,7 @@ class Cluster:
             self._board.put(node.trace.name, node.rooms())
 
     def arrive(self, pod: TracePod) -> Placed | None:
-        """Place a pod where kube-scheduler would; None: refused."""
+        """Place a pod on the node that kube-scheduler would choose. None if the pod fits on no node."""
         self._policy.learn(pod.ask)
         self._asked += 1
         uid = f"{self._asked:08}-{self._rng.getrandbits(64):016x}"
@@ -301,8 +306,10 @@ class Cluster:
         return Placed(at, pod, devices, uid)
 
     def _choose(self, pod: TracePod, uid: str, able: list[int], totals: list[int]) -> int:
-        """The node that kube-scheduler takes of those with room. `totals`: points, with its own scores where the
-        extender leaves it the choice."""
+        """The node that kube-scheduler chooses among those with free capacity.
+
+        `totals`: points, plus kube-scheduler's own scores if the extender lets it choose.
+        """
         if self._extender is not None:
             points = self._extender.asked(uid, [self._nodes[at].trace.name for at in able])
             totals = [self._total(self._nodes[at], pod, score) for at, score in zip(able, points, strict=True)]
@@ -324,7 +331,7 @@ class Cluster:
         self._changed(placed.node)
 
     def lost(self, mixes: Mapping[str, Mix]) -> float:
-        """GPUs free that the mix of their resource cannot use, in GPUs."""
+        """The number of free GPUs that the mix of their resource cannot use."""
         return sum(
             mixes[node.trace.resource].lost(node.room.kind, node.room.free, node.room.cpu)
             for node in self._nodes
@@ -338,8 +345,11 @@ class Cluster:
         self._changes.append(at)
 
     def _devices(self, node: _Node, pod: TracePod) -> tuple[int, ...]:
-        """Indices of the devices it gets: idle ones for whole GPUs, else the one that the policy likes best, or
-        the fullest with room."""
+        """Indexes of the devices for the pod.
+
+        For whole GPUs: idle devices. Otherwise: the device that the policy prefers, or the fullest one with
+        enough left.
+        """
         if not pod.devices:
             return ()
         milli = pod.ask.milli
@@ -405,7 +415,9 @@ def fill(
     scheduler: Scheduler,
     extender: Extender | None = None,
 ) -> Filled:
-    """Pods of the trace in random order, then drawn from it again, until all GPUs have been asked for."""
+    """Start pods of the trace in random order, then more pods drawn from it, until they have requested all
+    GPUs.
+    """
     # separate generators: the policy does not change the arrivals
     arrivals = random.Random(f"fill {seed}")
     cluster = Cluster(nodes, make_policy(policy), scheduler, random.Random(f"ties {seed}"), extender)
@@ -458,8 +470,10 @@ def churn(
     load: float,
     extender: Extender | None = None,
 ) -> Churned:
-    """Arrivals and departures at an offered load of `load` times all GPUs. Time is in mean lifetimes. Arrivals and
-    lifetimes are the same for every policy."""
+    """Simulate arrivals and departures at an offered load of `load` times all GPUs.
+
+    Time is in mean lifetimes. Arrivals and lifetimes are the same for every policy.
+    """
     # separate generators: the policy does not change the arrivals
     arrivals = random.Random(f"churn {seed}")
     cluster = Cluster(nodes, make_policy(policy), scheduler, random.Random(f"ties {seed}"), extender)
@@ -510,8 +524,7 @@ def churn(
 
 
 def trace_mix(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> dict[str, Mix]:
-    """The mix of a whole trace by resource, known beforehand: the yardstick for fragmentation, the same for every
-    policy."""
+    """The mix of a whole trace by resource. It is the reference for fragmentation, the same for every policy."""
     weights: dict[str, dict[Ask, float]] = {}
     for pod in pods:
         if pod.ask.gpus:
@@ -524,7 +537,7 @@ def trace_mix(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> dict[str,
 
 
 def offered(nodes: Sequence[TraceNode]) -> dict[Room, int]:
-    """Nodes by their room when empty."""
+    """The number of nodes for each room of an empty node."""
     counts: dict[Room, int] = {}
     for node in nodes:
         room = Room(node.gpus, (WHOLE,) * node.gpus, node.cpu, node.cpu, node.kind)
@@ -533,7 +546,7 @@ def offered(nodes: Sequence[TraceNode]) -> dict[Room, int]:
 
 
 def impossible(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> float:
-    """Share of the demand, 0 to 1, of pods that fit on no node, not even an empty one."""
+    """The share (0 to 1) of the demand from pods that do not fit on any node, even if it is empty."""
     demand = sum(pod.demand for pod in pods)
     return 1 - sum(pod.demand for pod in _possible(nodes, pods)) / demand if demand else 0.0
 
