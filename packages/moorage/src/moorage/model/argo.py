@@ -41,7 +41,7 @@ _GROUP = re.compile(r"\[\d+\]$")  # of steps that begin together, in the name of
 
 
 def is_ours(obj: Mapping[str, Any]) -> bool:
-    """Whether a Workflow or CronWorkflow was adopted by Moorage: Argo's controller leaves it alone then."""
+    """Whether Moorage has adopted a Workflow or CronWorkflow. Argo's controller ignores it then."""
     return labels_of(obj).get(INSTANCE_LABEL) == OUR_INSTANCE
 
 
@@ -54,22 +54,23 @@ def is_free(obj: Mapping[str, Any]) -> bool:
 
 
 def step_path(node_name: str, workflow: str) -> str:
-    """A node's name as people write it: without the workflow's name and the numbers of groups of steps.
+    """The readable path of a node: without the workflow's name and the numbers of step groups.
 
-    `train-x7[0].fit(1:b)[0].eval` of `train-x7` is `fit(1:b).eval`; the workflow's own node has its name.
+    `train-x7[0].fit(1:b)[0].eval` of `train-x7` becomes `fit(1:b).eval`. The workflow's root node has the
+    workflow's name.
     """
     parts = [_GROUP.sub("", part) for part in _parts(node_name.removeprefix(workflow))]
     return ".".join(part for part in parts if part) or node_name
 
 
 def is_step(path: str, wanted: str) -> bool:
-    """Whether a step's path is meant: the whole of it, its last part, or these without their parentheses."""
+    """Whether `wanted` names this step: by the whole path, its last part, or either without the parentheses."""
     last = _parts(path)[-1]
     return wanted in (path, last) or wanted in (bare_path(path), bare_path(last))
 
 
 def _parts(path: str) -> list[str]:
-    """The parts between dots; a dot in parentheses belongs to the item of a loop."""
+    """Split a path at its dots. A dot in parentheses belongs to the item of a loop."""
     parts, depth = [""], 0
     for character in path:
         depth += (character == "(") - (character == ")")
@@ -81,5 +82,5 @@ def _parts(path: str) -> list[str]:
 
 
 def bare_path(path: str) -> str:
-    """A step's path without the items of loops, and without the numbers of attempts."""
+    """A step's path without loop items and attempt numbers."""
     return ".".join(part.partition("(")[0] for part in _parts(path))

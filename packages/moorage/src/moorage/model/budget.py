@@ -146,7 +146,10 @@ class Budget(Struct, frozen=True, kw_only=True):
         return (self.currency or "money") if self.is_money else "GPU-hours"
 
     def is_for(self, *, user: str, tenant: str) -> str:
-        """Under which name it holds for a user's work in a tenant's namespace; empty: it does not."""
+        """The user or tenant whose use counts for a user's work in a tenant's namespace.
+
+        "" if the budget does not apply.
+        """
         if self.users:
             return user if user and (user in self.users or EVERYBODY in self.users) else ""
         return tenant if tenant and (tenant in self.tenants or EVERYBODY in self.tenants) else ""
@@ -159,7 +162,7 @@ class Budget(Struct, frozen=True, kw_only=True):
 
 
 def check_budget(obj: Mapping[str, Any]) -> list[Fault]:
-    """Every mistake of a Budget's spec."""
+    """All errors of a Budget's spec."""
     spec = obj.get("spec") or {}
     faults = []
     if bool(spec.get("users")) == bool(spec.get("tenants")):
@@ -183,7 +186,7 @@ def check_budget(obj: Mapping[str, Any]) -> list[Fault]:
 
 
 def parse_budget(obj: Mapping[str, Any]) -> Budget:
-    """Read a Budget as stored. Raises ValueError for one that is wrong."""
+    """Parse a stored Budget. Raises ValueError if it is invalid."""
     if faults := check_budget(obj):
         raise ValueError(f"{faults[0].field}: {faults[0].message}")
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
@@ -216,7 +219,7 @@ def parse_budget(obj: Mapping[str, Any]) -> Budget:
 
 
 def budgets_of(objects: Iterable[Obj]) -> list[Budget]:
-    """Those that are right, by name."""
+    """The valid Budgets, sorted by name."""
     budgets = []
     for obj in sorted(objects, key=lambda obj: str(obj["metadata"]["name"])):
         try:

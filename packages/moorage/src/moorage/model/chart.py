@@ -1,7 +1,7 @@
-"""The Helm chart, made from the same objects as `deploy/base`: templates with as little logic as possible.
+"""The Helm chart, from the same objects as `deploy/base`. Templates have as little logic as possible.
 
-A template uses values, `default`, `quote`, `toYaml`, `nindent`, `if`, `else`, `with`, `range` and a host of a URL;
-`tests/helmtemplates.py` evaluates just these, and the result is compared with `moor install`.
+A template uses values, `default`, `quote`, `toYaml`, `nindent`, `if`, `else`, `with`, `range` and a host of a URL.
+`tests/helmtemplates.py` evaluates only these, and the result is compared with `moor install`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _template(obj: Obj, dump: Dump) -> str:
 
 
 def _keep(obj: Obj) -> Obj:
-    """The object, marked to outlive the release."""
+    """Mark an object so that Helm does not delete it with the release."""
     meta = obj["metadata"]
     return {**obj, "metadata": {**meta, "annotations": {**(meta.get("annotations") or {}), **KEEP}}}
 
@@ -87,7 +87,10 @@ def _either(value: str, text: str, otherwise: str) -> str:
 
 
 def _deployment(obj: Obj, dump: Dump, *, database: bool = False) -> str:
-    """Marks in the places of values, written as YAML, and replaced in the text."""
+    """The template of a Deployment.
+
+    Write markers as YAML in place of the values, then replace them in the text.
+    """
     obj = copy.deepcopy(obj)
     spec = obj["spec"]
     service = str(obj["metadata"]["name"]).removeprefix("moorage-")
@@ -134,7 +137,7 @@ _PLACEMENT = """\
 
 
 def _ingress(dump: Dump) -> str:
-    """As `moor install` has it: where an address and a class are chosen."""
+    """The Ingress as in `moor install`: only if an address and a class are set."""
     obj = make_ingress(f"http://{_HOST}", "CLASS")
     host = "{{ (urlParse .Values.publicUrl).hostname }}"
     text = _plain(obj, dump).replace(_HOST, host).replace("CLASS", "{{ .Values.ingressClass | quote }}")
@@ -206,7 +209,7 @@ def _values(version: str, objects: Mapping[str, Sequence[Obj]], dump: Dump) -> s
 
 
 def _schema() -> Obj:
-    """https://helm.sh/docs/topics/charts/#schema-files; names that are not here are refused."""
+    """The schema of the values; unknown names are refused. https://helm.sh/docs/topics/charts/#schema-files"""
     amounts = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
     resources = _object({"requests": amounts, "limits": amounts})
     texts: dict[str, Obj] = {name: {"type": "string", "description": meaning} for name, meaning in _TEXTS.items()}

@@ -1,6 +1,6 @@
-"""The conditions of our kinds: their types, and the fixed list of reasons of each.
+"""The conditions of our kinds: their types, and the fixed list of reasons for each.
 
-Controllers write them; the reference page of the kinds is made from this table, and a test holds the two together.
+Controllers write them. The reference page of the kinds is generated from this table; a test compares both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""CustomResourceDefinitions, made from the kinds of this package so that the two cannot drift.
+"""CustomResourceDefinitions, generated from the kinds of this package, so that both always match.
 
-`moor manifests --write deploy` renews the files.
+`moor manifests --write deploy` updates the files.
 https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/custom-resource-definitions/#specifying-a-structural-schema
 """
 
@@ -28,7 +28,7 @@ from moorage_kube.resources import Obj, Resource
 
 
 class _Kind(Struct, frozen=True, kw_only=True):
-    """One of our kinds and how kubectl shows it."""
+    """One of our kinds, and its columns and names in kubectl."""
 
     resource: Resource
     struct: type[msgspec.Struct]
@@ -173,7 +173,7 @@ _DROPPED = frozenset({"title", "$defs", "$ref", "propertyNames"})  # the last: j
 
 
 def all_crds() -> list[Obj]:
-    """Every CRD of ours, ready to create, in the order of their names; each call gives new ones."""
+    """All our CRDs, ready to create, sorted by name. Each call returns new objects."""
     crds: list[Obj] = msgspec.json.decode(_encoded_crds())
     return crds
 
@@ -186,10 +186,10 @@ def _encoded_crds() -> bytes:
 
 
 def structural(schema: Mapping[str, Any]) -> Obj:
-    """A JSON Schema of msgspec's as the structural schema that CRDs demand.
+    """Convert a JSON Schema of msgspec to the structural schema that CRDs require.
 
-    References are put in place (recursion is not allowed), `X | None` becomes an optional X, `int | str` becomes
-    x-kubernetes-int-or-string, a free mapping keeps unknown fields. Raises ValueError for any other union.
+    References are inlined (recursion is not allowed), `X | None` becomes an optional X, `int | str` becomes
+    x-kubernetes-int-or-string, and a free mapping preserves unknown fields. Raises ValueError for other unions.
     """
     return _structural(schema, schema.get("$defs") or {}, ())
 
@@ -287,7 +287,10 @@ def _structural(schema: Mapping[str, Any], definitions: Mapping[str, Any], insid
 
 
 def _without_indent(text: str) -> str:
-    """A docstring as Python 3.13 and later keep it: the same manifests are made by every version."""
+    """A docstring without its indentation, as in Python 3.13 and later.
+
+    All versions generate the same manifests.
+    """
     first, newline, rest = text.partition("\n")
     return first + newline + dedent(rest)
 

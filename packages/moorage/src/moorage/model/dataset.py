@@ -164,7 +164,7 @@ class Dataset(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class BadDataset(MoorageError):
-    """A Dataset that cannot be read; the schema keeps most of them out."""
+    """A Dataset is invalid. The schema already refuses most errors."""
 
 
 class DatasetView(Struct, frozen=True, kw_only=True):
@@ -191,17 +191,17 @@ class DatasetView(Struct, frozen=True, kw_only=True):
 
     @property
     def claim(self) -> str:
-        """The claim that is filled."""
+        """The name of the claim that the filler writes to."""
         return claim_name(self.name)
 
     @property
     def volume_source(self) -> tuple[str, str] | None:
-        """Claim and folder of a source on a volume."""
+        """The claim and the folder if the source is on a volume; else None."""
         return parse_volume(self.spec.source.url)
 
 
 def parse_dataset(obj: Mapping[str, Any]) -> DatasetView:
-    """Read a Dataset as stored. Raises BadDataset naming the field."""
+    """Parse a stored Dataset. Raises BadDataset with the field."""
     meta = obj["metadata"]
     try:
         spec = msgspec.convert(obj.get("spec") or {}, DatasetSpec)
@@ -228,7 +228,7 @@ def parse_dataset(obj: Mapping[str, Any]) -> DatasetView:
 
 
 def check_dataset(name: str, spec: DatasetSpec, size: int) -> list[Fault]:
-    """Everything that the schema cannot say; all at once."""
+    """Check everything that the schema cannot express. Returns all errors."""
     faults = []
     if not is_dns_label(name) or len(name) > NAME_MAX:
         faults.append(Fault("metadata.name", name, f"must be at most {NAME_MAX} of a-z, 0-9 and '-'"))
@@ -275,23 +275,23 @@ def revision_of(source: DatasetSource, refill: str) -> str:
 
 
 def claim_name(dataset: str) -> str:
-    """The claim of a dataset in its own namespace."""
+    """The name of a dataset's claim in its own namespace."""
     return f"dataset-{dataset}"
 
 
 def clone_name(dataset: str) -> str:
-    """The read-only clone of it, where the volume itself can be read by one node alone."""
+    """The name of the read-only clone, for volumes that only one node can read."""
     return f"dataset-{dataset}-read"
 
 
 def reader_claim_name(namespace: str, dataset: str) -> str:
-    """The claim in another namespace on NAMESPACE's dataset: readable, and no two datasets share one."""
+    """The name of the claim in another namespace that reads NAMESPACE's dataset. It is readable and unique."""
     digest = hashlib.sha256(f"{namespace}/{dataset}".encode()).hexdigest()[:8]
     return f"dataset-{dataset}-{digest}"
 
 
 def reader_volume_name(namespace: str, dataset: str, reader: str) -> str:
-    """The PersistentVolume behind it."""
+    """The name of the PersistentVolume of a reader's claim."""
     digest = hashlib.sha256(f"{namespace}/{dataset}/{reader}".encode()).hexdigest()[:16]
     return f"moorage-dataset-{digest}"
 
@@ -301,7 +301,7 @@ def job_name(dataset: str, attempt: int) -> str:
 
 
 def uses_labels(datasets: Mapping[str, str]) -> dict[str, str]:
-    """Labels of a Job or pod that mounts these datasets (name → namespace)."""
+    """The labels of a Job or pod that mounts these datasets (name → namespace)."""
     if not datasets:
         return {}
     return {USES_LABEL: "true"} | {
@@ -310,7 +310,7 @@ def uses_labels(datasets: Mapping[str, str]) -> dict[str, str]:
 
 
 def used_datasets(labels: Mapping[str, str]) -> dict[str, str]:
-    """The datasets that such labels name: name → namespace."""
+    """The datasets in the labels from `uses_labels`: name → namespace."""
     return {
         key.removeprefix(USES_PREFIX): value
         for key, value in labels.items()

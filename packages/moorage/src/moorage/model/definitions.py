@@ -13,7 +13,7 @@ from moorage_kube.resources import CRDS
 
 
 def is_shared(shipped: Mapping[str, Any]) -> bool:
-    """Whether an object that we ship defines a kind that another may define too."""
+    """Whether a shipped object defines a kind that other software may define too."""
     return bool(shipped["kind"] == CRDS.kind and shipped["spec"]["group"] != GROUP)
 
 

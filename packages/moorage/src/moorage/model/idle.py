@@ -171,11 +171,11 @@ class IdlePolicy(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class BadIdlePolicy(UsageError):
-    """An IdlePolicy that cannot be read; the message begins with its field."""
+    """An IdlePolicy is invalid. The message starts with the field."""
 
 
 class QuietTimes(Struct, frozen=True):
-    """Quiet hours, read. `weekdays`: 0 is Monday; the days on which a span starts."""
+    """Parsed quiet hours. `weekdays`: the days on which a span starts; 0 is Monday."""
 
     zone: tzinfo
     spans: tuple[tuple[frozenset[int], time, time], ...]
@@ -205,7 +205,7 @@ class Policy(Struct, frozen=True, kw_only=True):
 
     @property
     def usual_snooze(self) -> timedelta:
-        """Of the button, and of the command that a notice names."""
+        """The default snooze of the button and of the command in a notification."""
         return min(USUAL_SNOOZE, self.snooze_longest)
 
     def targets_of(self, owner: str, own: Sequence[Target] = ()) -> tuple[Target, ...]:
@@ -226,7 +226,7 @@ BUILT_IN = Policy(name=BUILT_IN_NAME, warn_after=timedelta(days=1), remind_after
 
 
 def parse_policy(obj: Mapping[str, Any]) -> Policy:
-    """Raises BadIdlePolicy, which names the field."""
+    """Parse an IdlePolicy. Raises BadIdlePolicy, which names the field."""
     if faults := check_idle_policy(obj):
         raise BadIdlePolicy("; ".join(f"{fault.field}: {fault.message}" for fault in faults))
     spec = msgspec.convert(obj["spec"], IdlePolicySpec)
@@ -254,7 +254,7 @@ def parse_policy(obj: Mapping[str, Any]) -> Policy:
 
 
 def policy_for(policies: Iterable[Policy], *, tenant: str, work: str) -> Policy | None:
-    """The policy that holds for this kind of work of this tenant ("": of none); None: none of them does."""
+    """The policy for this kind of work of this tenant ("": no tenant). None if no policy applies."""
     mine = [
         policy for policy in policies if work in policy.work and (not policy.tenants or tenant in policy.tenants)
     ]
@@ -262,7 +262,7 @@ def policy_for(policies: Iterable[Policy], *, tenant: str, work: str) -> Policy 
 
 
 def check_idle_policy(obj: Mapping[str, Any]) -> list[Fault]:
-    """Everything that is wrong with an IdlePolicy; all at once."""
+    """All errors of an IdlePolicy."""
     try:
         spec = msgspec.convert(obj.get("spec") or {}, IdlePolicySpec)
     except msgspec.ValidationError as error:
@@ -332,7 +332,7 @@ def _check_quiet(quiet: QuietHours | None) -> list[Fault]:
 
 
 def _is_always(quiet: QuietTimes) -> bool:
-    """Whether the spans leave no minute of a week."""
+    """Whether the quiet hours cover the whole week."""
     minutes = bytearray(7 * 1440)
     for days, start, end in quiet.spans:
         first = start.hour * 60 + start.minute

@@ -1,4 +1,4 @@
-"""How the platform and its Kubernetes API are reached, as an admin writes it into the ConfigMap `moorage`.
+"""The addresses of the platform and its Kubernetes API, from the ConfigMap `moorage` of an admin.
 
 https://kubernetes.io/docs/concepts/services-networking/ingress/
 """
@@ -49,10 +49,10 @@ class Info(Struct, frozen=True, kw_only=True):
 
 
 def parse_info(data: Mapping[str, str]) -> Info:
-    """Read the keys serverUrl, publicUrl, kubernetesUrl, kubernetesCa and trustedProxies.
+    """Parse the keys serverUrl, publicUrl, kubernetesUrl, kubernetesCa and trustedProxies.
 
-    publicUrl and trustedProxies may name several, with commas or blanks between them. A wrong value is left out,
-    and is a problem.
+    publicUrl and trustedProxies may list several values, separated by commas or blanks. An invalid value is
+    skipped and reported as a problem.
     """
     problems: list[str] = []
     networks: list[Network] = []
@@ -73,17 +73,17 @@ def parse_info(data: Mapping[str, str]) -> Info:
 
 
 def pause_image(data: Mapping[str, str]) -> str:
-    """The image of pods that only hold a place: the key pauseImage, else Kubernetes' own."""
+    """The image of placeholder pods: the key pauseImage, or else Kubernetes' pause image."""
     return str(data.get("pauseImage") or "").strip() or PAUSE_IMAGE
 
 
 def is_internal(url: str) -> bool:
-    """Whether an address is the name of a Service, which nothing outside of the cluster can resolve."""
+    """Whether an address is the name of a Service, which only pods of the cluster can resolve."""
     return host_of(url).endswith(INTERNAL)
 
 
 def host_of(url: str) -> str:
-    """The host of an address in lower case, without its port; empty where it has none."""
+    """The host of an address in lower case, without the port; "" if it has none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -120,7 +120,7 @@ def _fault_of(url: str, *, path: bool) -> str:
 
 
 def _authority(text: str, problems: list[str]) -> str:
-    """The certificate as base64 of its PEM, given as PEM or as that; SYSTEM_CA as it is."""
+    """The certificate as base64 of its PEM. The input is PEM or base64; SYSTEM_CA is returned unchanged."""
     if not text or text == SYSTEM_CA:
         return text
     try:

@@ -1,4 +1,4 @@
-"""Kueue's names: the label that puts something into a queue, and the Workload that Kueue makes of it.
+"""Names of Kueue: the label that adds an object to a queue, and the Workload that Kueue creates for it.
 
 https://kueue.sigs.k8s.io/docs/tasks/run/jobs/
 https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/

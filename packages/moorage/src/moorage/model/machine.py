@@ -189,7 +189,7 @@ class MachineNodePool(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class MachineType(Struct, frozen=True, kw_only=True):
-    """A size and how many. `size` is in the scheduler's integers: millicores, bytes, devices."""
+    """A machine size and the number of machines. `size`: millicores, bytes, devices, as in the scheduler."""
 
     name: str
     size: Mapping[str, int]
@@ -199,7 +199,7 @@ class MachineType(Struct, frozen=True, kw_only=True):
 
     @property
     def devices(self) -> int:
-        """Extended resources of one machine, counted together; 0 for CPU machines."""
+        """The number of extended resources (devices) of one machine; 0 for CPU machines."""
         return sum(count for name, count in self.size.items() if is_extended(name))
 
 
@@ -223,7 +223,7 @@ def group_of(machine: Mapping[str, Any]) -> str:
 
 
 def machine_names(machines: Iterable[Mapping[str, Any]]) -> list[str]:
-    """GROUP/TYPE of all types, as people name them."""
+    """GROUP/TYPE of all types, as users write them."""
     return [
         f"{group_of(machine)}/{kind['name']}"
         for machine in machines
@@ -232,7 +232,7 @@ def machine_names(machines: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def parse_machine(obj: Mapping[str, Any]) -> Pool:
-    """Read a Machine as stored. Raises QuantityError for sizes that are none."""
+    """Parse a stored Machine. Raises QuantityError for an invalid size."""
     meta, spec = obj["metadata"], obj.get("spec") or {}
     types = {machine_type["name"]: parse_type(machine_type) for machine_type in spec.get("machineTypes") or ()}
     offers = {
@@ -254,7 +254,7 @@ def parse_machine(obj: Mapping[str, Any]) -> Pool:
 
 
 def parse_type(entry: Mapping[str, Any]) -> MachineType:
-    """Read one of `spec.machineTypes`. Raises QuantityError."""
+    """Parse an entry of `spec.machineTypes`. Raises QuantityError."""
     spec = entry.get("spec") or {}
     texts = {"cpu": str(spec["cpu"]), "memory": str(spec["memory"])}
     gpu = spec.get("gpu") or {}
@@ -279,7 +279,10 @@ class Fault(Struct, frozen=True):
 
 
 def check_machine(obj: Mapping[str, Any], others: Iterable[Mapping[str, Any]] = ()) -> list[Fault]:
-    """Everything that the schema of a Machine cannot say; all at once. `others`: the Machines there are."""
+    """Check everything that the schema of a Machine cannot express. Returns all errors.
+
+    `others`: the existing Machines.
+    """
     meta, spec = obj["metadata"], obj.get("spec") or {}
     name, faults = str(meta.get("name") or ""), []
     others = [other for other in others if other["metadata"]["name"] != name]
@@ -309,7 +312,7 @@ def check_machine(obj: Mapping[str, Any], others: Iterable[Mapping[str, Any]] = 
 
 
 def check_node_pool(obj: Mapping[str, Any]) -> list[Fault]:
-    """Everything that the schema of a MachineNodePool cannot say."""
+    """Check everything that the schema of a MachineNodePool cannot express. Returns all errors."""
     spec = obj.get("spec") or {}
     types = {str(stock.get("name")) for stock in spec.get("machineTypeStock") or ()}
     return _check_nodes(spec.get("nodePool") or (), types, {})

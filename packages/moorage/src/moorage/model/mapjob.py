@@ -247,9 +247,11 @@ CONDITION_WRITERS = {
 def status_patch(
     writer: Writer, fields: Mapping[str, Any], before: Sequence[Obj] = (), conditions: Sequence[Obj] | None = None
 ) -> Obj:
-    """A merge patch of the status by one of its writers. `conditions`: the whole list that replaces `before`.
+    """A merge patch of the status by one of its two writers.
 
-    Raises ValueError for a field or condition that the other writer has.
+    `conditions`: the new list; `before`: the present one.
+
+    Raises ValueError for a field or condition of the other writer.
     """
     for name in fields:
         if STATUS_WRITERS.get(name) is not writer:
@@ -331,17 +333,17 @@ class MapView(Struct, frozen=True, kw_only=True):
         return condition is not None and condition.status == "True"
 
     def since(self, kind: str) -> datetime | None:
-        """When the condition last changed its status."""
+        """The time at which the condition last changed its status."""
         condition = self.condition(kind)
         return moment(condition.last_transition_time) if condition is not None else None
 
 
 class BadMapJob(MoorageError):
-    """A MapJob that cannot be read; the message says where."""
+    """A MapJob is invalid. The message names the field."""
 
 
 def parse_mapjob(obj: Mapping[str, Any]) -> MapView:
-    """Read a MapJob as stored. Raises BadMapJob with the field's path."""
+    """Parse a stored MapJob. Raises BadMapJob with the field's path."""
     meta = obj["metadata"]
     try:
         spec = msgspec.convert(obj.get("spec") or {}, MapJobSpec)
@@ -368,14 +370,14 @@ def parse_mapjob(obj: Mapping[str, Any]) -> MapView:
 
 
 def _field_message(where: str, error: msgspec.ValidationError) -> str:
-    """msgspec's message with the field's path before it: "spec.limits: Expected …"."""
+    """The message of msgspec with the field's path before it: "spec.limits: Expected …"."""
     message, _, place = str(error).partition(" - at ")
     _, _, path = place.partition("$")
     return f"{where}{path.strip('`')}: {message}" + (" (a key of it)" if place.startswith("`key`") else "")
 
 
 def secret_name(name: str, uid: str) -> str:
-    """The Secret with the token of a map's workers; of another MapJob of that name it is another."""
+    """The name of the Secret with the workers' token. Another MapJob with the same name gets another Secret."""
     return f"{name}-map-{uid.replace('-', '')[:8]}"
 
 
@@ -384,7 +386,7 @@ def function_file(source: FunctionSource) -> str:
 
 
 def check_mapjob(obj: Mapping[str, Any]) -> list[Fault]:
-    """Everything that the schema of a MapJob cannot say; all at once."""
+    """Check everything that the schema of a MapJob cannot express. Returns all errors."""
     name = str(obj["metadata"].get("name") or "")
     faults: list[Fault] = []
     if name and (not is_dns_label(name) or len(name) > RUN_NAME_MAX):

@@ -1,4 +1,4 @@
-"""The legal moves between the states of a thing: one table, which code obeys and from which the docs are drawn."""
+"""Legal moves between the states of an object: one table, which the code obeys and the docs draw."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ S = TypeVar("S", bound=Enum)
 
 
 class IllegalMove(MoorageError):
-    """A move that is not in the table; the message has the last moves of the thing."""
+    """A move is not in the table. The message contains the last moves of the object."""
 
 
 class Moves(Generic[S]):
@@ -32,7 +32,7 @@ class Moves(Generic[S]):
         return iter(self._table)
 
     def after(self, state: S | None) -> Set[S]:
-        """The states that come next; empty: it is final."""
+        """The possible next states; empty if the state is final."""
         return self._after.get(state, set())
 
     def check(self, before: S | None, after: S | None, history: Iterable[object] = ()) -> None:

@@ -200,9 +200,9 @@ _DNS = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 
 
 def label_value(text: str) -> str:
-    """A label value for any text: unsafe characters become "-"; at most 63 characters.
+    """Convert a text to a label value: unsafe characters become "-"; at most 63 characters.
 
-    Texts that had to be changed carry a hash, so that two users never share a label.
+    Changed texts get a hash, so that two users never share a label.
     """
     safe = _UNSAFE.sub("-", text).strip("-_.")
     if safe == text and 0 < len(safe) <= 63:
@@ -212,17 +212,17 @@ def label_value(text: str) -> str:
 
 
 def owned_by(user: str) -> dict[str, dict[str, str]]:
-    """The labels and annotations of an object's metadata that name its owner."""
+    """Labels and annotations for the metadata of an object with this owner."""
     return {"labels": {OWNER_LABEL: label_value(user)}, "annotations": {OWNER_ANNOTATION: user}}
 
 
 def is_dns_label(text: str) -> bool:
-    """RFC 1123 label: at most 63 of a-z, 0-9 and "-", an alphanumeric at both ends."""
+    """Whether a text is an RFC 1123 label: at most 63 of a-z, 0-9 and "-", with an alphanumeric at both ends."""
     return len(text) <= 63 and _DNS.fullmatch(text) is not None
 
 
 def attempt_name(run: str, attempt: int) -> str:
-    """Name of an attempt's Job: the run's own name first, then with "-r2", "-r3", …
+    """The name of an attempt's Job: first the run's name, then with "-r2", "-r3", …
 
     A run's name has at most 52 characters, so that pods (name + "-" + 5) and "-r999" stay within 63.
     """

@@ -16,7 +16,7 @@ _OWNED = {"name", "nodes", "purchase", "years", "watts", "pricePerKWh", "hosting
 
 
 class Owned(Struct, frozen=True, kw_only=True):
-    """A kind of machine that was bought; money is for each node. `nodes`: patterns of names, as a shell's."""
+    """The price of a kind of bought machine, per node. `nodes`: shell patterns of node names."""
 
     name: str
     nodes: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Owned(Struct, frozen=True, kw_only=True):
 
     @property
     def price(self) -> Fraction:
-        """Money per node and hour. A year has 8,760 hours, a month a twelfth of them."""
+        """The cost per node and hour. A year has 8,760 hours, a month a twelfth of them."""
         return (
             self.purchase / (self.years * HOURS_OF_YEAR)
             + self.watts / 1000 * self.price_per_kwh
@@ -36,14 +36,14 @@ class Owned(Struct, frozen=True, kw_only=True):
         )
 
     def is_of(self, *, node: str, instance_type: str) -> bool:
-        """Whether a node is one of these: by its name where names are given, else by its instance type."""
+        """Whether a node is such a machine: by its name if names are given, else by its instance type."""
         if self.nodes:
             return any(fits(node, pattern) for pattern in self.nodes)
         return instance_type == self.name
 
 
 def parse_owned(value: object) -> tuple[Owned, ...]:
-    """Read the list `owned` of a price file. Raises UsageError with the field."""
+    """Parse the list `owned` of a price file. Raises UsageError with the field."""
     kinds = []
     for at, entry in enumerate(list_of(value, "owned")):
         where = f"owned[{at}]"

@@ -46,7 +46,7 @@ def check_person(name: str) -> None:
 
 
 def account_name(person: str) -> str:
-    """Name of a person's ServiceAccount: readable, at most 63 characters, and no two people share one.
+    """The name of a user's ServiceAccount: readable, unique for each user, at most 63 characters.
 
     Raises ValueError for an empty name.
     """
@@ -57,7 +57,7 @@ def account_name(person: str) -> str:
 
 
 def account_user(person: str) -> str:
-    """How the API server names that ServiceAccount, as a user."""
+    """The user name of that ServiceAccount in the API server."""
     return f"{_PREFIX}{account_name(person)}"
 
 
@@ -82,7 +82,7 @@ def person_in(account: Mapping[str, object]) -> str:
 
 
 def groups_in(account: Mapping[str, object]) -> tuple[str, ...]:
-    """The groups that login gave, as they are; none where they cannot be read."""
+    """The groups from the last login, unchanged. Empty if they cannot be read."""
     try:
         groups = parse_json(annotations_of(account).get(GROUPS_ANNOTATION) or "[]")
     except ValueError:
@@ -95,7 +95,7 @@ def is_disabled(account: Mapping[str, object]) -> bool:
 
 
 def account_in(username: str) -> str:
-    """The name of the ServiceAccount of PEOPLE_NAMESPACE behind a Kubernetes user name; empty for any other."""
+    """The ServiceAccount of PEOPLE_NAMESPACE in a Kubernetes user name; "" for other user names."""
     return username.removeprefix(_PREFIX) if username.startswith(_PREFIX) else ""
 
 
@@ -105,7 +105,7 @@ def tokens_secret(account: str, session: str = "") -> str:
 
 
 def password_secret(account: str) -> str:
-    """The Secret with the hash of a local account's password."""
+    """The name of the Secret with the password hash of a local account."""
     return f"{account}-password"
 
 

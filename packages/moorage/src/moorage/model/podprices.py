@@ -25,7 +25,7 @@ class Amount(Struct, frozen=True, kw_only=True):
 
 
 class Rates(Struct, frozen=True, kw_only=True):
-    """Money per hour: for a CPU, a GiB of memory, a GiB of scratch disk, and a GPU by type."""
+    """Prices per hour: for a CPU, a GiB of memory, a GiB of scratch disk, and a GPU by type."""
 
     cpu: Fraction = Fraction(0)
     memory: Fraction = Fraction(0)
@@ -34,7 +34,7 @@ class Rates(Struct, frozen=True, kw_only=True):
 
 
 class PodPrices(Struct, frozen=True, kw_only=True):
-    """Prices of a region, and how pods are billed there. `spot` None: there is none."""
+    """Prices of a region, and how pods are billed there. `spot` is None if there are no spot prices."""
 
     region: str = ""  # "": everywhere
     rates: Rates
@@ -56,7 +56,7 @@ class Weights(Struct, frozen=True, kw_only=True):
 
 
 def parse_weights(value: object) -> Weights:
-    """Read `weights` of a price file. Raises UsageError with the field."""
+    """Parse `weights` of a price file. Raises UsageError with the field."""
     fields = mapping_of(value, "weights", {"cpu", "memory", "gpu"})
     usual = Weights()
     given = {name: money_of(fields, name, "weights") for name in ("cpu", "memory", "gpu")}
@@ -67,7 +67,7 @@ def parse_weights(value: object) -> Weights:
 
 
 def parse_pod_prices(value: object) -> tuple[PodPrices, ...]:
-    """Read the list `pods` of a price file. Raises UsageError with the field."""
+    """Parse the list `pods` of a price file. Raises UsageError with the field."""
     prices: list[PodPrices] = []
     for at, entry in enumerate(list_of(value, "pods")):
         where = f"pods[{at}]"

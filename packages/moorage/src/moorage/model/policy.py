@@ -195,7 +195,7 @@ class Policy(Struct, frozen=True):
     expected_nodes: tuple[Mapping[str, Any], ...] = ()  # of all policies that hold, as written
 
     def level(self, rule: str, default: str) -> str:
-        """The level of a rule. A bare `off`, which YAML reads as false, is meant as "off"."""
+        """The level of a rule. YAML reads a bare `off` as false, so false means "off"."""
         level = (self.rules.get(rule) or {}).get("level", default)
         return "off" if level is False else str(level)
 
@@ -220,7 +220,7 @@ def policy_for(labels: Mapping[str, str], policies: Iterable[Mapping[str, Any]])
 
 
 def expected_of(policies: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """The nodes that these policies say may come."""
+    """The nodes that these policies expect from an autoscaler."""
     expected: list[Mapping[str, Any]] = []
     for policy in policies:
         nodes = (policy.get("spec") or {}).get("expectedNodes") or ()

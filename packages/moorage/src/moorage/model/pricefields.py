@@ -55,11 +55,11 @@ def quantity_of(value: object, where: str, *, milli: bool = False) -> int:
 
 
 def money_of(fields: Mapping[str, Any], name: str, where: str) -> Fraction | None:
-    """A price exactly as it is written, 0.96 being 96/100; None where it is not given."""
+    """A price exactly as written: 0.96 is 96/100. None if it is missing."""
     number = number_of(fields, name, where)
     return None if number is None else exactly(fields[name])
 
 
 def exactly(value: object) -> Fraction:
-    """A number of a document as people wrote it: a float is taken by its shortest decimal form."""
+    """A number of a document exactly as written: a float is read by its shortest decimal form."""
     return Fraction(Decimal(str(value)))

@@ -102,7 +102,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 class Offer(Struct, frozen=True, kw_only=True):
-    """A machine type in a region, spot or on demand, at a price for each node and hour."""
+    """A machine type in a region, spot or on demand, with a price per node and hour."""
 
     machine: Machine
     region: str = ""  # "": the only one there is
@@ -121,7 +121,7 @@ class Offer(Struct, frozen=True, kw_only=True):
 
 
 class Quota(Struct, frozen=True, kw_only=True):
-    """A limit over all nodes of a map. `region` "": over all regions. `disk` in bytes."""
+    """A limit over all nodes of a map. `region` "" means all regions. `disk` is in bytes."""
 
     resource: str
     limit: int
@@ -135,7 +135,7 @@ class Quota(Struct, frozen=True, kw_only=True):
 
 
 class PriceSheet(Struct, frozen=True, kw_only=True):
-    """A price file as read. `transfer`: (from, to) → money for 10^9 bytes."""
+    """A parsed price file. `transfer`: (from, to) → cost of 10^9 bytes."""
 
     offers: tuple[Offer, ...]
     quotas: tuple[Quota, ...] = ()
@@ -193,7 +193,7 @@ def parse_sheet(document: object) -> PriceSheet:
 
 
 def parse_rows(rows: Iterable[Mapping[str, str | None]]) -> PriceSheet:
-    """Read a price file that is CSV (`csv.DictReader`). Raises UsageError with the line."""
+    """Parse a price file in CSV (`csv.DictReader`). Raises UsageError with the line."""
     offers: list[Offer] = []
     for line, row in enumerate(rows, 2):
         cells = {key: value for key, value in row.items() if key and value not in (None, "")}
@@ -214,7 +214,7 @@ _QUOTA_TEXT = re.compile(r"(?:(?P<region>[^/=]+)/)?(?P<spot>spot-)?(?P<resource>
 
 
 def parse_quota(text: str) -> Quota:
-    """Read `[REGION/][spot-]RESOURCE=LIMIT`, as in us-west1/cpus=576. Raises UsageError."""
+    """Parse `[REGION/][spot-]RESOURCE=LIMIT`, such as us-west1/cpus=576. Raises UsageError."""
     match = _QUOTA_TEXT.fullmatch(text.strip())
     if not match:
         raise UsageError(
@@ -225,7 +225,7 @@ def parse_quota(text: str) -> Quota:
 
 
 def market_of(labels: Mapping[str, str]) -> str:
-    """SPOT or ON_DEMAND, by the labels that clouds and Karpenter give their nodes; empty: they do not say."""
+    """SPOT or ON_DEMAND, from the node labels of clouds and Karpenter; "" if the labels do not state it."""
     values = [labels[label] == spot for label, spot in _MARKET_LABELS.items() if label in labels]
     return (SPOT if any(values) else ON_DEMAND) if values else ""
 
@@ -271,9 +271,9 @@ def node_types(nodes: Sequence[Obj], pods: Sequence[Obj] = ()) -> tuple[tuple[No
 
 
 def offers_of_cluster(sheet: PriceSheet, types: Sequence[NodeType]) -> tuple[PriceSheet, tuple[str, ...]]:
-    """The offers of the file for types that the cluster has, with the room its nodes really have.
+    """The offers of the file for the cluster's node types, with the sizes of its real nodes.
 
-    Returns the types without a price as well. A price without a region holds everywhere.
+    Also returns the types without a price. A price without a region applies everywhere.
     """
     offers, unpriced = [], []
     for kind in types:
@@ -318,7 +318,7 @@ def _room_of(kind: str, obj: Obj, node: NodeInfo, daemons: Sequence[Mapping[str,
 
 
 def _least(a: Machine, b: Machine) -> Machine:
-    """Of two nodes of a type, the one that leaves pods less CPU, then memory."""
+    """The smaller of two nodes of a type: the one with less CPU for pods, then less memory."""
 
     def room(machine: Machine) -> tuple[int, int]:
         return machine.cpu_milli - machine.reserved_cpu_milli, machine.memory_bytes - machine.reserved_memory_bytes

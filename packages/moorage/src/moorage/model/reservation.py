@@ -121,7 +121,7 @@ class Reservation(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """How many, and from when until when (the end is not part of it)."""
+    """The number of machines, and the start and end of a booking. The end is exclusive."""
 
     count: int
     start: datetime
@@ -129,7 +129,7 @@ class Terms(Struct, frozen=True, kw_only=True):
 
 
 class Booking(Struct, frozen=True, kw_only=True):
-    """An entry of the calendar, parsed."""
+    """A parsed booking of the calendar."""
 
     namespace: str
     name: str
@@ -149,7 +149,7 @@ class Booking(Struct, frozen=True, kw_only=True):
 
     @property
     def age(self) -> tuple[str, str, str]:
-        """Sorts the first one made first."""
+        """The sort key of bookings by creation, oldest first."""
         return (self.created, self.namespace, self.name)
 
 

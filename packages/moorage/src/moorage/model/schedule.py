@@ -1,7 +1,7 @@
-"""Moments that a cron expression names, in a time zone.
+"""The times of a cron expression in a time zone.
 
-Five fields, as Debian's cron reads them: an hour that the clocks skip happens right after it, one that they repeat
-happens once. https://github.com/cuu508/cronsim
+Five fields, in the semantics of Debian's cron: a time that is skipped when clocks change runs right
+afterwards, and a repeated time runs once. https://github.com/cuu508/cronsim
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ FURTHEST = timedelta(days=4 * 366)  # 29 February comes within it (but for the y
 
 
 def zone_named(name: str) -> tzinfo:
-    """The time zone of that name; empty: UTC. Raises ValueError."""
+    """The time zone with this name; "" means UTC. Raises ValueError."""
     if not name or name.upper() == "UTC":
         return UTC
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -47,7 +47,7 @@ def problem_of_cron(text: str) -> str:
 
 
 def next_moment(text: str, after: datetime, zone: tzinfo = UTC) -> datetime | None:
-    """The first moment after `after`, in UTC; None: none within four years."""
+    """The first time after `after`, in UTC. None if there is none within four years."""
     from cronsim import CronSim
 
     moment: datetime | None = next(CronSim(text, after.astimezone(zone)), None)
@@ -55,7 +55,7 @@ def next_moment(text: str, after: datetime, zone: tzinfo = UTC) -> datetime | No
 
 
 def last_moment(text: str, until: datetime, after: datetime, zone: tzinfo = UTC) -> datetime | None:
-    """The newest moment in (after, until], in UTC; None: there is none."""
+    """The newest time in (after, until], in UTC. None if there is none."""
     from cronsim import CronSim
 
     # it returns times before its start: begin a second later, so that `until` itself counts

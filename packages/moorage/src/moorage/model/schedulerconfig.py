@@ -26,7 +26,7 @@ VERBS_PATH = "/scheduler"
 
 
 def verbs_path(token: str = "") -> str:
-    """Where the verbs are, below the extender's address.
+    """The path of the scheduler's requests, below the extender's address.
 
     The token is part of the path: kube-scheduler's configuration has no field for a header sent to extenders.
     """
@@ -132,11 +132,10 @@ def first_scheduler_configuration(
     kubeconfig: str = KUBEADM_KUBECONFIG,
     percentage: int = NODES_TO_SCORE_PERCENT,
 ) -> Obj:
-    """For the cluster's own kube-scheduler, which schedules all pods that name no other.
+    """The configuration of the cluster's own kube-scheduler, which schedules all pods without another scheduler.
 
-    `kubeconfig`: where it finds its rights; kubeadm's path by default. With `--config`, kube-scheduler ignores
-    `--kubeconfig` and stops without `clientConnection`. `url` has an address: in the hosts' network the names of
-    Services mean nothing.
+    `kubeconfig`: the path of its credentials; the default is kubeadm's. With `--config`, kube-scheduler ignores
+    `--kubeconfig` and stops without `clientConnection`. `url` needs an IP address: hosts cannot resolve Services.
     """
     shared = kube_scheduler_configuration(url, token=token, percentage=percentage)
     return shared | {
@@ -146,9 +145,10 @@ def first_scheduler_configuration(
 
 
 def scheduler_files(token: str, *, name_url: str, address_url: str, percentage: int) -> dict[str, bytes]:
-    """The contents of the Secret SCHEDULER_SECRET. JSON is YAML too, and kube-scheduler reads it.
+    """The contents of the Secret SCHEDULER_SECRET. kube-scheduler reads JSON too, which is valid YAML.
 
-    `name_url`: the extender by the name of its Service, for pods; `address_url`: by its cluster IP, for hosts.
+    `name_url`: the extender's URL with the name of its Service, for pods; `address_url`: with its cluster IP,
+    for hosts.
     """
     second = second_scheduler_configuration(name_url, token=token, percentage=percentage)
     first = first_scheduler_configuration(address_url, token=token, percentage=percentage)

@@ -52,9 +52,9 @@ _VERSION = re.compile(r"v?(\d+\.\d+\.\d+)")
 
 
 def scheduler_image(version: str, image: str = SCHEDULER_IMAGE) -> str:
-    """The image of kube-scheduler for a cluster's `gitVersion`: "v1.33.5-gke.1080000" gives …:v1.33.5.
+    """The kube-scheduler image for a cluster's `gitVersion`: "v1.33.5-gke.1080000" gives …:v1.33.5.
 
-    Raises ValueError for a text that begins with no version.
+    Raises ValueError for a text that does not start with a version.
     """
     match = _VERSION.match(version)
     if match is None:
@@ -65,9 +65,9 @@ def scheduler_image(version: str, image: str = SCHEDULER_IMAGE) -> str:
 def make_second_scheduler(
     version: str = SCHEDULER_VERSION, *, image: str = SCHEDULER_IMAGE, replicas: int = 2
 ) -> list[Obj]:
-    """Account, rights, Deployment, NetworkPolicy, budget and switch of the second kube-scheduler.
+    """The objects of the second kube-scheduler: account, rights, Deployment, NetworkPolicy, budget and switch.
 
-    `version`: the cluster's (`gitVersion` of /version); `image`: the repository, for a mirror.
+    `version`: the cluster's version (`gitVersion` of /version); `image`: the repository, for a mirror.
     """
     return [
         make_object(SERVICEACCOUNTS, NAME, labels=LABELS, automountServiceAccountToken=False),
@@ -94,13 +94,13 @@ def make_second_scheduler(
 
 
 def make_scheduler_switch(percentage: int = NODES_TO_SCORE_PERCENT) -> Obj:
-    """The ConfigMap whose presence sends new GPU pods to the second scheduler."""
+    """The ConfigMap that switches on the second scheduler for new GPU pods."""
     data = {NAME_KEY: SCHEDULER_NAME, PERCENTAGE_KEY: str(percentage)}
     return make_object(CONFIGMAPS, SCHEDULER_CONFIGMAP, labels=LABELS, data=data)
 
 
 def make_kubeadm_patch() -> list[Obj]:
-    """The JSON patch of kubeadm's static pod that gives the cluster's own kube-scheduler our configuration.
+    """A JSON patch for kubeadm: the static pod of the cluster's own kube-scheduler gets our configuration.
 
     https://kubernetes.io/docs/setup/production-environment/tools/kubeadm/control-plane-flags/#patches
     """
@@ -116,19 +116,22 @@ def make_kubeadm_patch() -> list[Obj]:
 
 
 def scheduler_name(switch: Mapping[str, Any] | None) -> str:
-    """The scheduler for GPU pods that SCHEDULER_CONFIGMAP names; empty: the cluster's own."""
+    """The scheduler for GPU pods in SCHEDULER_CONFIGMAP; "": the cluster's own."""
     return str(((switch or {}).get("data") or {}).get(NAME_KEY) or "").strip()
 
 
 def percentage_of(switch: Mapping[str, Any] | None) -> int:
-    """Which share of the nodes is scored, 0 to 100 (0: kube-scheduler chooses by size); ours for anything else."""
+    """The percentage of nodes to score, 0 to 100 (0: kube-scheduler chooses by size).
+
+    Our default for invalid values.
+    """
     text = str(((switch or {}).get("data") or {}).get(PERCENTAGE_KEY) or "").strip()
     value = int(text) if re.fullmatch(r"\d{1,3}", text) else NODES_TO_SCORE_PERCENT
     return value if value <= 100 else NODES_TO_SCORE_PERCENT
 
 
 def takes_over(pod_spec: Mapping[str, Any]) -> bool:
-    """Whether a pod leaves the choice of its scheduler open. The API server has filled in the default by then."""
+    """Whether a pod has no specific scheduler. The API server has set the default name by then."""
     return (pod_spec.get("schedulerName") or DEFAULT_SCHEDULER) == DEFAULT_SCHEDULER
 
 
@@ -158,7 +161,7 @@ def _make_rights() -> list[Obj]:
 
 
 def _make_deployment(image: str, replicas: int) -> Obj:
-    """Not root, nothing writable, no privileges. It makes its certificate in memory at each start."""
+    """The Deployment: not root, read-only, no privileges. It creates its certificate in memory at each start."""
     selector = {"app.kubernetes.io/name": NAME}
     asks = {"httpGet": {"path": "/healthz", "port": "main", "scheme": "HTTPS"}, "timeoutSeconds": 5}
     container: Obj = {

@@ -1,4 +1,4 @@
-"""Spans of time as files and commands write them: "45s", "90m", "2h", "1d12h"."""
+"""Time spans in files and commands: "45s", "90m", "2h", "1d12h"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SPAN = re.compile(r"(?:([0-9]{1,9})d)?(?:([0-9]{1,9})h)?(?:([0-9]{1,9})m)?(?:([
 
 
 def parse_span(text: str) -> timedelta:
-    """Read "2h", "90m" or "1d12h", above zero and at most `SPAN_MAX`. Raises ValueError. A day has 24 hours."""
+    """Parse "2h", "90m" or "1d12h": above zero, at most `SPAN_MAX`. Raises ValueError. A day has 24 hours."""
     match = _SPAN.fullmatch(text.strip())
     if match is None or not any(match.groups()):
         raise ValueError(text)
@@ -25,7 +25,7 @@ def parse_span(text: str) -> timedelta:
 
 
 def format_span(span: timedelta) -> str:
-    """The same, exactly to the second: "1h30m"; zero and below: "0s"."""
+    """Format a span to the second: "1h30m". Zero and less give "0s"."""
     rest, parts = int(span.total_seconds()), []
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
         count, rest = divmod(max(rest, 0), size)

@@ -47,7 +47,7 @@ _PROVISIONERS = {
 
 
 class ClassView(Struct, frozen=True, kw_only=True):
-    """One StorageClass. `modes` None: not known."""
+    """One StorageClass. `modes` is None if they are unknown."""
 
     name: str
     provisioner: str
@@ -58,7 +58,7 @@ class ClassView(Struct, frozen=True, kw_only=True):
     waits: bool  # a volume is made when a pod first needs it
 
     def offers(self, mode: str) -> bool | None:
-        """Whether it makes volumes of this mode; None: not known."""
+        """Whether the class creates volumes with this access mode; None if unknown."""
         return None if self.modes is None else mode in self.modes
 
 
@@ -86,6 +86,6 @@ def modes_of(annotated: str | None, provisioner: str) -> frozenset[str] | None:
 
 
 def class_named(name: str, classes: Iterable[Obj]) -> ClassView | None:
-    """The class of that name; for an empty name the default one. None: there is none."""
+    """The class with this name; for "" the default class. None if it does not exist."""
     views = sorted((parse_class(obj) for obj in classes), key=lambda view: view.name)
     return next((view for view in views if (view.name == name if name else view.default)), None)

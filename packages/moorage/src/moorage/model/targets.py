@@ -1,4 +1,4 @@
-"""Where notices go: webhooks, mail addresses, commands. Values; nothing here opens a connection."""
+"""Receivers of notifications: webhooks, mail addresses, commands. This module opens no connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EMAIL = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """Takes `{"text": …}` by POST, as Slack's incoming webhooks do. The whole address is a secret."""
+    """A webhook that accepts `{"text": …}` by POST, like Slack's. The whole address is a secret."""
 
     url: str = field(repr=False)
 
@@ -52,7 +52,7 @@ class Email(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A program and its arguments; no shell reads them. It gets the text on stdin."""
+    """A program with arguments, started without a shell. It gets the text on stdin."""
 
     argv: tuple[str, ...] = field(repr=False)
 
@@ -69,9 +69,9 @@ Target = Webhook | Email | Command
 
 
 def parse_target(text: str) -> Target:
-    """Read `https://…`, `mailto:ada@example.com,bob@example.com` or `command:PROGRAM ARGUMENT…`.
+    """Parse `https://…`, `mailto:ada@example.com,bob@example.com` or `command:PROGRAM ARGUMENT…`.
 
-    Raises UsageError. A message about a webhook never repeats its address.
+    Raises UsageError. Messages about a webhook never contain its address.
     """
     kind, colon, rest = text.strip().partition(":")
     match kind.lower() if colon else "":
@@ -92,7 +92,7 @@ def is_email(text: str) -> bool:
 
 
 def split_address(text: str) -> SplitResult:
-    """Raises UsageError, which does not repeat the address: it may hold a secret."""
+    """Split an address. Raises UsageError without the address, because it may contain a secret."""
     if any(char.isspace() or ord(char) < 0x20 for char in text):
         raise UsageError("an address holds a blank or a control character")
     try:

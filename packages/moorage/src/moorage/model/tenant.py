@@ -219,7 +219,7 @@ class Membership(Struct, frozen=True, kw_only=True):
 def memberships(
     person: str, groups: Collection[str], tenants: Iterable[Mapping[str, Any]]
 ) -> tuple[Membership, ...]:
-    """The tenants that name a person or one of their groups, by name."""
+    """The tenants that include a user or one of the user's groups, sorted by name."""
     places = []
     for tenant in sorted(tenants, key=lambda tenant: str(tenant["metadata"]["name"])):
         spec = tenant.get("spec") or {}
@@ -237,13 +237,13 @@ def _is_in(person: str, groups: Collection[str], members: Mapping[str, Any]) -> 
 
 
 def tenant_of(namespace: str, tenants: Iterable[Mapping[str, Any]]) -> Obj | None:
-    """The tenant whose namespace this is; of several, the first by name. None where there is none."""
+    """The tenant with this namespace; if several claim it, the first by name. None if there is none."""
     mine = [tenant for tenant in tenants if (tenant.get("spec") or {}).get("namespace") == namespace]
     return dict(min(mine, key=lambda tenant: str(tenant["metadata"]["name"]))) if mine else None
 
 
 def tenant_names(tenants: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """The tenant of each namespace, by name; of several that claim it, the first by name, as of `tenant_of`."""
+    """Namespace → name of its tenant. If several claim a namespace: the first by name, as in `tenant_of`."""
     names: dict[str, str] = {}
     for tenant in tenants:
         if namespace := str((tenant.get("spec") or {}).get("namespace") or ""):
@@ -253,7 +253,7 @@ def tenant_names(tenants: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def defaults_of(tenant: Mapping[str, Any] | None) -> TenantDefaults:
-    """The defaults of a tenant as stored; none at all where there is no tenant. Numbers become texts."""
+    """The defaults of a stored tenant; empty without a tenant. Numbers are converted to texts."""
     given = ((tenant or {}).get("spec") or {}).get("defaults") or {}
 
     def text(key: str) -> str | None:
@@ -265,5 +265,5 @@ def defaults_of(tenant: Mapping[str, Any] | None) -> TenantDefaults:
 
 
 def is_reserved(namespace: str) -> bool:
-    """Whether a namespace is the platform's or Kubernetes' own, so that it can never be a tenant's."""
+    """Whether a namespace belongs to the platform or Kubernetes, so that a tenant cannot have it."""
     return namespace in RESERVED or namespace.startswith("kube-")

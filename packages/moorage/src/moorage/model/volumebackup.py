@@ -106,7 +106,7 @@ class VolumeBackup(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class BadBackup(MoorageError):
-    """A VolumeBackup that cannot be read."""
+    """A VolumeBackup is invalid."""
 
 
 class BackupView(Struct, frozen=True, kw_only=True):
@@ -126,12 +126,12 @@ class BackupView(Struct, frozen=True, kw_only=True):
 
     @property
     def series(self) -> str:
-        """How the names of its backups begin: no two VolumeBackups share a series, even in one bucket."""
+        """The prefix of the backups' names. It is unique for each VolumeBackup, even within one bucket."""
         return f"{self.namespace}.{self.name}"
 
 
 def parse_backup(obj: Mapping[str, Any]) -> BackupView:
-    """Read a VolumeBackup as stored. Raises BadBackup."""
+    """Parse a stored VolumeBackup. Raises BadBackup."""
     meta = obj["metadata"]
     try:
         spec = msgspec.convert(obj.get("spec") or {}, VolumeBackupSpec)
@@ -154,7 +154,7 @@ def parse_backup(obj: Mapping[str, Any]) -> BackupView:
 
 
 def check_backup(name: str, spec: VolumeBackupSpec) -> list[Fault]:
-    """Everything that the schema cannot say; all at once."""
+    """Check everything that the schema cannot express. Returns all errors."""
     faults = []
     if not is_dns_label(name) or len(name) > NAME_MAX:
         faults.append(Fault("metadata.name", name, f"must be at most {NAME_MAX} of a-z, 0-9 and '-'"))
@@ -181,7 +181,7 @@ def is_schedule(text: str) -> bool:
 
 
 def backup_name(series: str, at: datetime) -> str:
-    """Sorts by time within a series."""
+    """The name of a backup. Names of a series sort by time."""
     return f"{series}-{at.strftime(_STAMP)}"
 
 
@@ -204,7 +204,7 @@ def make_backup(
     secret: str,
     user: str,
 ) -> Obj:
-    """A VolumeBackup ready to create."""
+    """A VolumeBackup object, ready to create."""
     spec: Obj = {"volume": volume, "to": to, "keep": keep}
     spec |= {"schedule": schedule} if schedule else {}
     spec |= {"secret": secret} if secret else {}

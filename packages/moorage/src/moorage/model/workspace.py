@@ -367,7 +367,7 @@ def templates_of(configmaps: Iterable[Mapping[str, Any]]) -> tuple[dict[str, App
 
 
 class Platform(Struct, frozen=True, kw_only=True):
-    """How this platform is reached from outside, by its ConfigMap; see `parse_platform`."""
+    """The public addresses of this platform, from its ConfigMap; see `parse_platform`."""
 
     scheme: str = ""
     domain: str = ""  # empty: workspaces have no addresses outside the cluster
@@ -384,7 +384,7 @@ class Platform(Struct, frozen=True, kw_only=True):
         return f"{self.scheme}://{host}{port}{path}"
 
     def serves(self, host: str) -> bool:
-        """Whether a host (lower case, without port) is one of workspaces."""
+        """Whether a host (lower case, without port) belongs to a workspace."""
         return bool(self.domain) and host.endswith(f".{self.domain}") and host != urlsplit(self.page).hostname
 
 
@@ -392,9 +392,9 @@ _WORKSPACE_URL = re.compile(r"(https?)://\*\.([a-z0-9](?:[-a-z0-9.]*[a-z0-9])?)(
 
 
 def parse_platform(data: Mapping[str, str]) -> Platform:
-    """Read the keys workspaceUrl (`https://*.apps.example.org`), publicUrl, ingressClass and ingressTlsSecret.
+    """Parse the keys workspaceUrl (`https://*.apps.example.org`), publicUrl, ingressClass and ingressTlsSecret.
 
-    Raises BadWorkspace for a workspaceUrl of another form.
+    Raises BadWorkspace for an invalid workspaceUrl.
     """
     text = (data.get("workspaceUrl") or "").strip()
     info = parse_info(data)
@@ -438,7 +438,7 @@ def make_token(key: bytes, uid: str) -> str:
 
 
 def put_in(text: str, token: str) -> str:
-    """`{token}` and `{sha256}` of a TokenUse's value."""
+    """Replace `{token}` and `{sha256}` in the value of a TokenUse."""
     return (
         (text or "{token}")
         .replace("{sha256}", hashlib.sha256(token.encode()).hexdigest())
@@ -467,17 +467,17 @@ class WorkspaceView(Struct, frozen=True, kw_only=True):
 
     @property
     def object_name(self) -> str:
-        """Of its Deployment, Service and Ingress."""
+        """The name of the Deployment, Service and Ingress."""
         return f"ws-{self.name}"
 
     @property
     def gateway_name(self) -> str:
-        """Of the Service through which the ingress reaches the gateway."""
+        """The name of the Service through which the ingress reaches the gateway."""
         return f"{self.object_name}-gateway"
 
     @property
     def secret_name(self) -> str:
-        """Of another Workspace of that name it is another."""
+        """The name of the Secret. Another Workspace with the same name gets another Secret."""
         return f"{self.object_name}-{self.uid.replace('-', '')[:8]}"
 
     @property
@@ -489,16 +489,16 @@ class WorkspaceView(Struct, frozen=True, kw_only=True):
         return self.notes.get(HOST_ENV_ANNOTATION) == "true"
 
     def access(self, platform: Platform) -> str:
-        """How it is reached: by login wherever that can be, unless it says otherwise."""
+        """The access method: the one in the spec, or else login if the platform supports it, or else token."""
         return self.spec.access or (LOGIN if platform.domain else TOKEN)
 
 
 class BadWorkspace(MoorageError):
-    """A Workspace, template or setting that cannot be read; the message says where."""
+    """A Workspace, template or setting is invalid. The message names the field."""
 
 
 def parse_workspace(obj: Mapping[str, Any]) -> WorkspaceView:
-    """Read a Workspace as stored. Raises BadWorkspace with the field's path."""
+    """Parse a stored Workspace. Raises BadWorkspace with the field's path."""
     meta = obj["metadata"]
     try:
         spec = msgspec.convert(obj.get("spec") or {}, WorkspaceSpec)
@@ -539,7 +539,7 @@ def allowed_types(name: str, known: Iterable[str]) -> str:
 
 
 def check_type(obj: Mapping[str, Any], configmaps: Iterable[Mapping[str, Any]]) -> list[Fault]:
-    """Whether the type of a Workspace is one of the templates; `configmaps` are those of an admin."""
+    """Check that the type of a Workspace is a known template. `configmaps`: the templates of an admin."""
     name = str(obj["spec"].get("type") or "")
     templates, bad = templates_of(configmaps)
     if not name or name in templates:
@@ -550,7 +550,7 @@ def check_type(obj: Mapping[str, Any], configmaps: Iterable[Mapping[str, Any]]) 
 
 
 def check_workspace(obj: Mapping[str, Any]) -> list[Fault]:
-    """Everything that the schema of a Workspace cannot say; all at once."""
+    """Check everything that the schema of a Workspace cannot express. Returns all errors."""
     name = str(obj["metadata"].get("name") or "")
     faults: list[Fault] = []
     if name and (not is_dns_label(name) or len(name) > NAME_MAX):
@@ -591,7 +591,7 @@ def check_workspace(obj: Mapping[str, Any]) -> list[Fault]:
 
 
 def check_schedule(schedule: Schedule | None) -> list[Fault]:
-    """Whether the expressions and the time zone can be read."""
+    """Check the expressions and the time zone of a schedule."""
     if schedule is None:
         return []
     from moorage.model.schedule import problem_of_cron, problem_of_zone

@@ -1,4 +1,4 @@
-"""Namespaces, and the ConfigMap by which clients find the server."""
+"""Namespaces, and the ConfigMap with the address of the server for clients."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from moorage_kube.resources import CONFIGMAPS, NAMESPACES, Obj
 
 
 def make_namespace() -> Obj:
-    """Our own namespace, under the strictest Pod Security standard."""
+    """Our own namespace, with the strictest Pod Security level."""
     labels = PART_OF | {POD_SECURITY: "restricted"}
     return make_object(NAMESPACES, SYSTEM_NAMESPACE, None, labels=labels)
 
 
 def make_people_namespace() -> Obj:
-    """Where people's accounts are; no pods run there."""
+    """The namespace of user accounts. No pods run in it."""
     labels = PART_OF | {POD_SECURITY: "restricted"}
     return make_object(NAMESPACES, PEOPLE_NAMESPACE, None, labels=labels)
 

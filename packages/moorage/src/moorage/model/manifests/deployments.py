@@ -1,4 +1,4 @@
-"""A service as objects: its account, Deployment, Service, disruption budget and claim."""
+"""The objects of a service: account, Deployment, Service, disruption budget and claim."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_service(service: Service, *, version: str) -> list[Obj]:
 
 
 def share_server(deployment: Obj) -> None:
-    """In place: the server's Deployment where all that it keeps is in PostgreSQL. Two replicas, and no claim."""
+    """Change the server's Deployment, in place, to two replicas without a claim, for data in PostgreSQL."""
     spec = deployment["spec"]
     pod = spec["template"]["spec"]
     spec["replicas"] = 2
@@ -46,9 +46,9 @@ def share_server(deployment: Obj) -> None:
 
 
 def make_deployment(service: Service, *, version: str) -> Obj:
-    """The Deployment of one service: not root, nothing writable, no privileges, a limit of memory.
+    """The Deployment of one service: not root, read-only, no privileges, with a memory limit.
 
-    It has no limit of CPU: a service that is held back answers late, and admission waits for it.
+    It has no CPU limit: a throttled service answers late, and admission waits for it.
     """
     selector = {"app.kubernetes.io/name": service.full_name}
     requests = {"cpu": service.cpu_request, "memory": service.memory_request}

@@ -1,4 +1,4 @@
-"""The way from outside of the cluster to the server."""
+"""The Ingress through which clients outside the cluster reach the server."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ TUNED = {  # each controller reads its own
 
 
 def make_ingress(public_url: str, ingress_class: str = "", tls_secret: str = "") -> Obj:
-    """The way from outside to the server, for each host of `public_url` (several with commas between them).
+    """The Ingress of the server for each host of `public_url` (several are separated by commas).
 
-    An empty class is the cluster's default. `tls_secret`: a Secret of type kubernetes.io/tls in SYSTEM_NAMESPACE;
-    empty, with https: the controller's own certificate. Streams (logs, terminals, live pages) may be silent for an
-    hour, and are not to be held back: the annotations say so to NGINX's two controllers and to HAProxy's. Traefik
-    has no such annotations; its entry point's `respondingTimeouts.readTimeout` limits uploads. Raises ValueError.
+    Raises ValueError.
+
+    "" as the class means the cluster's default. `tls_secret`: a Secret of type kubernetes.io/tls in
+    SYSTEM_NAMESPACE; if it is "" with https, the controller uses its own certificate. Streams (logs,
+    terminals, live pages) may be silent for an hour and must not be buffered: annotations set this for both
+    NGINX controllers and for HAProxy's. Traefik has no such annotations; the `respondingTimeouts.readTimeout`
+    of its entry point limits uploads.
     """
     info = parse_info({"publicUrl": public_url})
     if info.problems or not info.public_urls:

@@ -26,7 +26,10 @@ WRITE = ("create", "update", "patch", "delete", "deletecollection")
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """Verbs on resources of one API group; `names` empty: all objects. Creation cannot be tied to a name."""
+    """Verbs on resources of one API group.
+
+    `names`: if empty, all objects; `create` cannot be limited to a name.
+    """
 
     group: str = ""
     resources: tuple[str, ...]
@@ -40,7 +43,10 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 class Service(Struct, frozen=True, kw_only=True):
-    """One of our processes as a Deployment. `args` follow `moor NAME`; without a port nothing listens."""
+    """One of our processes as a Deployment. `args` follow `moor NAME`.
+
+    A service without a port does not listen.
+    """
 
     name: str
     replicas: int
@@ -105,7 +111,7 @@ def pod_security() -> Obj:
 
 
 def container_security() -> Obj:
-    """The security context of its containers: no privileges, and nothing writable but volumes."""
+    """The security context of its containers: no privileges, and only volumes are writable."""
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,

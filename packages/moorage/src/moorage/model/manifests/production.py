@@ -22,8 +22,9 @@ EXAMPLE_TLS_SECRET = "moorage-tls"
 def make_production_patches(services: Sequence[Service] = ALL) -> list[Obj]:
     """Strategic merge patches of the Deployments, and the deletion of the server's claim.
 
-    Two servers keep everything in PostgreSQL (docs/explanation/two-servers.md): the Secret must be there, and the
-    volume is scratch. Replicas of one service are on different nodes, and in different zones where there are some.
+    Two servers store everything in PostgreSQL (docs/explanation/two-servers.md): the Secret must exist, and
+    the volume is temporary. Replicas of a service run on different nodes, and in different zones if there are
+    several.
     """
     patches = [_deployment(service) for service in services]
     claim = {"name": USAGE_CLAIM, "namespace": SYSTEM_NAMESPACE}
@@ -56,7 +57,7 @@ def _deployment(service: Service) -> Obj:
 
 
 def make_own_patches(host: str = EXAMPLE_HOST) -> list[Obj]:
-    """JSON patches of the Ingress, by which an admin's own overlay sets the host."""
+    """JSON patches of the Ingress. An admin's overlay uses them to set the host."""
     return [
         {"op": "replace", "path": "/spec/rules/0/host", "value": host},
         {"op": "replace", "path": "/spec/tls/0/hosts/0", "value": host},

@@ -1,4 +1,4 @@
-"""Rights: of each service's account, of tenants' people, and of those who edit a namespace."""
+"""Permissions of the service accounts, of tenants' members, and of users who edit a namespace."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ TENANT_RULES = (
 
 
 def make_rights(service: Service) -> list[Obj]:
-    """Roles and bindings of one service's account."""
+    """The roles and bindings of a service's account."""
     name = service.full_name
     account = {"kind": "ServiceAccount", "name": name, "namespace": SYSTEM_NAMESPACE}
     rights: list[Obj] = []
@@ -253,7 +253,7 @@ def make_local_admin(person: str) -> Obj:
 
 
 def make_admin_binding(person: str) -> Obj:
-    """All rights for the first user of an installation."""
+    """A binding with all permissions for the first user of an installation."""
     account = account_name(person)
     subject = {"kind": "ServiceAccount", "name": account, "namespace": PEOPLE_NAMESPACE}
     return make_binding(CLUSTERROLEBINDINGS, f"moorage-admin-{account}", "ClusterRole", "cluster-admin", subject)

@@ -467,6 +467,9 @@ ALL = (OPERATOR, WEBHOOK, EXTENDER, SERVER)
 
 
 def extender_url(address: str = "") -> str:
-    """Where kube-scheduler reaches the extender; `address`: its cluster IP, for hosts, which know no Services."""
+    """The URL of the extender for kube-scheduler.
+
+    `address`: its cluster IP, for hosts, which cannot resolve Services.
+    """
     host = f"[{address}]" if ":" in address else address or f"{EXTENDER_SERVICE}.{SYSTEM_NAMESPACE}.svc"
     return f"http://{host}:{EXTENDER.service_port}"

@@ -13,7 +13,7 @@ from moorage.model.names import KUBELETS_ACCOUNT
 
 
 class TokenRisk(Struct, frozen=True, kw_only=True):
-    """Statements that complete "With it a thief can …" and "… cannot …"."""
+    """The risks of a stolen token, as texts that complete "With it a thief can …" and "… cannot …"."""
 
     can: tuple[str, ...]
     cannot: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Dashboards for Grafana, as JSON that it imports. Each has a variable for the data source.
+"""Dashboards for Grafana as JSON for import. Each has a variable for the data source.
 
 https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboard-json-model/
 """
@@ -20,14 +20,14 @@ SIZES = {LINES: (12, 8), STAT: (4, 4), TABLE: (24, 9), BARS: (12, 8)}  # width a
 
 
 class Query(Struct, frozen=True, kw_only=True):
-    """`legend` may name labels: {{user}}."""
+    """A query of a panel. `legend` may contain labels: {{user}}."""
 
     expr: str
     legend: str = ""
 
 
 class Panel(Struct, frozen=True, kw_only=True):
-    """`unit`: Grafana's name of it. `wide`: columns of the grid; None: as its kind usually has."""
+    """A panel. `unit`: its name in Grafana. `wide`: the number of grid columns; None: the default of its kind."""
 
     title: str
     queries: tuple[Query, ...]
@@ -39,7 +39,7 @@ class Panel(Struct, frozen=True, kw_only=True):
 
 
 class Variable(Struct, frozen=True, kw_only=True):
-    """A choice at the top: values of a label, all of them at first."""
+    """A menu of a dashboard: the values of a label. At first all are selected."""
 
     name: str
     label: str
@@ -513,7 +513,7 @@ ALL = (CLUSTER, GPUS, USE, QUEUE, MAPS, WORKFLOWS, SERVICES)
 
 
 def dashboards() -> list[dict[str, Any]]:
-    """Every dashboard, as Grafana's JSON model."""
+    """All dashboards in Grafana's JSON model."""
     return [_model(dashboard) for dashboard in ALL]
 
 
@@ -567,7 +567,7 @@ def _variable(variable: Variable) -> dict[str, Any]:
 
 
 def _panels(panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """One after the other from the left, a new row where one does not fit."""
+    """Place panels from left to right. A panel that does not fit starts a new row."""
     made, x, y, row = [], 0, 0, 0
     for number, panel in enumerate(panels, 1):
         usual, height = SIZES[panel.kind]

@@ -1,4 +1,4 @@
-"""Prometheus' own configuration, for services that are processes of this machine.
+"""Prometheus' own configuration, for services that run as processes on this machine.
 
 https://prometheus.io/docs/prometheus/latest/configuration/configuration/
 """
@@ -15,7 +15,7 @@ EVERY = "15s"
 
 
 def scrape_configuration(ports: Mapping[str, int], *, token: str, folder: Path, ca: Path) -> Obj:
-    """`ports` by service; `token`: the page's; `ca`: file with the authority of the webhook's certificate.
+    """The scrape configuration. `ports`: by service; `token`: the page's; `ca`: a file with the webhook's CA.
 
     The rules are in `folder`, as prometheus-rules.yml.
     """

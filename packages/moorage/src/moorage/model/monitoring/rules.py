@@ -19,7 +19,7 @@ SLOW_REVIEW_SECONDS = 2  # the API server waits 5
 
 
 class Recording(Struct, frozen=True, kw_only=True):
-    """A series that dashboards and alerts would otherwise compute each time."""
+    """A recorded series, so that dashboards and alerts do not compute it each time."""
 
     record: str
     expr: str
@@ -37,7 +37,7 @@ class Alert(Struct, frozen=True, kw_only=True):
 
 
 def _quantile(level: str, metric: str) -> Recording:
-    """The time below which 99 of 100 were, over five minutes."""
+    """The 99th percentile of a time, over five minutes."""
     return Recording(
         record=f"{level}:{metric}:p99_5m",
         expr=f"histogram_quantile(0.99, sum by ({level}, le) (rate({metric}_bucket[5m])))",
@@ -45,7 +45,7 @@ def _quantile(level: str, metric: str) -> Recording:
 
 
 def _busy(level: str, by: str) -> Recording:
-    """The mean utilisation of measured GPUs: each node's mean counts as often as it has such GPUs."""
+    """The mean utilisation of measured GPUs: the mean of each node, weighted by its number of measured GPUs."""
     count = 'max by (node, type) (moorage_node_gpus_measured{measured="yes"})'
     return Recording(
         record=f"{level}:moorage_gpu_utilisation:ratio",
@@ -277,7 +277,7 @@ ALERTS = (
 
 
 def rule_groups() -> list[Obj]:
-    """Groups as a PrometheusRule and a rule file have them."""
+    """The rule groups in the format of a PrometheusRule and of a rule file."""
     recorded = [{"record": rule.record, "expr": rule.expr} for rule in RECORDINGS]
     alerts = [
         {
