@@ -115,10 +115,7 @@ class Site:
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, token: str = TOKEN) -> AsyncIterator[asyncio.Queue[Any]]:
-        """Send a request with an endless answer.
-
-        Yield a queue of its chunks, with None if the answer ends after all.
-        """
+        """Send a request with an endless answer; yield a queue of its chunks, and None if it ends."""
         chunks: asyncio.Queue[Any] = asyncio.Queue()
         gone = asyncio.Event()
         scope = {
