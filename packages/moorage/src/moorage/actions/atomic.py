@@ -32,7 +32,10 @@ class AtomicCreate:
         self._made: list[tuple[Resource, Obj]] = []
 
     async def create(self, resource: Resource, obj: Obj) -> Obj:
-        """As `Api.create`. An object whose answer is lost, or comes after an interrupt, counts as created too."""
+        """Create an object like `Api.create`.
+
+        It is also registered if the answer is lost or comes after an interrupt.
+        """
         creating = asyncio.ensure_future(self._create(resource, obj))
         try:
             return await asyncio.shield(creating)
@@ -64,7 +67,7 @@ class AtomicCreate:
             return await self._api.update(resource, obj)  # its name is random: if it is there, it is ours
 
     async def remove(self) -> None:
-        """Delete all that was created."""
+        """Delete all created objects."""
         for resource, obj in reversed(self._made):
             meta = obj["metadata"]
             with suppress(ApiError):
@@ -80,13 +83,13 @@ class AtomicCreate:
 
 
 async def set_owner(api: Api, resource: Resource, obj: Obj, owner: Obj) -> None:
-    """Let an object that we created, and know whole, be deleted with its owner. Raises ApiError."""
+    """Set the owner of an object that this process created, so that both are deleted together. Raises ApiError."""
     await api.update(resource, obj | {"metadata": obj["metadata"] | {"ownerReferences": [owner]}})
 
 
 @asynccontextmanager
 async def all_or_none(api: Api, namespace: str) -> AsyncGenerator[AtomicCreate]:
-    """Create objects in the block: where it fails, or is interrupted, those that were created are deleted."""
+    """Create objects in the `with` block. If it fails or is interrupted, the created objects are deleted."""
     batch = AtomicCreate(api, namespace)
     try:
         yield batch

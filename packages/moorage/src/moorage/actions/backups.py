@@ -1,4 +1,4 @@
-"""Backups of volumes: made once or on a schedule, listed, brought back."""
+"""Backups of volumes: create them once or on a schedule, list them, restore them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ _ID_LETTERS = "abcdefghjkmnpqrstvwxyz23456789"
 
 
 class NewBackup(Struct, frozen=True, kw_only=True):
-    """Backups to make of a volume. `schedule` (cron, UTC) empty: one, now; no `name`: made from the volume's."""
+    """Backups of a volume.
+
+    `schedule`: cron in UTC, "" for a single backup now; `name`: "" for a name made from the volume's.
+    """
 
     namespace: str
     volume: str
@@ -56,14 +59,14 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(Struct, frozen=True):
-    """How a backup or a restore ended; `error` empty: well."""
+    """The outcome of a backup or restore; `error` is "" after a success."""
 
     message: str = ""
     error: str = ""
 
 
 def plan_backup(request: NewBackup, owner: str) -> Obj:
-    """The VolumeBackup that a request asks for. Raises InvalidObject."""
+    """Convert a request to a VolumeBackup. Raises InvalidObject."""
     suffix = "" if request.schedule else "-" + "".join(secrets.choice(_ID_LETTERS) for _ in range(4))
     obj = make_backup(
         request.name or request.volume[: NAME_MAX - len(suffix)].rstrip("-") + suffix,
@@ -80,7 +83,7 @@ def plan_backup(request: NewBackup, owner: str) -> Obj:
 
 
 async def create_backup(api: Api, obj: Obj, *, dry_run: bool = False) -> None:
-    """Create a planned VolumeBackup. Raises NotFound for a missing volume, and AlreadyExists."""
+    """Create a planned VolumeBackup. Raises NotFound if the volume does not exist, and AlreadyExists."""
     namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
     if not dry_run:
         await get_object(api, VOLUME, namespace, obj["spec"]["volume"])
@@ -98,7 +101,7 @@ async def create_backup(api: Api, obj: Obj, *, dry_run: bool = False) -> None:
 
 
 async def backup_outcome(api: Api, namespace: str, name: str) -> Outcome | None:
-    """How the first backup ended; None while it runs."""
+    """The outcome of the first backup; None while it runs."""
     obj = await api.get(BACKUPS, name, namespace)
     status = obj.get("status") or {}
     if status.get("backups"):
@@ -110,7 +113,7 @@ async def backup_outcome(api: Api, namespace: str, name: str) -> Outcome | None:
 
 
 async def list_backups(api: Api, namespace: str, volume: str | None = None) -> list[Backup]:
-    """Backups that are whole, and VolumeBackups without one; of one volume or of all."""
+    """Complete backups, and VolumeBackups without a backup, of one volume or of all."""
     try:
         objs = (await api.list(BACKUPS, namespace)).items
     except NotFound as error:
@@ -120,9 +123,9 @@ async def list_backups(api: Api, namespace: str, volume: str | None = None) -> l
 
 
 async def restore_backup(api: Api, namespace: str, backup: str, volume: str, *, force: bool) -> tuple[str, str]:
-    """Begin to bring a backup onto a volume; `force`: also onto one that is not empty.
+    """Start to restore a backup to a volume; `force`: even if the volume is not empty.
 
-    Returns the VolumeBackup and the id of the restore, for `restore_outcome`. Raises NotFound for a missing volume
+    Returns the VolumeBackup and the ID of the restore, for `restore_outcome`. Raises NotFound for a missing volume
     or backup, and Conflict while another restore of these backups runs.
     """
     await get_object(api, VOLUME, namespace, volume)
@@ -141,7 +144,7 @@ async def restore_backup(api: Api, namespace: str, backup: str, volume: str, *, 
 
 
 async def restore_outcome(api: Api, namespace: str, name: str, restore: str) -> Outcome | None:
-    """How a restore ended; None while it runs."""
+    """The outcome of a restore; None while it runs."""
     status = (await api.get(BACKUPS, name, namespace)).get("status") or {}
     if status.get("restoreId") != restore or status.get("restorePhase") not in ("Done", FAILED):
         return None
@@ -152,7 +155,7 @@ async def restore_outcome(api: Api, namespace: str, name: str, restore: str) -> 
 
 
 async def _having(api: Api, namespace: str, backup: str) -> Obj:
-    """The VolumeBackup that has this backup. Raises NotFound."""
+    """The VolumeBackup object that contains a backup. Raises NotFound."""
     try:
         objs = (await api.list(BACKUPS, namespace)).items
     except NotFound as error:
@@ -168,7 +171,7 @@ async def _having(api: Api, namespace: str, backup: str) -> Obj:
 
 
 def backups_of(obj: Obj) -> list[Backup]:
-    """Its backups; where it has none, or the last one failed, a line for itself."""
+    """The backups of a VolumeBackup. If it has none or the last one failed, one more row describes the object."""
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
     ready = condition(obj, "Ready") or {}
     failed = f"{ready.get('reason')}: {ready.get('message')}" if status.get("phase") == FAILED else ""

@@ -1,4 +1,4 @@
-"""Datasets: volumes that are filled once, with data from anywhere, and read by many."""
+"""Datasets: volumes that are filled once, from any source, and read by many pods."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class Users(Struct, frozen=True):
 async def list_datasets(
     api: Api, namespace: str | None, *, limit: int | None = None, after: str | None = None
 ) -> tuple[list[Dataset], str | None]:
-    """The datasets of a namespace (None: of all), those shared with it, and the token of the next page.
+    """The datasets of a namespace (None: all) and those shared with it, and the token of the next page.
 
-    Raises ApiError, and NotReady where the cluster does not know the kind.
+    Raises ApiError, and NotReady if the cluster does not have the kind.
     """
     if namespace is not None and after is not None and after.startswith(SHARED_PAGE):
         return _page_of(await list_shared(api, namespace), limit, integer_or(after.removeprefix(SHARED_PAGE), 0))
@@ -76,7 +76,10 @@ async def list_datasets(
 
 
 async def list_shared(api: Api, namespace: str) -> list[Dataset]:
-    """Datasets of other namespaces that this one may read, by their claims here; none without the right to."""
+    """Datasets of other namespaces that this namespace may read, from the claims in it.
+
+    Empty without the right.
+    """
     try:
         claims = await api.list(PVCS, namespace, label_selector=DATASET_OF_LABEL)
     except Forbidden:
@@ -86,13 +89,13 @@ async def list_shared(api: Api, namespace: str) -> list[Dataset]:
 
 
 def _page_of(datasets: Sequence[Dataset], limit: int | None, first: int) -> tuple[list[Dataset], str | None]:
-    """Those from number `first` on, at most `limit`, and the token of the rest."""
+    """One page of datasets: at most `limit` from number `first`, and the token of the next page."""
     end = len(datasets) if limit is None else first + limit
     return list(datasets[first:end]), f"{SHARED_PAGE}{end}" if end < len(datasets) else None
 
 
 def plan_dataset(request: NewDataset, owner: str) -> Obj:
-    """The Dataset that a request asks for. Raises UsageError."""
+    """Convert a request to a Dataset. Raises UsageError."""
     obj: Obj = {
         "apiVersion": DATASETS.api_version,
         "kind": DATASETS.kind,
@@ -108,16 +111,16 @@ def plan_dataset(request: NewDataset, owner: str) -> Obj:
 
 
 async def create_dataset(api: Api, obj: Obj, *, mark: str = "", dry_run: bool = False) -> Dataset:
-    """Create a planned dataset, once for each `mark`; it begins to fill at once.
+    """Create a planned dataset, once for each idempotency mark; it starts to fill at once.
 
-    Raises AlreadyExists, and UsageError where the Secret with its credentials is missing.
+    Raises AlreadyExists, and UsageError if the Secret with its credentials is missing.
     """
     await _check_secret(api, obj)
     return dataset_of(await create_object(api, DATASET, obj, mark=mark, dry_run=dry_run))
 
 
 async def _check_secret(api: Api, obj: Obj) -> None:
-    """Raise UsageError where the Secret that a dataset names is missing; return where the caller may not know."""
+    """Raise UsageError if the Secret of a dataset is missing; do nothing if the caller may not check that."""
     source, namespace = obj["spec"]["source"], obj["metadata"]["namespace"]
     name, url = str(source.get("secret") or ""), str(source["url"])
     if not name:
@@ -140,14 +143,14 @@ async def get_dataset(api: Api, namespace: str, name: str) -> Dataset:
 
 
 async def set_readers(api: Api, namespace: str, name: str, readers: Sequence[str]) -> Dataset:
-    """Let these tenants read a dataset, and no other. Raises NotFound, and UsageError."""
+    """Set the tenants that may read a dataset; all others lose access. Raises NotFound, and UsageError."""
     return await _set_readers(api, namespace, name, lambda _: readers)
 
 
 async def change_readers(
     api: Api, namespace: str, name: str, *, add: Iterable[str] = (), remove: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """Let tenants read a dataset, or no longer; all readers then. Raises as `set_readers`."""
+    """Add and remove readers of a dataset; return all its readers. Raises the same errors as `set_readers`."""
     gone, added = set(remove), tuple(add)
 
     def plan(before: Sequence[str]) -> Sequence[str]:
@@ -171,9 +174,9 @@ async def _set_readers(
 
 
 async def refill_dataset(api: Api, namespace: str, name: str, now: datetime) -> None:
-    """Start a fill again after it failed, or after its source changed.
+    """Fill a dataset again after its fill failed or its source changed.
 
-    Raises NotFound, and Conflict for a dataset that is ready: it cannot change any more.
+    Raises NotFound, and Conflict if the dataset is ready: a ready dataset cannot change.
     """
     obj = await get_object(api, DATASET, namespace, name)
     if (obj.get("status") or {}).get("phase") == READY:
@@ -187,7 +190,7 @@ async def refill_dataset(api: Api, namespace: str, name: str, now: datetime) -> 
 
 
 async def check_delete(api: Api, namespace: str, names: Iterable[str], *, force: bool) -> dict[str, Users]:
-    """Dataset → who loses it. Raises NotFound, and Conflict (`in_use`) without force."""
+    """The users that lose each dataset. Raises NotFound, and Conflict (`in_use`) unless `force`."""
     losers: dict[str, Users] = {}
     for name in names:
         users = await users_of(api, await get_object(api, DATASET, namespace, name))
@@ -228,7 +231,7 @@ async def users_of(api: Api, obj: Obj) -> Users:
 
 
 def dataset_of(obj: Obj) -> Dataset:
-    """A stored Dataset as people see it."""
+    """Convert a Dataset object to an answer."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     ready = condition(obj, "Ready") or {}
     readers = status.get("readers") or [{"tenant": tenant} for tenant in spec.get("readers") or ()]
@@ -258,7 +261,7 @@ def dataset_of(obj: Obj) -> Dataset:
 
 
 def shared_of(claim: Obj) -> Dataset:
-    """A dataset of another namespace, of which only the claim is known here."""
+    """A dataset of another namespace, from its claim in this namespace."""
     labels, meta, status = labels_of(claim), claim["metadata"], claim.get("status") or {}
     return Dataset(
         namespace=labels[DATASET_OF_LABEL],

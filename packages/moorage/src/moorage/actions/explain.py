@@ -49,7 +49,7 @@ def pod_of_run(run: RunView) -> Obj:
 
 
 async def pod_to_be(api: Api, job: Obj, namespace: str) -> tuple[Obj, str]:
-    """The pod that a planned Job would make, as admission would change it; and why the API server would refuse it.
+    """The pod of a planned Job after admission, and the reason why the API server would refuse it.
 
     Nothing is created.
     """
@@ -68,7 +68,10 @@ async def pod_to_be(api: Api, job: Obj, namespace: str) -> tuple[Obj, str]:
 
 
 def pod_for(job: Obj, pods: Iterable[Obj]) -> Obj:
-    """The pod that stands for a Job: the newest alive, or that ended with it; else the one that it will make."""
+    """The pod that represents a Job: the newest active pod, else a pod from its template.
+
+    For an ended Job, its last pod.
+    """
     ordered = sorted(pods, key=lambda pod: str(pod["metadata"].get("creationTimestamp") or ""))
     alive = [pod for pod in ordered if not _is_over(pod)]
     if alive:
@@ -88,7 +91,7 @@ def is_suspended(job: Obj | None) -> bool:
 
 
 async def _listed(api: Api, resource: Resource, namespace: str | None = None, **options: Any) -> list[Obj] | None:
-    """None: the caller may not read them, or the cluster does not know the kind."""
+    """List objects; None if the caller may not read them, or the cluster does not have the kind."""
     try:
         return (await api.list(resource, namespace, **options)).items
     except ApiError:

@@ -28,7 +28,7 @@ def idle_work(held: Iterable[Held], policies: Sequence[Policy]) -> tuple[IdleWor
 
 
 def view_of(held: Held, policies: Sequence[Policy]) -> IdleWork:
-    """A piece of work as people see it."""
+    """Convert a piece of work to an answer."""
     work, record = held.work, held.record
     policy = policy_for(policies, tenant=work.tenant, work=work.kind)
     return IdleWork(
@@ -99,7 +99,7 @@ async def snooze_work(
 
 
 def held_of(kind: str, obj: Obj, tenants: Iterable[Obj]) -> Held:
-    """One object as a piece of work, whether or not it holds GPUs now."""
+    """Convert an object to a piece of work, even if it holds no GPUs now."""
     notes = {IDLE_ANNOTATION: annotations_of(obj).get(IDLE_ANNOTATION) or "{}"}
     marked = {**obj, "metadata": {**obj["metadata"], "annotations": {**annotations_of(obj), **notes}}}
     lists = {each: [marked] if each == kind else [] for each in RESOURCES}

@@ -1,4 +1,4 @@
-"""Whether nodes can pull an image: a pod that runs it once, and is deleted."""
+"""Check whether nodes can pull an image: create a pod that runs it once, then delete the pod."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LABEL = {"app.kubernetes.io/part-of": "moorage", "app.kubernetes.io/component": 
 async def probe_image(
     api: Api, image: str, namespace: str, *, clock: Clock, pull_secrets: tuple[str, ...] = ()
 ) -> Probe:
-    """Start a pod of the image in the namespace, wait until its image is there or is refused, and delete it.
+    """Start a pod of the image, wait until the image is pulled or refused, and delete the pod.
 
-    The pod is allowed under the Pod Security standard `restricted`. Raises ApiError when it cannot be created.
+    The pod meets the Pod Security standard `restricted`. Raises ApiError if the pod cannot be created.
     """
     name = f"moorage-doctor-{secrets.token_hex(4)}"
     pod = await api.create(PODS, probe_pod(name, image, pull_secrets), namespace)
@@ -38,7 +38,7 @@ async def probe_image(
 
 
 def probe_pod(name: str, image: str, pull_secrets: tuple[str, ...] = ()) -> Obj:
-    """A pod that prints the version and ends."""
+    """A pod that prints the version and then ends."""
     resources = {"cpu": "10m", "memory": "64Mi"}
     container = {
         "name": "probe",
@@ -80,7 +80,7 @@ async def _watch(api: Api, name: str, namespace: str, image: str, clock: Clock, 
 
 
 def pull_error(pod: Obj) -> str | None:
-    """Why the image was not pulled; empty when it was; None while it is not known."""
+    """The error of the image pull; "" after a success, None if it is not known yet."""
     statuses: list[dict[str, Any]] = (pod.get("status") or {}).get("containerStatuses") or []
     for container in statuses:
         waiting = (container.get("state") or {}).get("waiting")

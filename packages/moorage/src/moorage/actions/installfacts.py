@@ -157,7 +157,7 @@ async def _version(api: InstallApi) -> Reading[str]:
 
 
 async def _rights(api: Api) -> Reading[Mapping[Right, bool]]:
-    """Each right alone, where not all are there."""
+    """The caller's rights: the right to do everything, or each needed right one by one."""
     if (everything := await _try(may(api, EVERYTHING))) is True or isinstance(everything, Unread):
         return everything if isinstance(everything, Unread) else {EVERYTHING: True}
     answers = await _try(asyncio.gather(*(may(api, right) for right in NEEDED_RIGHTS)))
@@ -185,7 +185,7 @@ async def _namespace(api: Api) -> Reading[Obj | None]:
 
 
 async def _secret_names(api: InstallApi) -> Reading[frozenset[str]]:
-    """Names alone: the API server sends no contents."""
+    """The names of Secrets; the API server does not send their contents."""
     path = SECRETS.path(namespace=SYSTEM_NAMESPACE)
     answer = await _try(api.raw("GET", path, accept=METADATA_ONLY))
     if isinstance(answer, Unread):
@@ -238,7 +238,10 @@ async def _refusal(api: Api, wide: _Wide) -> Reading[str]:
 
 
 async def _server(api: InstallApi, wide: _Wide) -> Reading[str]:
-    """Each replica is asked through the API server; on a local cluster the process at its address."""
+    """Ask each replica of the server through the API server.
+
+    On a local cluster, ask the process at its address.
+    """
     url = wide.info.get("serverUrl") if isinstance(wide.info, Mapping) else None
     pods = _pods_of(wide, SERVER)
     if url is None or isinstance(pods, Unread):
@@ -284,7 +287,7 @@ async def _ask_pod(api: InstallApi, pod: Obj, service: Service, path: str) -> st
 
 
 async def _public(wide: _Wide, authorities: Mapping[str, str]) -> Site | None:
-    """The first address of publicUrl, as people are sent to it."""
+    """Check the first address of publicUrl, which users open."""
     url = parse_info(wide.info).public_url if isinstance(wide.info, Mapping) else ""
     return await look_at_site(url, "/healthz", ca=authorities.get(url, "")) if url else None
 

@@ -78,7 +78,7 @@ async def submit_map(
 
 
 async def _find_marked(api: Api, namespace: str, name: str, mark: str) -> Obj | None:
-    """The MapJob that the request with this mark created. Raises UsageError for a mark with another body."""
+    """The MapJob that was created with this idempotency mark. Raises UsageError if the request body differs."""
     if not is_dns_label(name):
         return None
     try:
@@ -139,7 +139,7 @@ def _limit_text(name: str, limit: MapLimit) -> str:
 
 
 def _changed_policy(policy: MapPolicy) -> dict[str, object]:
-    """The fields that differ from the defaults, as a MapJob names them; both have the queue's defaults."""
+    """The policy fields that differ from the defaults, under their names in a MapJob."""
     defaults = msgspec.to_builtins(MapPolicy())
     return {name: value for name, value in msgspec.to_builtins(policy).items() if value != defaults[name]}
 
@@ -184,7 +184,7 @@ def _taken(namespace: str, name: str) -> Problems:
 
 
 async def check_map(api: Api, plan: MapJobPlan, namespace: str) -> None:
-    """Let the API server judge the MapJob; nothing is stored. Raises ApiError."""
+    """Let the API server check the MapJob in a dry run; nothing is stored. Raises ApiError."""
     await api.create(MAPJOBS, plan.mapjob, namespace, dry_run=True)
 
 
@@ -252,7 +252,7 @@ async def _wait_accepted(api: Api, namespace: str, name: str, clock: Clock) -> N
 
 
 def _refusal(name: str, reason: str, message: str) -> MoorageError:
-    """The error for a map that the server does not accept, by the reason of the condition."""
+    """The error for a map that the server refuses, from the reason of the condition."""
     text, _, hint = message.partition("; ")
     if reason in (NAME_TAKEN, BAD_LIMITS):
         code, field = (ErrorCode.EXISTS, "name") if reason == NAME_TAKEN else (ErrorCode.INVALID, "limits")
@@ -276,7 +276,7 @@ async def delete_map(
 
 
 async def delete_stored(api: Api, queue: Queue, stored: Stored) -> None:
-    """Delete a map that was read from the queue, with the MapJob that stands for it. Raises ApiError."""
+    """Delete a map that was read from the queue, together with its MapJob. Raises ApiError."""
     try:
         mapjob = await api.get(MAPJOBS, stored.name, stored.namespace)
     except NotFound:
@@ -292,7 +292,7 @@ async def delete_stored(api: Api, queue: Queue, stored: Stored) -> None:
 
 
 async def set_workers(api: Api, namespace: str, name: str, workers: int) -> None:
-    """Change how many workers a map has at most. Raises NotFound, and UsageError for a number out of range."""
+    """Change the maximum number of workers of a map. Raises NotFound, and UsageError for an invalid number."""
     if not 1 <= workers <= PARALLELISM_MAX:
         raise UsageError(
             f"invalid number of workers {workers}: use 1 to {PARALLELISM_MAX:,}",
@@ -306,7 +306,7 @@ async def set_workers(api: Api, namespace: str, name: str, workers: int) -> None
 
 
 def no_workers(namespace: str, name: str) -> NotFound:
-    """The error for a map that no MapJob stands for."""
+    """The error for a map without a MapJob."""
     return NotFound(
         f"map {name!r} in namespace {namespace} has no MapJob",
         hint="start workers where the map was made",
@@ -315,9 +315,9 @@ def no_workers(namespace: str, name: str) -> NotFound:
 
 
 async def check_workers(api: Api, namespace: str, name: str) -> None:
-    """Raise MoorageError when the operator has given up the map's workers: nothing more would come.
+    """Raise MoorageError if the map's workers have failed for good: then no more results come.
 
-    Raises ApiError where the MapJob cannot be read.
+    Raises ApiError if the MapJob cannot be read.
     """
     failed = condition(await api.get(MAPJOBS, name, namespace), FAILED) or {}
     if failed.get("status") == "True":

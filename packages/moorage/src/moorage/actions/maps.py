@@ -58,9 +58,9 @@ _LINE = msgspec.json.Decoder(NewItem)
 async def create_map(
     queue: Queue, namespace: str, request: NewMap, owner: str, *, since: datetime | None = None
 ) -> Stored:
-    """Make a map; the same request of the same owner again gives the map that it made. `since`: as in the queue.
+    """Create a map; a repeat of the same request by the same owner returns the existing map.
 
-    Raises AlreadyExists, QuotaExceeded, and UsageError for a limit that does not exist.
+    `since`: as in the queue. Raises AlreadyExists, QuotaExceeded, and UsageError for a limit that does not exist.
     """
     check_name(request.name)
     limits = {name: limit.tokens for name, limit in request.limits.items()}
@@ -94,7 +94,7 @@ def check_name(name: str) -> None:
 
 
 def map_closed(namespace: str, name: str) -> Conflict:
-    """The error for items that come after the last."""
+    """The error for items that are added to a closed map."""
     return Conflict(
         f"cannot add items: the map {name!r} in namespace {namespace} is closed",
         hint="make maps that take more: moor map create --open",
@@ -116,15 +116,17 @@ def name_taken(namespace: str, name: str) -> AlreadyExists:
 async def list_maps(
     queue: Queue, namespace: str | None, since: Callable[[Collection[str]], Awaitable[Mapping[str, float]]]
 ) -> list[Map]:
-    """The maps of a namespace (None: of all) that are not older than `since` says of each namespace, in
-    milliseconds since 1970."""
+    """The maps of a namespace (None: all), without those older than `since` of their namespace.
+
+    `since` returns milliseconds since 1970.
+    """
     stored = await queue.read(lambda store: store.list_maps(namespace))
     oldest = await since({each.namespace for each in stored})
     return [await show_map(queue, each) for each in stored if each.created_at >= oldest[each.namespace]]
 
 
 async def get_map(queue: Queue, namespace: str, name: str, *, since: float = 0) -> Stored:
-    """Raises NotFound, also for a map that was created before `since`, in milliseconds since 1970."""
+    """A map. Raises NotFound, also if it was created before `since`, in milliseconds since 1970."""
     stored = await queue.read(lambda store: store.find_map(namespace, name))
     if stored is None or stored.created_at < since:
         raise NotFound(
@@ -152,7 +154,7 @@ async def change_map(queue: Queue, stored: Stored, change: MapChange) -> Stored:
 
 
 async def retry_map(queue: Queue, stored: Stored) -> int:
-    """Make the dead items ready again, and let a paused or cancelled map go on; how many items."""
+    """Make the failed items ready again and resume a paused or cancelled map; return the number of items."""
     retried = await queue.retry(stored.map.id)
     if stored.map.state is not MapState.RUNNING:
         await queue.change_map(stored.map.id, state=MapState.RUNNING)
@@ -160,7 +162,7 @@ async def retry_map(queue: Queue, stored: Stored) -> int:
 
 
 def map_of(stored: Stored, *, rate: float | None) -> Map:
-    """A map as its owner sees it."""
+    """Convert a stored map to an answer."""
     stored_map, counts = stored.map, stored.map.counts
     if stored_map.state is MapState.CANCELLED:
         rate = None  # all work has ended, so the remaining time is 0
@@ -265,7 +267,7 @@ async def list_items(
 
 
 def parse_states(states: Iterable[str]) -> list[State]:
-    """Raises UsageError for an unknown state."""
+    """Parse names of item states. Raises UsageError for an unknown state."""
     wanted: list[State] = []
     for text in states:
         if text not in STATES:
@@ -288,7 +290,7 @@ async def get_item(queue: Queue, stored: Stored, item: int) -> ItemOutput:
 
 
 async def results(queue: Queue, stored: Stored, *, after: int | None = None) -> AsyncIterator[list[MapResult]]:
-    """All results so far, in the items' order, a page at a time."""
+    """All results so far, page by page, in the order of the items."""
     at = -1 if after is None else after
     while page := await queue.read(partial(Store.results, of=stored.map.id, after=at)):
         yield page
@@ -321,7 +323,7 @@ async def output(
 
 
 async def _has_ended(queue: Queue, stored: Stored) -> bool:
-    """Whether no more output comes: workers send theirs before they leave."""
+    """Whether all output has arrived: workers send their output before they leave."""
     now = await queue.read(lambda store: store.find_uid(stored.uid))
     if now is None:
         return True
@@ -333,11 +335,11 @@ async def _has_ended(queue: Queue, stored: Stored) -> bool:
 
 
 async def list_limits(queue: Queue) -> list[Limit]:
-    """Named limits: how many tokens there are, and how many are held."""
+    """Named limits: their numbers of tokens, and of tokens in use."""
     limits = await queue.read(lambda store: store.limits())
     return [Limit(name=limit.name, capacity=limit.capacity, held=limit.held) for limit in limits]
 
 
 async def set_limit(queue: Queue, name: str, capacity: int) -> None:
-    """Leases that hold more tokens keep them until they end."""
+    """Set the capacity of a limit. Leases that hold more tokens keep them until they end."""
     await queue.set_limit(name, capacity)

@@ -1,4 +1,4 @@
-"""Nodes out of service and back, as kubectl does it: cordon, drain, uncordon."""
+"""Take nodes out of service and back, like kubectl: cordon, drain, uncordon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ LOOK_SECONDS = 0.5  # between two checks whether a pod is deleted
 
 
 async def set_schedulable(api: Api, node: str, *, unschedulable: bool) -> bool:
-    """Cordon or open a node; False when it was so already. Raises NotFound with the nodes there are."""
+    """Cordon or uncordon a node; return False if nothing changed.
+
+    Raises NotFound that names the existing nodes.
+    """
     current = await _get_node(api, node)
     if bool((current.get("spec") or {}).get("unschedulable")) == unschedulable:
         return False

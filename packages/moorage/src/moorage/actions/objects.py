@@ -18,7 +18,7 @@ INSTALL = "install Moorage's CustomResourceDefinitions: moor manifests"
 
 
 class Kind(Struct, frozen=True):
-    """A kind of object as users know it: `noun` is also the command, as in `moor volume`."""
+    """A kind of object for users: `noun` is also the command, as in `moor volume`."""
 
     resource: Resource
     noun: str
@@ -46,7 +46,7 @@ class Kind(Struct, frozen=True):
 
 
 class InvalidObject(UsageError):
-    """An object of ours breaks rules that its schema cannot state: all faults at once, the first one's `field`."""
+    """An object violates rules that its schema cannot express. It has all faults, and the first one's `field`."""
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         sentences = [_sentence(fault) for fault in faults]
@@ -63,13 +63,13 @@ def _sentence(fault: Fault) -> str:
 
 
 def refuse(faults: Sequence[Fault]) -> None:
-    """Raise InvalidObject for faults; return where there are none."""
+    """Raise InvalidObject if there are faults."""
     if faults:
         raise InvalidObject(faults)
 
 
 def check_name(kind: Kind, name: str) -> None:
-    """Raise InvalidName for a name that Kubernetes refuses."""
+    """Raise InvalidName if Kubernetes does not accept the name."""
     if not is_dns_label(name):
         raise InvalidName(
             f"invalid {kind.noun} name {name!r}: use at most 63 of a-z, 0-9 and '-',"
@@ -80,7 +80,7 @@ def check_name(kind: Kind, name: str) -> None:
 
 
 async def get_object(api: Api, kind: Kind, namespace: str, name: str) -> Obj:
-    """Raises NotFound in our users' words."""
+    """Read an object. Raises NotFound with a message for users."""
     try:
         return await api.get(kind.resource, name, namespace)
     except NotFound as error:
@@ -88,8 +88,10 @@ async def get_object(api: Api, kind: Kind, namespace: str, name: str) -> Obj:
 
 
 async def create_object(api: Api, kind: Kind, obj: Obj, *, mark: str = "", dry_run: bool = False) -> Obj:
-    """Create an object, or return the one that the same request created. Raises AlreadyExists, and NotReady where
-    the cluster does not know the kind."""
+    """Create an object, or return the object that the same request created before.
+
+    Raises AlreadyExists, and NotReady if the cluster does not have the kind.
+    """
     namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
     try:
         return await create_once(api, kind.resource, obj, namespace, mark, dry_run=dry_run)
@@ -123,8 +125,10 @@ async def create_once(
 
 
 def is_of(stored: Obj, mark: str, cause: Exception | None = None) -> bool:
-    """Whether the request with this mark created an object. Raises UsageError where its key came with another
-    body."""
+    """Whether the request with this mark created an object.
+
+    Raises UsageError if its key had another body before.
+    """
     who, _, what = annotations_of(stored).get(REQUEST_ANNOTATION, "").partition(".")
     first, _, second = mark.partition(".")
     if not mark or who != first or is_deleting(stored):

@@ -63,17 +63,17 @@ class KubeToken(Struct, frozen=True):
 
 
 async def list_accounts(api: Api) -> list[Account]:
-    """All accounts, by name. Raises Forbidden."""
+    """All accounts, sorted by name. Raises Forbidden."""
     with _for_administrators():
         objs = (await api.list(SERVICEACCOUNTS, PEOPLE_NAMESPACE)).items
     return sorted((account_of(obj) for obj in objs if person_in(obj)), key=lambda account: account.name)
 
 
 async def create_local_account(api: Api, request: NewAccount) -> Account:
-    """A new account that logs in with a password.
+    """Create an account that logs in with a password.
 
-    Where the password cannot be stored, the account is deleted again. Raises UsageError for an invalid name or
-    password, AlreadyExists, and Forbidden; NotReady where half of an account stays.
+    If the password cannot be stored, the account is deleted again. Raises UsageError for an invalid name or
+    password, AlreadyExists, and Forbidden; NotReady if that deletion also fails.
     """
     check_password(request.password)
     with _for_administrators():
@@ -95,7 +95,7 @@ async def create_local_account(api: Api, request: NewAccount) -> Account:
 
 
 async def _withdraw(api: Api, person: str, error: BaseException) -> None:
-    """Delete an account whose password could not be stored. Raises NotReady where it cannot be deleted either."""
+    """Delete an account whose password could not be stored. Raises NotReady if the deletion also fails."""
     try:
         await delete_account(api, person)
     except MoorageError as left:
@@ -151,7 +151,7 @@ async def get_account(api: Api, person: str) -> Obj:
 
 
 def account_of(obj: Obj) -> Account:
-    """A ServiceAccount of a person as people see it."""
+    """Convert the ServiceAccount of a user to an answer."""
     notes = annotations_of(obj)
     return Account(
         name=person_in(obj),
@@ -231,7 +231,7 @@ async def set_groups(api: Api, person: str, groups: Sequence[str]) -> None:
 
 
 async def disable(api: Api, person: str, reason: str) -> None:
-    """Refuse a person's logins, and revoke their tokens. Raises NotFound."""
+    """Disable an account: refuse logins, and revoke the user's tokens. Raises NotFound."""
     patch = {"metadata": {"annotations": {DISABLED_ANNOTATION: reason or "disabled"}}}
     await api.patch(SERVICEACCOUNTS, account_name(person), patch, PEOPLE_NAMESPACE)
     await end_tokens(api, person)
@@ -276,7 +276,7 @@ async def kube_token(api: Api, person: str, seconds: int, session: str = "") -> 
 
 
 async def end_tokens(api: Api, person: str, session: str | None = None) -> int:
-    """Revoke the tokens of a person, or of one of their sessions; the number of Secrets deleted."""
+    """Revoke the tokens of a user, or of one session; return the number of deleted Secrets."""
     if session is not None:
         names = [tokens_secret(account_name(person), session)]
     else:
@@ -297,7 +297,7 @@ def first_password() -> str:
 
 
 def check_password(password: str) -> None:
-    """Raise UsageError for a password that is too short or too long."""
+    """Raise UsageError if a password is too short or too long."""
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
         raise UsageError(
             f"invalid password of {len(password)} characters: use {PASSWORD_MIN} to {PASSWORD_MAX}",
@@ -342,7 +342,7 @@ def hash_password(password: str, *, cost: int = SCRYPT_N) -> str:
 
 
 def is_password(password: str, stored: str) -> bool:
-    """Whether a password is the one that was hashed. An empty or odd hash takes as long to say no."""
+    """Whether a password matches a stored hash. The check of an empty hash takes as long as any other."""
     known = stored or _NOBODY
     try:
         scheme, n, r, p, salt, wanted = known.split("$")

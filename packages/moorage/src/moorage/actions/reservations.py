@@ -54,7 +54,7 @@ async def read_calendar(api: Api) -> tuple[list[Pool], list[Booking]]:
 
 
 async def list_reservations(api: Api, namespace: str | None = None) -> list[Obj]:
-    """Reservations of one namespace or of all, by their beginning. Raises NotReady."""
+    """Reservations of one namespace or of all, sorted by their start. Raises NotReady."""
     try:
         objs = (await api.list(RESERVATIONS, namespace)).items
     except NotFound as error:
@@ -66,9 +66,9 @@ def judge(
     obj: Obj, pools: Sequence[Pool], calendar: Sequence[Booking], *, now: datetime,
     when: Callable[[datetime], str] = rfc3339,
 ) -> None:  # fmt: skip
-    """Raise Conflict for a reservation that does not fit, InvalidObject for one that is wrong in itself.
+    """Check a reservation: raise Conflict if the machines are not free, InvalidObject if it is invalid.
 
-    The webhook refuses the same; a cluster without it gets the answer here.
+    The webhook makes the same checks; this function also covers a cluster without the webhook.
     """
     faults = check(obj, None, pools, calendar, now=now, when=when)
     conflicts = [fault.message for fault in faults if fault.field == "spec.count"]
@@ -78,7 +78,7 @@ def judge(
 
 
 async def create_reservation(api: Api, obj: Obj, *, dry_run: bool = False) -> Obj:
-    """Create a judged reservation. Raises AlreadyExists."""
+    """Create a checked reservation. Raises AlreadyExists."""
     return await create_object(api, RESERVATION, obj, dry_run=dry_run)
 
 

@@ -60,7 +60,7 @@ class ClusterNodes(Struct, frozen=True, kw_only=True):
 
 
 class RunFacts(Struct, frozen=True, kw_only=True):
-    """The facts, and the objects of the namespace that they were read from."""
+    """The data for a plan, and the namespace objects from which it was read."""
 
     facts: ClusterFacts
     claims: list[Obj]
@@ -142,7 +142,7 @@ def defaults_of(namespace: str, tenants: list[Obj]) -> Defaults:
 
 
 def checkpoint_uses(runs: Sequence[RunView]) -> dict[str, tuple[CheckpointUse, ...]]:
-    """Which runs keep checkpoints on which claim; `runs`: newest first."""
+    """The runs that store checkpoints on each claim; `runs`: newest first."""
     uses: dict[str, tuple[CheckpointUse, ...]] = {}
     for run in reversed(runs):
         if run.checkpoint:
@@ -183,7 +183,7 @@ def _runtime(node: Obj) -> str:
 
 
 def _size(claim: Obj) -> str:
-    """The size a claim has, else the one it asks for."""
+    """The actual size of a claim, else the requested size."""
     has = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
     asks = (((claim.get("spec") or {}).get("resources") or {}).get("requests") or {}).get("storage")
     return str(has or asks or "")
@@ -198,7 +198,7 @@ def env_words(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def check_problems(problems: Sequence[Problem], name: str, facts: ClusterFacts) -> None:
-    """Raise Problems with all that a plan found; `name` is that of the run or map."""
+    """Raise Problems with all problems of a plan; `name` is the name of the run or map."""
     if not problems:
         return
     fields = [problem.field for problem in problems]

@@ -25,15 +25,18 @@ T = TypeVar("T")
 
 
 class Server(Protocol):
-    """Moorage's own REST API."""
+    """A client of Moorage's REST API."""
 
     async def ask(self, kind: type[T], method: str, path: str, *, params: Mapping[str, object] | None = None) -> T:
-        """The answer as a Struct of `moorage.api`. Raises ApiError, and NotReady where there is no server."""
+        """Send a request; return the answer as a Struct of `moorage.api`.
+
+        Raises ApiError, NotReady without a server.
+        """
         ...
 
 
 def read_caller(command: tuple[str, ...], user: str) -> Caller:
-    """This machine's side of the request. Nothing is packed yet."""
+    """The parts of a request that come from this machine. Files are not packed yet."""
     path = os.environ.get("PATH")
     return Caller(
         user=user,

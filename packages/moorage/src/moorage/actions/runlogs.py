@@ -26,14 +26,14 @@ AHEAD = 256  # events that are read before the caller takes them
 
 
 class Line(Struct, frozen=True):
-    """A line, without its end."""
+    """A line of a log, without its line end."""
 
     pod: str
     text: bytes
 
 
 class Began(Struct, frozen=True):
-    """The lines of this pod come next."""
+    """The following lines are from this pod."""
 
     run: RunView
     pod: PodView
@@ -64,19 +64,19 @@ class Unreadable(Struct, frozen=True):
 
 
 class Broke(Struct, frozen=True):
-    """A connection broke; it is taken up again where it was."""
+    """A connection broke; the log continues at the same position."""
 
     pod: str
 
 
 class Waits(Struct, frozen=True):
-    """Nothing is printed: the run waits for a pod to start."""
+    """The run waits for a pod to start, so there is no output."""
 
     run: RunView
 
 
 class Ended(Struct, frozen=True):
-    """All is printed; the run as it is now. None: it was deleted."""
+    """The log is complete. It has the final state of the run; None if the run was deleted."""
 
     run: RunView | None
 
@@ -95,7 +95,7 @@ class RunWatch(Protocol):
     def pods_of_run(self, namespace: str, run: str) -> list[Obj]: ...
 
     async def beyond(self, version: int) -> int:
-        """Wait for a change after `version`, or until it is closed."""
+        """Wait for a change after `version`, or until the watch is closed."""
         ...
 
 
@@ -135,8 +135,10 @@ class RunLog:
         self._stream_ended = asyncio.Event()
 
     async def open(self, *, follow: bool) -> RunView:
-        """Read the run, and check that its log may be read. Raises NotFound for a run or attempt that does not
-        exist, and ApiError."""
+        """Read the run and check that the caller may read its log.
+
+        Raises NotFound for a run or attempt that does not exist, and ApiError.
+        """
         run = await self._read_run()
         if self._attempt is not None and self._attempt not in [attempt.number for attempt in run.attempts]:
             raise missing_attempt(run, self._attempt)
@@ -172,7 +174,7 @@ class RunLog:
         yield Ended(run)
 
     async def follow(self, watch: RunWatch) -> AsyncGenerator[Event]:
-        """Lines as they come, attempt after attempt, until the run (or the attempt) has ended."""
+        """Yield lines as they arrive, attempt after attempt, until the run (or the attempt) has ended."""
         if self._opened().state is State.DELETED:
             async with aclosing(self.read()) as kept_events:
                 async for kept_event in kept_events:
@@ -204,7 +206,7 @@ class RunLog:
         return self._events.get_nowait()
 
     async def _conduct(self, watch: RunWatch) -> None:
-        """Start the stream of each pod in its turn; the last event is the end."""
+        """Start the log stream of each pod when it is due; the last event is Ended."""
         late, run = self._clock.monotonic() + APPEAR_SECONDS, None
         while not watch.closed:
             version = watch.version
@@ -300,17 +302,17 @@ class RunLog:
         return run
 
     def due(self, run: RunView) -> list[PodView]:
-        """The pods whose log is to come."""
+        """The pods whose logs are still to be read."""
         return [pod for pod in run.pods if self._is_due(pod)]
 
     def _is_due(self, pod: PodView) -> bool:
-        """Whether the pod has a log that is wanted and was not begun."""
+        """Whether the log of the pod is wanted and was not started yet."""
         wanted = self._attempt is None or pod.attempt == self._attempt
         has_log = pod.started is not None if pod.gone else pod.phase in STARTED
         return wanted and pod.name not in self._streams and has_log
 
     async def _check_readable(self, run: RunView, *, follow: bool) -> None:
-        """Raises ApiError where the caller may not read the log: before its first line."""
+        """Check the right to read the log, before the first line. Raises ApiError."""
         pod = next((pod for pod in reversed(run.pods) if self._is_due(pod) and not pod.gone), None)
         if pod is None:
             if gone := [pod for pod in run.pods if self._is_due(pod)]:

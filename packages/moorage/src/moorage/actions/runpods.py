@@ -1,4 +1,4 @@
-"""The running pod of a run or a workspace: where commands are executed and ports are forwarded to."""
+"""Find the running pod of a run or a workspace, for commands and port forwarding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES_SHOWN = 5  # in a hint
 
 
 class PodPlace(Struct, frozen=True):
-    """A pod that runs, and its main container; empty: the pod has no container of a known name."""
+    """A running pod and its main container; `container` is "" if none has a known name."""
 
     pod: str
     container: str
@@ -29,7 +29,7 @@ class PodPlace(Struct, frozen=True):
 async def running_pod_of_run(
     api: Api, namespace: str, name: str, *, attempt: int | None = None, pod: str | None = None
 ) -> PodPlace:
-    """The newest running pod of a run; of one attempt, or the named one. Raises NotFound, NotReady, ApiError."""
+    """The newest running pod of a run or of one attempt, or the named pod. Raises NotFound, NotReady, ApiError."""
     jobs = await jobs_of_run(api, namespace, name)
     pods = await pods_of_run(api, namespace, name)
     chosen = choose_pod(view_run(jobs, pods), attempt=attempt, pod=pod)
@@ -48,8 +48,10 @@ async def running_pod_of_workspace(api: Api, namespace: str, name: str) -> PodPl
 
 
 def choose_pod(run: RunView, *, attempt: int | None = None, pod: str | None = None) -> PodView:
-    """The newest running pod of a run. Raises NotFound for an attempt or pod that the run does not have, and
-    NotReady where no pod runs."""
+    """The newest running pod of a run.
+
+    Raises NotFound for an attempt or pod that the run does not have, NotReady if none of its pods runs.
+    """
     if attempt is not None and attempt not in [known.number for known in run.attempts]:
         raise missing_attempt(run, attempt)
     names = [known.name for known in run.pods]

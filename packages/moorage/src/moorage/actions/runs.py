@@ -1,4 +1,4 @@
-"""Runs: list, show and cancel them. A run is its Jobs, one for each attempt, and their pods."""
+"""List, show and cancel runs. A run is its Jobs (one for each attempt) and their pods."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def get_deleted(kept: Kept, namespace: str, name: str) -> RunView | None:
 
 
 async def jobs_of_run(api: Api, namespace: str, name: str) -> list[Obj]:
-    """The Jobs of a run, one for each attempt. Raises NotFound, with names like it."""
+    """The Jobs of a run, one for each attempt. Raises NotFound that suggests similar names."""
     if is_run_name(name):
         jobs = (await api.list(JOBS, namespace, label_selector=f"{RUN_LABEL}={name}")).items
         if jobs:
@@ -70,7 +70,7 @@ async def events_of_run(api: Api, run: RunView) -> list[Obj]:
 
 
 async def no_such_run(api: Api, namespace: str, name: str) -> NotFound:
-    """The error for a run that does not exist, with the names like it that the caller may list."""
+    """The error for a run that does not exist, with similar names that the caller may list."""
     try:
         jobs = (await api.list(JOBS, namespace, label_selector=RUN_LABEL)).items
     except ApiError:
@@ -117,7 +117,7 @@ def missing_attempt(run: RunView, attempt: int) -> NotFound:
 
 
 def is_run_name(name: str) -> bool:
-    """Whether a run may have this name; others would be read as a selector."""
+    """Whether a run may have this name. Other names could be read as a selector."""
     return is_dns_label(name) and len(name) <= RUN_NAME_MAX
 
 

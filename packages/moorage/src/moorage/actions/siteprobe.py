@@ -1,4 +1,4 @@
-"""Whether an address answers from this machine, and with which certificate."""
+"""Check whether an address answers from this machine, and with which certificate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ ANSWER_SECONDS = 10.0
 
 
 async def look_at_site(url: str, path: str, *, ca: str = "") -> Site:
-    """One GET of URL + path, judged by `ca` (PEM; empty: the authorities of this machine), without redirects."""
+    """Send one GET to URL + path, without redirects, and verify the certificate.
+
+    `ca`: PEM of the trusted authority; "" for the authorities of this machine.
+    """
     import aiohttp
 
     try:
@@ -33,7 +36,7 @@ async def look_at_site(url: str, path: str, *, ca: str = "") -> Site:
 
 
 async def resolve(host: str) -> Reading[tuple[str, ...]]:
-    """The addresses of a host, in order."""
+    """The IP addresses of a host, in order."""
     try:
         answers = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -42,7 +45,7 @@ async def resolve(host: str) -> Reading[tuple[str, ...]]:
 
 
 def _expiry(connection: object) -> datetime | None:
-    """The end of the certificate of a connection; None: it has none, or is closed already."""
+    """The expiry of a connection's certificate; None if it has none, or the connection is closed."""
     transport = getattr(connection, "transport", None)
     certificate = transport.get_extra_info("peercert") if transport is not None else None
     if not certificate or "notAfter" not in certificate:

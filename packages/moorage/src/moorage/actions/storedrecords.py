@@ -20,7 +20,7 @@ class Kept(Protocol):
         ...
 
     async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
-        """The end of the log of one of its pods; empty as above. Raises Forbidden."""
+        """The last part of a pod's log; empty under the same conditions as `run`. Raises Forbidden."""
         ...
 
 
@@ -28,13 +28,15 @@ class KeptOfSteps(Protocol):
     """The records of steps of workflows that Moorage's server stores. Raises ApiError if it refuses."""
 
     async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
-        """The pods of the Workflow with this uid, in the order of their start. `pod`: only those of this name."""
+        """The pods of the Workflow with this uid, sorted by their start. `pod`: only pods with this name."""
         ...
 
     async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
-        """The end of the log of one of these pods, by its uid; empty as above. Raises Forbidden.
+        """The last part of the log of a step's pod, chosen by the pod's uid; empty as in `Kept.run`.
 
-        `container`: of the pod; empty: the one whose log is the pod's.
+        Raises Forbidden.
+
+        `container`: a container of the pod; "" for the container whose log represents the pod.
         """
         ...
 

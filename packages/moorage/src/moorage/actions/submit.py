@@ -28,7 +28,7 @@ OWN_TRIES = 3
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
-    """A run as stored: the Job that was created, or all Jobs of the run that the same request made before."""
+    """A stored run: the created Job, or all Jobs of the run that the same request created before."""
 
     jobs: tuple[Obj, ...]
     plan: RunPlan | None  # None: made before
@@ -148,7 +148,7 @@ async def _create_job(batch: AtomicCreate, job: Obj, run: str, namespace: str) -
 
 
 async def _own(api: Api, secret: Obj, job: Obj, note: Callable[[str], None]) -> None:
-    """Let the Secret go with the Job. The run is under way: a failure here is noted, not raised."""
+    """Make the Job the owner of the Secret. The run has already started, so a failure is only noted."""
     for left in reversed(range(OWN_TRIES)):
         try:
             await set_owner(api, SECRETS, secret, owner_reference(job))
@@ -175,7 +175,10 @@ class Again(Struct, frozen=True):
 
 
 async def read_request(api: Api, namespace: str, name: str) -> Again:
-    """The request that made a run, without its name. Raises NotFound, and UsageError for a run that keeps none."""
+    """The request that created a run, without its name.
+
+    Raises NotFound, and UsageError if the run did not store it.
+    """
     first = min(await jobs_of_run(api, namespace, name), key=attempt_of)
     request = kept_request(first)
     if request is None:

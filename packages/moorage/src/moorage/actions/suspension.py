@@ -1,7 +1,7 @@
-"""Suspend a run, so that it holds nothing, and resume it from its checkpoint.
+"""Suspend a run, so that it holds no resources, and resume it from its checkpoint.
 
-Both are written in one change of one Job, so that a crash leaves nothing half done, and both may be repeated. The
-caller decides whether a run has a checkpoint to resume from.
+Each is a single change of one Job, so that a crash leaves no partial state; both can be repeated. The caller
+decides whether a run has a checkpoint to resume from.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Switched(Struct, frozen=True):
 async def suspend_run(
     api: Api, namespace: str, name: str, *, by: str, why: str = "", clock: Clock = SYSTEM
 ) -> Switched:
-    """Take the pods of a run away, after their grace period, and start none until it is resumed.
+    """Stop the pods of a run after their grace period; no pods start until the run is resumed.
 
     Raises NotFound, ApiError, and Conflict for a run that has ended.
     """
@@ -57,7 +57,7 @@ async def suspend_run(
 
 
 async def resume_run(api: Api, namespace: str, name: str, *, clock: Clock = SYSTEM) -> Switched:
-    """Let a suspended run start again: its program finds its checkpoint folder as it left it.
+    """Resume a suspended run; its program sees the same checkpoint folder as before.
 
     Raises NotFound, ApiError, and Conflict for a run that has ended, or that waits in a queue of Kueue.
     """
@@ -94,7 +94,7 @@ async def _live_jobs(api: Api, namespace: str, name: str) -> list[Obj]:
 
 
 async def _change(api: Api, job: Obj, patch: Obj, clock: Clock) -> Obj:
-    """Guarded by the uid seen: another Job of the same name is a Conflict."""
+    """Patch a Job, guarded by its uid: raises Conflict if another Job has the name now."""
     meta = job["metadata"]
 
     async def read() -> tuple[Obj, Obj]:

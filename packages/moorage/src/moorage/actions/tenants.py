@@ -21,7 +21,7 @@ Names = Mapping[str, Sequence[str]]
 
 
 def plan_tenant(name: str, spec: Mapping[str, Any]) -> Obj:
-    """The Tenant of that spec; without a namespace it gets the one of its name."""
+    """A Tenant with that spec; its default namespace has the tenant's name."""
     return {
         "apiVersion": TENANTS.api_version,
         "kind": TENANTS.kind,
@@ -31,7 +31,7 @@ def plan_tenant(name: str, spec: Mapping[str, Any]) -> Obj:
 
 
 async def create_tenant(api: Api, obj: Obj) -> Obj:
-    """Create a planned tenant; the operator makes its namespace. Raises AlreadyExists."""
+    """Create a planned tenant; the operator creates its namespace. Raises AlreadyExists."""
     name = obj["metadata"]["name"]
     try:
         return await api.create(TENANTS, obj)
@@ -47,7 +47,7 @@ async def create_tenant(api: Api, obj: Obj) -> Obj:
 
 
 async def list_tenants(api: Api) -> list[Obj]:
-    """All tenants, by name."""
+    """All tenants, sorted by name."""
     try:
         objs = (await api.list(TENANTS)).items
     except NotFound as error:
@@ -78,9 +78,9 @@ async def add_to_tenant(api: Api, name: str, role: str, names: Names) -> None:
 
 
 async def remove_from_tenant(api: Api, name: str, role: str, names: Names) -> None:
-    """Take a role in a tenant from people and groups.
+    """Remove a role in a tenant from users and groups.
 
-    Raises as `add_to_tenant`, and UsageError for a name that does not have the role.
+    Raises the errors of `add_to_tenant`, and UsageError for a name that does not have the role.
     """
 
     def left(held: Names) -> Names:
@@ -104,8 +104,8 @@ async def remove_from_tenant(api: Api, name: str, role: str, names: Names) -> No
 async def delete_tenant(api: Api, name: str) -> Obj:
     """Delete a tenant: its users lose their roles. Its namespace stays unless `spec.onDelete` is Delete.
 
-    Returns the tenant as it was.
-    Only the tenant that was looked at is deleted, not another that has its name meanwhile. Raises NotFound.
+    Returns the deleted tenant. The delete is guarded by the uid that was read, so that a new tenant of the
+    same name is not deleted. Raises NotFound.
     """
     obj = await get_tenant(api, name)
     await api.delete(TENANTS, name, uid=obj["metadata"]["uid"])

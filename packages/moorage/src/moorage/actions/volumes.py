@@ -40,7 +40,7 @@ class PodsEnded(Struct, frozen=True):
 async def list_volumes(
     api: Api, namespace: str | None, used: Used, *, limit: int | None = None, after: str | None = None
 ) -> tuple[list[Volume], str | None]:
-    """The volumes of a namespace (None: of all), and the token of the next page. Raises ApiError."""
+    """The volumes of a namespace (None: all), and the token of the next page. Raises ApiError."""
     claims = await api.list(PVCS, namespace, limit=limit, cont=after)
     pods = (await api.list(PODS, namespace)).items
     users, owners = users_by_claim(pods), owners_by_claim(pods)
@@ -55,7 +55,7 @@ async def get_volume(api: Api, namespace: str, name: str) -> Volume:
 
 
 def plan_volume(request: NewVolume, owner: str) -> Obj:
-    """The claim that a request asks for. Raises UsageError for an invalid name or size."""
+    """Convert a request to a PersistentVolumeClaim. Raises UsageError for an invalid name or size."""
     check_name(VOLUME, request.name)
     parse_size(request.size)
     return make_claim(
@@ -69,12 +69,12 @@ def plan_volume(request: NewVolume, owner: str) -> Obj:
 
 
 async def create_volume(api: Api, claim: Obj, *, mark: str = "", dry_run: bool = False) -> Volume:
-    """Create a planned volume, once for each `mark`. Raises AlreadyExists."""
+    """Create a planned volume, once for each idempotency mark. Raises AlreadyExists."""
     return volume_of(await create_object(api, VOLUME, claim, mark=mark, dry_run=dry_run), {}, {})
 
 
 async def resize_volume(api: Api, namespace: str, name: str, size: str) -> tuple[Volume, str]:
-    """Make a volume larger; the volume, and the size it asked for before. The size that it has changes nothing.
+    """Make a volume larger; return the volume and its previous requested size. An equal size changes nothing.
 
     Raises UsageError for an invalid or a smaller size, NotFound, and Conflict for a StorageClass that cannot
     expand volumes.
@@ -98,8 +98,10 @@ async def resize_volume(api: Api, namespace: str, name: str, size: str) -> tuple
 
 
 async def _check_expands(api: Api, name: str, storage_class: str) -> None:
-    """Raises Conflict for a class that does not expand volumes; one that cannot be read is the API server's to
-    refuse."""
+    """Raise Conflict if a StorageClass does not expand volumes.
+
+    If the class cannot be read, the API server decides.
+    """
     if not storage_class:
         return
     try:
@@ -116,7 +118,7 @@ async def _check_expands(api: Api, name: str, storage_class: str) -> None:
 
 
 async def check_delete(api: Api, namespace: str, names: Iterable[str], *, force: bool) -> dict[str, list[str]]:
-    """Volume → the runs and pods that lose it. Raises NotFound, and Conflict (`in_use`) without force."""
+    """The runs and pods that lose each volume. Raises NotFound, and Conflict (`in_use`) unless `force`."""
     users = users_by_claim((await api.list(PODS, namespace)).items)
     losers: dict[str, list[str]] = {}
     for name in names:
@@ -151,7 +153,7 @@ async def list_storage_classes(api: Api) -> list[StorageClass]:
 
 
 async def pods_with(api: Api, namespace: str, claims: set[str]) -> list[Obj]:
-    """Pods of the namespace that mount one of the claims and have not ended."""
+    """Pods of the namespace that mount one of the claims, without ended pods."""
     pods = []
     for obj in (await api.list(PODS, namespace)).items:
         pod = parse_pod(obj)
@@ -161,7 +163,7 @@ async def pods_with(api: Api, namespace: str, claims: set[str]) -> list[Obj]:
 
 
 async def pods_that_hold(api: Api, namespace: str, claims: set[str], *, force: bool) -> list[Obj]:
-    """Pods that keep deleted claims from going: those that have finished and, with `force`, all others.
+    """Pods that block the deletion of claims: finished pods and, with `force`, all others.
 
     https://kubernetes.io/docs/concepts/storage/persistent-volumes/#storage-object-in-use-protection
     """
@@ -174,7 +176,7 @@ async def pods_that_hold(api: Api, namespace: str, claims: set[str], *, force: b
 
 
 async def end_pods(api: Api, pods: Iterable[Obj]) -> PodsEnded:
-    """Delete pods; those that cannot be deleted are in `kept`, with the reason."""
+    """Delete pods; `kept` has those that could not be deleted, with the reason."""
     ended, kept = [], {}
     for pod in pods:
         meta = pod["metadata"]
@@ -210,9 +212,9 @@ def parse_size(text: str) -> Fraction:
 
 
 def users_by_claim(pods: Iterable[Obj]) -> dict[tuple[str, str], list[str]]:
-    """(namespace, claim) → the runs and pods that mount it and have not ended.
+    """The active runs and pods that mount each claim, by (namespace, claim).
 
-    A pod that is being deleted, and that nothing makes again, is on its way out: such as that of `moor volume cp`.
+    A pod without a controller that is being deleted does not count, such as the pod of `moor volume cp`.
     """
     users: dict[tuple[str, str], set[str]] = {}
     for obj in pods:
@@ -225,7 +227,7 @@ def users_by_claim(pods: Iterable[Obj]) -> dict[tuple[str, str], list[str]]:
 
 
 def owners_by_claim(pods: Iterable[Obj]) -> dict[tuple[str, str], str]:
-    """(namespace, claim) → the person whose pods mount it, where they are one person's."""
+    """The owner of the pods that mount each claim, by (namespace, claim); only if they have a single owner."""
     owners: dict[tuple[str, str], set[str]] = {}
     for obj in pods:
         pod = parse_pod(obj)
@@ -251,7 +253,7 @@ def volume_of(
     used: Used,
     owners: Mapping[tuple[str, str], str] = NOBODY,
 ) -> Volume:
-    """A claim as people see it. `owners`: as `owners_by_claim` gives them."""
+    """Convert a claim to an answer. `owners`: the result of `owners_by_claim`."""
     meta, spec, status = claim["metadata"], claim.get("spec") or {}, claim.get("status") or {}
     asked = ((spec.get("resources") or {}).get("requests") or {}).get("storage")
     key = (meta.get("namespace") or "", meta["name"])

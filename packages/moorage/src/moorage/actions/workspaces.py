@@ -49,8 +49,10 @@ DELETING, PENDING = "Deleting", "Pending"  # phases that the operator does not w
 
 
 class WayIn(Struct, frozen=True):
-    """How a browser comes in. `by_login`: the platform's page at `url` asks who it is; `password`: the application
-    asks for it."""
+    """How a browser opens a workspace. `by_login`: the page at `url` asks for the platform's login.
+
+    `password`: the password that the application asks for.
+    """
 
     url: str
     by_login: bool = False
@@ -60,8 +62,10 @@ class WayIn(Struct, frozen=True):
 async def list_workspaces(
     api: Api, namespace: str | None, *, limit: int | None = None, after: str | None = None
 ) -> tuple[list[Workspace], str | None]:
-    """The workspaces of a namespace (None: of all) by name, and the token of the next page. Raises ApiError, and
-    NotReady where the cluster does not know the kind."""
+    """The workspaces of a namespace (None: all) by name, and the token of the next page.
+
+    Raises ApiError, and NotReady if the cluster does not have the kind.
+    """
     try:
         page = await api.list(WORKSPACES, namespace, limit=limit, cont=after)
     except NotFound as error:
@@ -70,14 +74,14 @@ async def list_workspaces(
 
 
 def in_order(objs: Iterable[Obj]) -> list[Workspace]:
-    """By namespace and name."""
+    """Convert objects to workspaces, sorted by namespace and name."""
     return sorted((workspace_of(obj) for obj in objs), key=lambda workspace: (workspace.namespace, workspace.name))
 
 
 def plan_workspace(request: NewWorkspace, *, on_processes: bool = False) -> Obj:
-    """The Workspace that a request asks for. Raises InvalidObject.
+    """Convert a request to a Workspace. Raises InvalidObject.
 
-    `on_processes`: this is a local cluster, which pulls no images. Raises UsageError there for an image.
+    `on_processes`: this is a local cluster, which does not pull images. Raises UsageError there for an image.
     """
     image = request.spec.get("image") if isinstance(request.spec, dict) else None
     if on_processes and image and not request.host_env and str(image).partition(":")[0] != HOST_IMAGE:
@@ -115,7 +119,7 @@ async def create_workspace(
 
 
 async def _check_queue(api: Api, obj: Obj) -> None:
-    """Raise UsageError for a queue that the namespace does not have."""
+    """Raise UsageError if the namespace does not have the queue of a workspace."""
     queue, namespace = queue_of(obj), obj["metadata"]["namespace"]
     if not queue:
         return
@@ -145,7 +149,7 @@ async def get_workspace(api: Api, namespace: str, name: str) -> Workspace:
 
 
 async def switch_workspace(api: Api, namespace: str, name: str, *, running: bool) -> Workspace:
-    """Start or stop a workspace; in that state already, it is left alone. Raises NotFound."""
+    """Start or stop a workspace; do nothing if it is already in that state. Raises NotFound."""
     obj = await get_object(api, WORKSPACE, namespace, name)
     if parse_workspace(obj).spec.running != running:
         obj = await api.patch(WORKSPACES, name, {"spec": {"running": running}}, namespace)
@@ -153,14 +157,15 @@ async def switch_workspace(api: Api, namespace: str, name: str, *, running: bool
 
 
 async def home_of(api: Api, namespace: str, name: str) -> str:
-    """The volume of a workspace's home, there or not. Raises NotFound."""
+    """The name of a workspace's home volume, which may not exist. Raises NotFound without the workspace."""
     return parse_workspace(await get_object(api, WORKSPACE, namespace, name)).home_claim
 
 
 async def delete_workspace(api: Api, namespace: str, name: str, *, delete_home: bool) -> str:
-    """Delete a workspace, `delete_home` also the volume of its home with all that is in it; that volume's name.
+    """Delete a workspace, with `delete_home` also its home volume; return the name of that volume.
 
-    Only the workspace that was looked at is deleted, not another that has its name meanwhile. Raises NotFound.
+    The delete is guarded by the uid that was read, so that a new workspace of the same name is not deleted. Raises
+    NotFound.
     """
     obj = await get_object(api, WORKSPACE, namespace, name)
     home = parse_workspace(obj).home_claim
@@ -208,7 +213,7 @@ async def way_in(
 
 
 async def read_apps(api: Api) -> Mapping[str, App]:
-    """The applications by type; only ours where the templates of this cluster may not be read."""
+    """The applications by type; only the built-in ones if the templates of this cluster cannot be read."""
     try:
         templates = await api.list(CONFIGMAPS, SYSTEM_NAMESPACE, label_selector=TEMPLATE_LABEL)
     except ApiError:
@@ -217,12 +222,12 @@ async def read_apps(api: Api) -> Mapping[str, App]:
 
 
 def host_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables by which a process of this machine finds its programs, as those of `moor run` do."""
+    """The environment variables with which a local process finds its programs, the same as for `moor run`."""
     return {name: environ[name] for name in PASSED_ON if name in environ}
 
 
 def workspace_of(obj: Obj) -> Workspace:
-    """A stored Workspace as people see it."""
+    """Convert a stored Workspace to an answer."""
     meta, status = obj["metadata"], obj.get("status") or {}
     spec = obj.get("spec") or {}
     waiting = status.get("waitingFor") or {}

@@ -17,7 +17,7 @@ Short = Annotated[str, msgspec.Meta(max_length=TEXT_MAX)]
 
 
 class AuditRecord(Request):
-    """A change, or an attempt at one, that came to the Kubernetes API."""
+    """A change, or an attempted change, that reached the Kubernetes API."""
 
     at: Annotated[Time, about("When the API server asked about it.")]
     account: Annotated[Short, about("User as the API server names it.")]
@@ -30,7 +30,7 @@ class AuditRecord(Request):
 
 
 class AuditRecords(Request):
-    """Records that wait at a webhook."""
+    """A batch of records from a webhook."""
 
     records: Annotated[
         Annotated[tuple[AuditRecord, ...], msgspec.Meta(max_length=RECORDS_MAX)], about("Records, oldest first.")

@@ -12,7 +12,7 @@ ARCHIVE = "application/gzip"
 
 
 class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """How an archive is restored."""
+    """Options for the restore of an archive."""
 
     force: Annotated[bool, Meta(description="Replace existing data.")] = False
     dry_run: Annotated[bool, Meta(description="Check the archive and list its contents; change nothing.")] = False

@@ -1,4 +1,4 @@
-"""Budgets on the wire: `/api/v1/budgets`."""
+"""API types of budgets: `/api/v1/budgets`."""
 
 from __future__ import annotations
 

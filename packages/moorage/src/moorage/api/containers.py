@@ -1,6 +1,6 @@
-"""Containers on the wire in Docker's words, and as the SDK gives them.
+"""API types of containers: in Docker's format, and as objects of the SDK.
 
-A text that the answer does not have is empty, a number or time that it does not have is None.
+If the answer lacks a string, its field is ""; if it lacks a number or time, the field is None.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class HostConfig(msgspec.Struct, rename="pascal", kw_only=True):
 
 
 class NewContainer(msgspec.Struct, rename="pascal", kw_only=True):
-    """A container to create, in Docker's words. Docker's other fields are taken, or refused by their names."""
+    """A container to create, in Docker's format. Docker's other fields are ignored, or refused by name."""
 
     image: Annotated[str, msgspec.Meta(min_length=1), about("Name of the image.")]
     cmd: Annotated[list[str] | None, about("Command or its arguments; null: the image's.")] = None
@@ -49,7 +49,7 @@ class NewContainer(msgspec.Struct, rename="pascal", kw_only=True):
 
 
 class ContainerPage(Query):
-    """Which containers a listing has."""
+    """Filters for a list of containers."""
 
     all: Annotated[bool, about("Also those that do not run.")] = False
     limit: Annotated[Natural, about("Containers in the answer, at most; 0: all.")] = 0
@@ -61,7 +61,7 @@ class ContainerPage(Query):
 
 
 class ContainerCreation(Query):
-    """How a container is created."""
+    """Query parameters for the creation of a container."""
 
     name: Annotated[Text, about("Name of the container; empty: made up.")] = ""
     dry_run: Annotated[bool, about("Check the request; create nothing.")] = False
@@ -69,7 +69,7 @@ class ContainerCreation(Query):
 
 
 class ContainerLogs(Query):
-    """Which part of the logs is wanted."""
+    """The part of the logs to return."""
 
     tail: Annotated[Text, about("Number of the last lines, or all.")] = "all"
     since: Annotated[Natural, about("Only lines since this moment, in seconds since 1970-01-01 UTC; 0: all.")] = 0
@@ -92,7 +92,7 @@ class ContainerExitError(msgspec.Struct, frozen=True, rename="pascal", kw_only=T
 
 
 class ContainerExit(msgspec.Struct, frozen=True, rename="pascal", kw_only=True):
-    """How a container ended."""
+    """The exit code of a container."""
 
     status_code: Annotated[int, about("Exit code; 0: the container was deleted and its code is not known.")]
     error: Annotated[
@@ -102,7 +102,7 @@ class ContainerExit(msgspec.Struct, frozen=True, rename="pascal", kw_only=True):
 
 
 class Container(Answer, frozen=True):
-    """A container. A listing has no exit code, node, address or times of start and end."""
+    """A container. In a list, it has no exit code, node, address, start time or end time."""
 
     id: str
     name: str
@@ -128,7 +128,7 @@ class ExecResult(Answer, frozen=True):
 
 
 def listed_container(row: Mapping[str, Any]) -> Container:
-    """A row of `GET /api/v1/containers`."""
+    """Convert a row of `GET /api/v1/containers`."""
     created = row.get("Created")
     return read(
         Container,
@@ -145,7 +145,7 @@ def listed_container(row: Mapping[str, Any]) -> Container:
 
 
 def shown_container(body: Mapping[str, Any], warnings: Sequence[str] = ()) -> Container:
-    """The body of `GET /api/v1/containers/{id}`."""
+    """Convert the body of `GET /api/v1/containers/{id}`."""
     state = body.get("State") or {}
     times = {
         "created": body.get("Created"),

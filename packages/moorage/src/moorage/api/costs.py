@@ -1,4 +1,4 @@
-"""Money on the wire: `/api/v1/cost` and below. Amounts are decimal texts, so that no reader rounds them."""
+"""API types of costs: `/api/v1/cost` and below. Amounts are decimal strings, so that clients do not round them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CostRequest(Request):
 
 
 class PriceSource(Answer, frozen=True):
-    """Where prices are from."""
+    """The source of the prices."""
 
     source: Annotated[str, about("Where they were read.")] = ""
     date: Annotated[str, about("When they were read, as YYYY-MM-DD.")] = ""
@@ -45,7 +45,7 @@ class PriceSource(Answer, frozen=True):
 
 
 class CostRow(Answer, frozen=True):
-    """Money of one tenant, user, run, namespace, day, node or machine type."""
+    """The cost of one tenant, user, run, namespace, day, node or machine type."""
 
     name: Annotated[
         str,
@@ -72,7 +72,7 @@ class UnpricedNodes(Answer, frozen=True):
 
 
 class Costs(Answer, frozen=True):
-    """Money in a window of time. Rows add up to the total."""
+    """The costs of a window of time. The rows add up to the total."""
 
     since: Annotated[Time, about("Start of the window, or when nodes were recorded first.")]
     until: Annotated[Time, about("End of the window.")]
@@ -88,7 +88,7 @@ class Costs(Answer, frozen=True):
 
 
 class DailyCost(Answer, frozen=True):
-    """Money of one tenant or user, day by day."""
+    """The cost of one tenant or user, day by day."""
 
     name: str
     money: Annotated[tuple[str, ...], about("One amount for each day.")] = ()
@@ -145,7 +145,7 @@ class ComparedJob(Answer, frozen=True):
 
 
 class Compared(Answer, frozen=True):
-    """Two ways of billing. Amounts are of the window, or, with a sample, of a month of 30 days."""
+    """Two ways of billing. Amounts are for the window, or, with a sample, for a month of 30 days."""
 
     since: Annotated[Time, about("Start of the window.")]
     until: Annotated[Time, about("End of the window.")]

@@ -1,4 +1,4 @@
-"""Schedules of workflows over REST."""
+"""API types of workflow schedules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moorage.api.fields import Answer, Name, Request, Time, about
 
 
 class CronRun(Answer, frozen=True, omit_defaults=True):
-    """One Workflow of a schedule."""
+    """One Workflow that a schedule started."""
 
     name: Annotated[str, about("Name of the Workflow.")]
     phase: Annotated[str, about("Pending, Running, Succeeded, Failed or Error.")]
@@ -64,13 +64,13 @@ class NewCron(Request):
 
 
 class CronStart(Request):
-    """A run outside of the schedule."""
+    """A start outside of the schedule."""
 
     parameters: Annotated[dict[str, str], about("Arguments of the workflow, by name.")] = {}
 
 
 class BackfillRequest(Request):
-    """Slots of the past to run."""
+    """Past times of a schedule to run now."""
 
     begin: Annotated[datetime, about("The first moment, with its zone.")]
     end: Annotated[datetime, about("The last moment, with its zone.")]

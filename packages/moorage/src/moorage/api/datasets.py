@@ -1,4 +1,4 @@
-"""Datasets on the wire: `/api/v1/datasets`."""
+"""API types of datasets: `/api/v1/datasets`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NewDataset(Request):
 
 
 class Readers(Request):
-    """The tenants that may read a dataset, all of them."""
+    """The complete list of tenants that may read a dataset."""
 
     readers: Annotated[
         list[str],
@@ -29,7 +29,7 @@ class Readers(Request):
 
 
 class Progress(Answer, frozen=True):
-    """How far a fill is."""
+    """The progress of a fill."""
 
     phase: Annotated[str, about("Step of the fill: listing, filling or unpacking.")] = ""
     files: Annotated[int, about("Files on the volume so far.")] = 0
@@ -39,7 +39,7 @@ class Progress(Answer, frozen=True):
 
 
 class Reader(Answer, frozen=True, omit_defaults=True):
-    """A tenant that may read a dataset, and the claim by which it does."""
+    """A tenant that may read a dataset, and the claim through which it reads."""
 
     tenant: Annotated[str, about("Name of the tenant.")]
     namespace: Annotated[str, about("Namespace of the tenant.")] = ""
@@ -49,7 +49,7 @@ class Reader(Answer, frozen=True, omit_defaults=True):
 
 
 class Use(Answer, frozen=True, omit_defaults=True):
-    """A run, workspace or pod that mounts or mounted a dataset."""
+    """A run, workspace or pod that mounts a dataset or has mounted it."""
 
     namespace: Annotated[str, about("Namespace of the pod.")]
     name: Annotated[str, about("Name of the run, workspace or pod.")]

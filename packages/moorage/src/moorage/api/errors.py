@@ -1,4 +1,4 @@
-"""The codes of errors: one word for programs, with its HTTP status and its meaning."""
+"""The error codes: a word for programs, with its HTTP status and meaning."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def error_code(value: str) -> ErrorCode | None:
-    """The code of that word; None for one of a newer server."""
+    """The error code of a word; None if a newer server has added it."""
     return _CODES.get(value)
 
 

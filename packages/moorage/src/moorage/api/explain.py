@@ -1,4 +1,4 @@
-"""Explanations on the wire: `/api/v1/explain`, `moor explain -o json`. Amounts are Kubernetes quantities."""
+"""API types of explanations: `/api/v1/explain`, `moor explain -o json`. Amounts are Kubernetes quantities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moorage.api.fields import Answer, Query, Text, Time, about
 
 
 class PodQuestion(msgspec.Struct, kw_only=True):
-    """A pod that is not created yet, and the claims of its namespace as its user sees them."""
+    """A pod that is not created yet, and the claims of its namespace that its user may see."""
 
     pod: Annotated[dict[str, Any], about("A `v1.Pod` that is not created yet.")]
     claims: Annotated[
@@ -22,7 +22,7 @@ class PodQuestion(msgspec.Struct, kw_only=True):
 
 
 class UsualTime(Answer, frozen=True):
-    """How long past runs like it took."""
+    """The durations of similar past runs."""
 
     seconds: Annotated[
         int | None, about("Time by which `done` runs had ended, from their start; null: no forecast.")
@@ -34,7 +34,7 @@ class UsualTime(Answer, frozen=True):
 
 
 class HolderName(Answer, frozen=True):
-    """A pod that holds or wants something."""
+    """A pod that has or requests a resource."""
 
     owner: Annotated[str, about("User of the pod.")] = ""
     run: Annotated[str, about("Run of the pod; empty: the pod belongs to no run.")] = ""
@@ -62,7 +62,7 @@ class HeldBy(HolderName, frozen=True):
 
 
 class Waiter(HolderName, frozen=True):
-    """A pod that comes before this one."""
+    """A pod that is scheduled before this one."""
 
     priority: Annotated[int, about("Priority of the pod; higher comes first.")] = 0
     created: Annotated[Time | None, about("When the pod was created.")] = None
@@ -81,7 +81,7 @@ class Earliest(Answer, frozen=True):
 
 
 class NodeVerdict(Answer, frozen=True):
-    """Whether a node takes it, or every reason why not."""
+    """Whether a pod fits on a node, with every reason if it does not."""
 
     name: Annotated[str, about("Name of the node.")]
     gpu_type: Annotated[str, about("GPU type of the node; empty: no GPUs.")] = ""
@@ -116,14 +116,14 @@ class MachineLine(Answer, frozen=True):
 
 
 class VolumeTrouble(Answer, frozen=True):
-    """A claim that keeps a pod from starting."""
+    """A claim that prevents a pod from starting."""
 
     claim: Annotated[str, about("PersistentVolumeClaim that keeps the pod from starting.")]
     message: Annotated[str, about("Problem of the claim, a sentence without a subject.")] = ""
 
 
 class SmallerRequest(Answer, frozen=True):
-    """A request that would start now."""
+    """A smaller request with which the pod would start now."""
 
     gpus: Annotated[int, about("GPUs to ask for.")] = 0
     gpu_types: Annotated[tuple[str, ...], about("GPU types to ask for; empty: any.")] = ()
@@ -222,7 +222,7 @@ class LockHolder(Answer, frozen=True):
 
 
 class StepRunning(Answer, frozen=True):
-    """A step of a workflow that runs."""
+    """A running step of a workflow."""
 
     step: Annotated[str, about("Name of the step, without that of the workflow.")]
     pod: Annotated[str, about("Name of its pod.")] = ""
@@ -253,7 +253,7 @@ class WorkflowWait(Answer, frozen=True):
 
 
 class WorkflowExplanation(Answer, frozen=True):
-    """Which steps of a workflow run, and why the others wait."""
+    """The running steps of a workflow, and the reasons why the others wait."""
 
     namespace: str
     name: str
@@ -269,6 +269,6 @@ class WorkflowExplanation(Answer, frozen=True):
 
 
 class StepQuery(Query):
-    """Which step is explained."""
+    """The step to explain."""
 
     step: Annotated[Text, about("Name of a step; left out: the whole workflow.")] = ""

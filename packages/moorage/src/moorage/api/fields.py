@@ -1,4 +1,4 @@
-"""Types of fields that several requests have."""
+"""Field types that several requests use."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Time = Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"
 
 
 class Request(msgspec.Struct, forbid_unknown_fields=True, rename="camel", kw_only=True):
-    """Base of all bodies: a field that is not known is refused."""
+    """Base of all request bodies; unknown fields are refused."""
 
 
 class Query(msgspec.Struct, rename="camel", kw_only=True):
-    """Base of all queries. Parameters that are not known are left out."""
+    """Base of all queries; unknown parameters are ignored."""
 
 
 class Page(Query):
-    """A listing in pages."""
+    """Paging parameters of a list."""
 
     namespace: Annotated[Text, about("Only this namespace; empty: all that the user may list.")] = ""
     limit: Annotated[
@@ -45,10 +45,10 @@ class Page(Query):
 
 
 class Force(Query):
-    """Whether an object in use is deleted too."""
+    """Whether to delete an object that is in use."""
 
     force: Annotated[bool, about("Delete it even while it is in use.")] = False
 
 
 class Answer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """Base of all answers. A reader ignores fields that it does not know; times are aware."""
+    """Base of all answers. Readers ignore unknown fields; times have a time zone."""

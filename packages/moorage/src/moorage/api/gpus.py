@@ -1,4 +1,4 @@
-"""GPUs on the wire: `/api/v1/gpus`."""
+"""API types of GPUs: `/api/v1/gpus`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from moorage.api.fields import Answer, Query, Text, Time, about
 
 
 class GpuQuery(Query):
-    """For which namespace the answer is."""
+    """The namespace for which the defaults are requested."""
 
     namespace: Annotated[
         Text, about("Namespace for which to add the defaults of its Tenant, for users who may create Jobs there.")
@@ -17,7 +17,7 @@ class GpuQuery(Query):
 
 
 class GpuCounts(Answer, frozen=True):
-    """How many GPUs are in which state."""
+    """The number of GPUs in each state."""
 
     total: Annotated[int, about("GPUs in all: used + reserved + free + unavailable.")] = 0
     used: Annotated[int, about("GPUs that pods hold.")] = 0
@@ -78,7 +78,7 @@ class GpuUser(Answer, frozen=True):
 
 
 class Gpus(Answer, frozen=True):
-    """Every GPU of the cluster at a moment."""
+    """The state of every GPU of the cluster at one moment."""
 
     now: Annotated[Time, about("Moment that the answer describes.")]
     totals: Annotated[GpuCounts, about("Sums over the cluster.")] = GpuCounts()

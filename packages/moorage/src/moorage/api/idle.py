@@ -1,4 +1,4 @@
-"""Idle work on the wire: `/api/v1/idle`."""
+"""API types of idle work: `/api/v1/idle`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moorage.model.spans import SPAN_PATTERN
 
 
 class IdleChoice(Query):
-    """Which work to list."""
+    """Filters for a list of idle work."""
 
     namespace: Annotated[Text, about("Only this namespace; empty: all.")] = ""
 
@@ -44,7 +44,7 @@ class IdleList(Answer, frozen=True):
 
 
 class Snooze(Request):
-    """For how long it is put off."""
+    """The time by which to delay a suspension."""
 
     time: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Runs on the wire: `/api/v1/jobs`, `moor jobs -o json` and `moor show -o json`."""
+"""API types of runs: `/api/v1/jobs`, `moor jobs -o json` and `moor show -o json`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS_MAX = 4096  # of a command
 
 
 class NewJob(Request):
-    """A run to start; texts as the options of `moor run` have them."""
+    """A run to start; string values have the format of the options of `moor run`."""
 
     command: Annotated[
         list[str], msgspec.Meta(min_length=1, max_length=WORDS_MAX), about("Command with its arguments.")
@@ -105,7 +105,7 @@ class JobChoice(Query):
 
 
 class JobEnd(Query):
-    """Whether a run is deleted too."""
+    """Whether to delete a run in addition to its cancellation."""
 
     delete: Annotated[
         bool | None, about("true: delete it too; false: only cancel; left out: delete if it has ended.")
@@ -113,7 +113,7 @@ class JobEnd(Query):
 
 
 class JobLogs(Query):
-    """Which part of the logs is wanted."""
+    """The part of the logs to return."""
 
     follow: Annotated[bool, about("Go on until the run has ended.")] = False
     attempt: Annotated[
@@ -237,7 +237,7 @@ class Job(JobSummary, frozen=True):
 
 
 class JobList(Answer, frozen=True):
-    """Runs at a moment."""
+    """The runs at one moment."""
 
     now: Annotated[Time, about("Moment that the answer describes.")]
     jobs: Annotated[tuple[JobSummary, ...], about("Runs, newest first.")] = ()

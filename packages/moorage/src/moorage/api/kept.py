@@ -56,19 +56,19 @@ class KeptRun(Answer, frozen=True):
 
 
 class WhichWorkflow(Query):
-    """Of several workflows of one name, which."""
+    """The workflow to choose if several have the same name."""
 
     uid: Annotated[Text, about("Uid of the Workflow; empty: the newest of the name.")] = ""
 
 
 class WhichLog(WhichWorkflow):
-    """Which log of a pod of a workflow."""
+    """The log to choose in a pod of a workflow."""
 
     container: Annotated[Text, about("Container of the pod; empty: the one whose log is the pod's.")] = ""
 
 
 class WhichPods(WhichWorkflow):
-    """Which pods of a workflow."""
+    """The pods to choose in a workflow."""
 
     pod: Annotated[Text, about("Only pods of this name.")] = ""
 

@@ -1,4 +1,4 @@
-"""Logins and sessions on the wire: `/api/v1/login`."""
+"""API types of logins and sessions: `/api/v1/login`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ByPassword(Request):
 
 
 class ByCode(Request):
-    """A code of /login/cli and its PKCE verifier."""
+    """A login with a code from /login/cli and its PKCE verifier."""
 
     code: Annotated[Text, about("One-time code that the page /login/cli gave.")]
     verifier: Annotated[Text, about("PKCE code verifier (RFC 7636) of the login that was started.")]
@@ -48,7 +48,7 @@ class Proved(Answer, frozen=True):
 
 
 class TokenRequest(Request):
-    """A token for the Kubernetes API."""
+    """A request for a token for the Kubernetes API."""
 
     expiration_seconds: Annotated[
         int,
@@ -95,7 +95,7 @@ class LoggedIn(Answer, frozen=True):
 
 
 class PersonTenant(Answer, frozen=True, omit_defaults=True):
-    """A tenant that the person belongs to."""
+    """A tenant to which the user belongs."""
 
     name: Annotated[str, about("Name of the tenant.")]
     namespace: Annotated[str, about("Its namespace.")]
@@ -127,7 +127,7 @@ class Person(Answer, frozen=True, omit_defaults=True):
 
 
 class ClusterAddress(Answer, frozen=True, omit_defaults=True):
-    """Where the Kubernetes API is, for a kubeconfig."""
+    """The address of the Kubernetes API for a kubeconfig."""
 
     server: Annotated[str, about("URL of the Kubernetes API; left out: not known.")] = ""
     name: Annotated[str, about("Name of the cluster in the kubeconfig.")] = ""

@@ -34,7 +34,7 @@ class MapState(StrEnum):
 
 
 class MapLimit(Request):
-    """A limit that a map keeps to."""
+    """A limit that a map respects."""
 
     tokens: Annotated[Tokens, about("Tokens of the limit that each lease holds.")] = 1
     capacity: Annotated[
@@ -119,7 +119,7 @@ class MapWorkers(Request):
 
 
 class NewMap(Request):
-    """A map to create. The same `request` again returns the map that it made."""
+    """A map to create. A repeat with the same `request` returns the existing map."""
 
     name: Annotated[Text, about("Name of the map, unique in its namespace.")]
     request: Annotated[Text64, about("Id that the caller makes; the same id again returns the same map.")]
@@ -156,7 +156,7 @@ class LimitChange(Request):
 
 
 class NewItem(msgspec.Struct, frozen=True):
-    """One line of the items that are added."""
+    """One line of the items to add."""
 
     value: Annotated[msgspec.Raw, about("Value of the item, any JSON up to 64 KiB.")]
     key: Annotated[str | None, about("Name of the item, repeated in its result.")] = None
@@ -166,7 +166,7 @@ class NewItem(msgspec.Struct, frozen=True):
 
 
 class AddItems(Query):
-    """How items are added."""
+    """Query parameters for adding items."""
 
     first: Annotated[Natural | None, about("Number of the first line; the same items again add nothing.")] = None
     request: Annotated[str | None, about("Id of these lines; the same id again adds nothing.")] = None
@@ -174,7 +174,7 @@ class AddItems(Query):
 
 
 class ItemPage(Query):
-    """Which items an answer has."""
+    """Filters for a list of items."""
 
     state: Annotated[
         tuple[str, ...], about("waiting, ready, running, done or failed; may repeat; left out: all.")
@@ -186,13 +186,13 @@ class ItemPage(Query):
 
 
 class After(Query):
-    """Where the results begin."""
+    """The position after which the results begin."""
 
     after: Annotated[Natural | None, about("Only results of items after this number.")] = None
 
 
 class OutputPage(Query):
-    """Which output is wanted."""
+    """The part of the output to return."""
 
     item: Annotated[Natural | None, about("Only the output of this item; left out: of all.")] = None
     after: Annotated[Natural, about("Only parts after this `id`.")] = 0
@@ -203,7 +203,7 @@ class OutputPage(Query):
 
 
 class MapCounts(Answer, frozen=True):
-    """Items by state, workers, and sums over the map's whole life. `done + dead` falls only by a retry."""
+    """Items by state, workers, and sums since the map was created. Only a retry reduces `done + dead`."""
 
     total: Annotated[int, about("Items in all.")] = 0
     waiting: Annotated[int, about("Items that wait for their next try.")] = 0
@@ -229,7 +229,7 @@ class MapCounts(Answer, frozen=True):
 
     @property
     def executions(self) -> int:
-        """How often an item was begun."""
+        """The number of times that items were started."""
         return self.granted - self.returned
 
 
@@ -283,7 +283,7 @@ class Deleted(Answer, frozen=True):
 
 
 class ItemFailure(Answer, frozen=True, omit_defaults=True):
-    """Why an item failed for good."""
+    """The reason why an item failed for good."""
 
     at_ms: Annotated[int, about("When it failed, milliseconds since 1970-01-01 UTC.")]
     cause: Annotated[str, about("error, timeout, oom or lost.")]
@@ -348,7 +348,7 @@ class WorkerToken(Answer, frozen=True):
 
 
 class MapResult(Answer, frozen=True, omit_defaults=True):
-    """A line of the results."""
+    """A line of a map's results."""
 
     item: Annotated[int, about("Number of the item, from 0.")]
     at_ms: Annotated[int, about("When it was done, milliseconds since 1970-01-01 UTC.")]

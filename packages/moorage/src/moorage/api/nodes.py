@@ -1,4 +1,4 @@
-"""Nodes on the wire: `/api/v1/nodes`."""
+"""API types of nodes: `/api/v1/nodes`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Node(Answer, frozen=True):
 
 
 class Nodes(Answer, frozen=True):
-    """Every node of the cluster at a moment."""
+    """All nodes of the cluster at one moment."""
 
     now: Annotated[Time, about("Moment that the answer describes.")]
     nodes: tuple[Node, ...] = ()

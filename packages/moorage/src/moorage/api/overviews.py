@@ -1,4 +1,4 @@
-"""A run with all that is shown of it, in one answer: for `moor show`."""
+"""API type of a run with all details in one answer, for `moor show`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accounts of people, and the audit log, on the wire: `/api/v1/users`, `/api/v1/audit`."""
+"""API types of user accounts and the audit log: `/api/v1/users`, `/api/v1/audit`."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AccountList(Answer, frozen=True):
 
 
 class AuditQuery(Query):
-    """Which entries of the audit log an answer has."""
+    """Filters for entries of the audit log."""
 
     user: Annotated[str | None, about("Only entries of this user.")] = None
     action: Annotated[
@@ -73,7 +73,7 @@ class AuditQuery(Query):
 
 
 class AuditEntry(Answer, frozen=True):
-    """A change, or an attempt at one."""
+    """A change, or an attempted change."""
 
     number: Annotated[int, about("Number of the entry; newer entries have higher numbers.")]
     at: Annotated[str, about("When the request came, RFC 3339 with microseconds.")]

@@ -1,4 +1,4 @@
-"""An answer of any server as its type: fields that this version does not know are left out."""
+"""Read answers of any server version as API types; unknown fields are ignored."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ T = TypeVar("T")
 
 
 def read(kind: type[T], value: Any) -> T:
-    """An answer as its type. Raises msgspec.ValidationError for one that is something else."""
+    """Convert an answer to its type. Raises msgspec.ValidationError if it does not match."""
     return msgspec.convert(without_nulls(value), kind)
 
 
 def without_nulls(value: Any) -> Any:
-    """The value without fields that are null: their types have defaults."""
+    """The value without null fields, since their types have defaults."""
     if isinstance(value, Mapping):
         return {key: without_nulls(part) for key, part in value.items() if part is not None}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):

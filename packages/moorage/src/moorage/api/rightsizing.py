@@ -58,6 +58,6 @@ class WorkAdvice(Answer, frozen=True):
 
 
 class Rightsize(Answer, frozen=True):
-    """Work that should ask for more or less, by namespace, owner and name."""
+    """Work that should request more or less, by namespace, owner and name."""
 
     works: tuple[WorkAdvice, ...] = ()

@@ -1,4 +1,4 @@
-"""GPU-hours on the wire: `/api/v1/top`."""
+"""API types of GPU-hours: `/api/v1/top`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TopQuery(Query):
 
 
 class TopRow(Answer, frozen=True):
-    """Use by one user, namespace, run, workflow, GPU type or GPU."""
+    """The GPU-hours of one user, namespace, run, workflow, GPU type or GPU."""
 
     name: Annotated[str, about("User, namespace, run, workflow, GPU type or GPU, as `by` of the request says.")]
     gpu_hours: Annotated[float, about("Number of GPUs × hours.")] = 0.0
@@ -31,7 +31,7 @@ class TopRow(Answer, frozen=True):
 
 
 class Top(Answer, frozen=True):
-    """Use in a window of time."""
+    """The GPU-hours in a window of time."""
 
     since: Annotated[Time, about("Start of the window.")]
     until: Annotated[Time, about("End of the window.")]

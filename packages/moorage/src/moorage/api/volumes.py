@@ -1,4 +1,4 @@
-"""Volumes and StorageClasses on the wire: `/api/v1/volumes`, `/api/v1/storageclasses`, `/api/v1/helper`."""
+"""API types of volumes and StorageClasses: `/api/v1/volumes`, `/api/v1/storageclasses`, `/api/v1/helper`."""
 
 from __future__ import annotations
 

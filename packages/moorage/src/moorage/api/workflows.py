@@ -19,7 +19,7 @@ Words = tuple[Text, ...]
 
 
 class ArgoObject(Answer, frozen=True):
-    """An object of Argo's API, as Argo writes it."""
+    """An object in the format of Argo's API."""
 
     api_version: str = "argoproj.io/v1alpha1"
     kind: str = ""
@@ -65,7 +65,7 @@ class Workflow(ArgoObject, frozen=True):
 
     @property
     def outputs(self) -> dict[str, str]:
-        """Output parameters of the workflow."""
+        """The output parameters of the workflow."""
         parameters = (self.status.get("outputs") or {}).get("parameters") or ()
         return {str(each["name"]): str(each["value"]) for each in parameters if "name" in each and "value" in each}
 
@@ -77,7 +77,7 @@ class WorkflowTemplate(ArgoObject, frozen=True):
 
 
 class CronWorkflow(ArgoObject, frozen=True):
-    """A CronWorkflow as Argo writes it."""
+    """A CronWorkflow in the format of Argo's API."""
 
     kind: str = "CronWorkflow"
 
@@ -92,14 +92,14 @@ class CronWorkflowList(Answer, frozen=True):
 
 
 class Named(Request):
-    """Argo's clients repeat the path in the body."""
+    """Fields of Argo's clients, which repeat the path in the body."""
 
     name: Annotated[Text, about("Argo's; the path's name counts.")] = ""
     namespace: Annotated[Text, about("Argo's; the path's namespace counts.")] = ""
 
 
 class CronWorkflowBody(Named, kw_only=True):
-    """A CronWorkflow to create or to put in place of another, in the shape of Argo's clients."""
+    """A CronWorkflow to create or to replace, in the format of Argo's clients."""
 
     cron_workflow: Annotated[dict[str, Any], about("Manifest.")]
     create_options: Annotated[dict[str, Any], about("Argo's; only `dryRun` is supported.")] = {}
@@ -115,7 +115,7 @@ class WorkflowList(Answer, frozen=True):
 
 
 class WorkflowTemplateList(Answer, frozen=True):
-    """Templates, in the order of their names."""
+    """Templates, sorted by name."""
 
     items: tuple[WorkflowTemplate, ...]
     metadata: dict[str, Any] = {}
@@ -124,7 +124,7 @@ class WorkflowTemplateList(Answer, frozen=True):
 
 
 class WorkflowChoice(Query):
-    """Which workflows are listed."""
+    """Filters for a list of workflows."""
 
     status: Annotated[Words, about("Only these phases, such as Failed; may repeat.")] = ()
     running: Annotated[bool, about("Only workflows that have not ended.")] = False
@@ -139,7 +139,7 @@ class WorkflowChoice(Query):
 
 
 class ListedByArgo(WorkflowChoice):
-    """The same, with the parameters of Argo's clients."""
+    """Filters for a list of workflows, with the parameters of Argo's clients."""
 
     label_selector: Annotated[Text | None, about("Argo's name of `selector`.")] = msgspec.field(
         default=None, name="listOptions.labelSelector"
@@ -182,7 +182,7 @@ class NewWorkflow(Request):
 
 
 class SubmitOptions(Request):
-    """Argo's options of a submission from a template."""
+    """Argo's options for a workflow from a template."""
 
     name: Text = ""
     generate_name: Text = ""
@@ -199,7 +199,7 @@ class SubmitOptions(Request):
 
 
 class SubmittedFrom(Request):
-    """Argo's way to submit from a template; `POST /api/v1/workflows/{namespace}` with `from` does the same."""
+    """A workflow from a template, in Argo's format; same as `POST /api/v1/workflows/{namespace}` with `from`."""
 
     resource_kind: Annotated[Text, about("WorkflowTemplate, ClusterWorkflowTemplate or CronWorkflow.")]
     resource_name: Text
@@ -208,14 +208,14 @@ class SubmittedFrom(Request):
 
 
 class StopWorkflow(Named):
-    """How a workflow is stopped; with a selector: which suspended nodes fail."""
+    """Options for stopping a workflow; a selector chooses suspended nodes, which fail."""
 
     node_field_selector: Annotated[Text, about("Fail these suspended nodes, such as displayName=approve.")] = ""
     message: Annotated[Text, about("Why; it is shown at the workflow.")] = ""
 
 
 class ResumeWorkflow(Named):
-    """Which suspended nodes go on; without a selector: all of them."""
+    """The suspended nodes to resume; without a selector, all."""
 
     node_field_selector: Annotated[Text, about("Only these nodes, such as displayName=approve.")] = ""
     message: Annotated[Text, about("Why; it is shown at the nodes.")] = ""
@@ -241,7 +241,7 @@ class RetryWorkflow(Named):
 
 
 class ResubmitWorkflow(Named):
-    """A new workflow of the same spec."""
+    """Options for a new workflow with the same spec."""
 
     parameters: Annotated[tuple[str, ...], about("Arguments that differ, each NAME=VALUE.")] = ()
     memoized: Annotated[bool, about("Reuse the results of nodes that succeeded; run only the rest.")] = False
@@ -255,7 +255,7 @@ class LintWorkflow(Request):
 
 
 class WorkflowLogs(Query):
-    """Which log lines of a workflow."""
+    """Filters for the log lines of a workflow."""
 
     follow: Annotated[bool, about("Go on until the workflow has ended.")] = False
     step: Annotated[Text, about("Only steps of this name.")] = ""
@@ -264,7 +264,7 @@ class WorkflowLogs(Query):
 
 
 class LogsByArgo(WorkflowLogs):
-    """The same, with the parameters of Argo's clients."""
+    """Filters for the log lines of a workflow, with the parameters of Argo's clients."""
 
     pod_name: Annotated[Text, about("Only this pod.")] = ""
     follow_by_argo: Annotated[bool, about("Argo's name of `follow`.")] = msgspec.field(
@@ -279,7 +279,7 @@ class LogsByArgo(WorkflowLogs):
 
 
 class NewTemplate(Request):
-    """A WorkflowTemplate, or a ClusterWorkflowTemplate, to create or to put in place of another."""
+    """A WorkflowTemplate or ClusterWorkflowTemplate to create or to replace."""
 
     template: Annotated[dict[str, Any], about("Manifest.")]
     namespace: Annotated[Text, about("Argo's; the path's namespace counts.")] = ""
@@ -288,7 +288,7 @@ class NewTemplate(Request):
 
 
 class Done(Answer, frozen=True):
-    """Nothing but that it was done."""
+    """An empty answer: the request succeeded."""
 
 
 class ArgoInfo(Answer, frozen=True):
@@ -302,7 +302,7 @@ class ArgoInfo(Answer, frozen=True):
 
 
 class ArgoVersion(Answer, frozen=True):
-    """The version of this server, in the fields of Argo's."""
+    """The version of this server, in Argo's format."""
 
     version: str
     build_date: str = ""
@@ -324,7 +324,7 @@ class ArgoUser(Answer, frozen=True):
 
 
 class LogEntry(Answer, frozen=True):
-    """One line of a step. `step`: its name without the workflow's."""
+    """One log line of a step. `step`: the step's name without the name of the workflow."""
 
     content: str
     pod_name: str = ""
@@ -332,7 +332,7 @@ class LogEntry(Answer, frozen=True):
 
 
 class LogLine(Answer, frozen=True):
-    """A line of the answer, as Argo's server streams it."""
+    """A log line in the stream format of Argo's server."""
 
     result: LogEntry
 
@@ -345,7 +345,7 @@ def as_workflow(obj: Mapping[str, Any]) -> Workflow:
 
 
 def as_cron_workflow(obj: Mapping[str, Any]) -> CronWorkflow:
-    """A CronWorkflow object as an answer."""
+    """Convert a CronWorkflow object to an answer."""
     return CronWorkflow(
         metadata=dict(obj.get("metadata") or {}),
         spec=dict(obj.get("spec") or {}),
@@ -354,7 +354,7 @@ def as_cron_workflow(obj: Mapping[str, Any]) -> CronWorkflow:
 
 
 def as_template(obj: Mapping[str, Any]) -> WorkflowTemplate:
-    """A template's object as an answer."""
+    """Convert a template object to an answer."""
     return WorkflowTemplate(
         kind=str(obj.get("kind") or "WorkflowTemplate"),
         metadata=dict(obj.get("metadata") or {}),

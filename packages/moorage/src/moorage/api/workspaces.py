@@ -1,4 +1,4 @@
-"""Workspaces on the wire: `/api/v1/workspaces`."""
+"""API types of workspaces: `/api/v1/workspaces`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NewWorkspace(Request):
 
 
 class Opening(Request):
-    """Where a browser begins."""
+    """Options for the address that opens a workspace."""
 
     path: Annotated[
         str,
@@ -106,7 +106,7 @@ class WorkspaceList(Answer, frozen=True):
 
 
 class Address(Answer, frozen=True):
-    """An address that lets a browser in once, within a minute; by a token, as long as the workspace is there."""
+    """An address that opens a workspace: once within a minute, or by token until the workspace is deleted."""
 
     url: Annotated[str, about("Opens the workspace once, within a minute; treat it as a secret.")]
     password: Annotated[str, about("Password that the application asks for; empty: none.")] = ""

@@ -47,7 +47,7 @@ RESOURCES = {
 
 
 class InstallApi(Api, Protocol):
-    """`Api`, and any path of the API server."""
+    """An `Api` that can also request any path of the API server."""
 
     async def raw(
         self,
@@ -63,7 +63,7 @@ class InstallApi(Api, Protocol):
 
 
 async def several(calls: Iterable[Any]) -> list[Any]:
-    """Await each, at most AT_ONCE at a time; results in order."""
+    """Await all calls, at most AT_ONCE at the same time; return the results in order."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def behind(call: Any) -> Any:
@@ -74,9 +74,9 @@ async def several(calls: Iterable[Any]) -> list[Any]:
 
 
 async def apply(api: InstallApi, obj: Obj, *, dry_run: bool = False, force: bool = False) -> Obj:
-    """Server-side apply. Raises Conflict where another has set a field, unless `force`.
+    """Server-side apply. Raises Conflict if another manager owns a field, unless `force`.
 
-    Definitions of kinds are a matter of the version alone, and are always forced.
+    CustomResourceDefinitions depend only on the version, so they are always forced.
     https://kubernetes.io/docs/reference/using-api/server-side-apply/
     """
     meta = obj["metadata"]
@@ -90,7 +90,7 @@ async def apply(api: InstallApi, obj: Obj, *, dry_run: bool = False, force: bool
 
 
 async def read(api: Api, refs: Iterable[Ref]) -> dict[Ref, Obj]:
-    """Those that are there."""
+    """Read the objects that exist."""
     chosen = [ref for ref in dict.fromkeys(refs) if ref.kind in RESOURCES]
     objects = await several(_get(api, ref) for ref in chosen)
     return {ref: obj for ref, obj in zip(chosen, objects, strict=True) if obj is not None}
@@ -129,7 +129,7 @@ async def try_all(api: InstallApi, objects: Sequence[Obj], *, force: bool) -> di
 
 
 def conflicts(obj: Obj, error: Conflict) -> list[tuple[str, str | None]]:
-    """A conflict of server-side apply as sentences with hints."""
+    """The conflicts of a server-side apply, as pairs of message and hint."""
     hint = "keep it: give the same value by an option or --values FILE. Take it over: --force-conflicts"
     causes = (getattr(error, "details", None) or {}).get("causes") or ()
     sentences = []
@@ -142,7 +142,7 @@ def conflicts(obj: Obj, error: Conflict) -> list[tuple[str, str | None]]:
 
 
 async def check_rights(api: Api, rights: Sequence[Right]) -> None:
-    """Raises Forbidden that names every right that is missing."""
+    """Raise Forbidden that names every missing right."""
     if await may(api, EVERYTHING):
         return
     allowed = await several(may(api, right) for right in rights)
@@ -156,7 +156,7 @@ async def check_rights(api: Api, rights: Sequence[Right]) -> None:
 
 
 async def refuse_local_cluster(api: Api) -> None:
-    """Raises NotReady on a cluster of `moor up`, which runs the services as processes."""
+    """Raise NotReady on a cluster of `moor up`, which runs the services as processes."""
     nodes = (await api.list(NODES)).items
     runtimes = [
         ((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion", "") for node in nodes

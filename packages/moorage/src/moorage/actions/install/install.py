@@ -1,4 +1,4 @@
-"""Write an installation, or an upgrade: read, plan, apply phase by phase, wait."""
+"""Install or upgrade: read, plan, apply phase by phase, wait."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Standing(Struct, frozen=True, kw_only=True):
 
 
 class FirstAdmin(Struct, frozen=True, kw_only=True):
-    """An account made for the first login."""
+    """An account that the installation creates for the first login."""
 
     name: str
     password: str
@@ -145,7 +145,7 @@ async def carry_out(
 
 
 async def delete(api: InstallApi, ref: Ref) -> bool:
-    """Whether it was there."""
+    """Delete an object; return whether it existed."""
     try:
         await api.delete(RESOURCES[ref.kind], ref.name, ref.namespace or None, propagation="Background")
     except NotFound:
@@ -234,7 +234,7 @@ async def _data(api: InstallApi, name: str) -> dict[str, str]:
 
 
 async def _image(api: InstallApi) -> str:
-    """Of the operator that runs; empty: none does."""
+    """The image of the running operator; "" if there is no operator."""
     try:
         deployment = await api.get(DEPLOYMENTS, "moorage-operator", SYSTEM_NAMESPACE)
     except NotFound:

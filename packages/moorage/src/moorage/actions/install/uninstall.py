@@ -1,4 +1,4 @@
-"""Carry out a removal, with our services up or down."""
+"""Remove an installation, even if its services are down."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def look_at_present(api: InstallApi, shipped: Sequence[Obj]) -> tuple[Pres
 
 
 async def check_removal_rights(api: Api, shipped: Sequence[Obj], *, delete_data: bool) -> None:
-    """Raises Forbidden that names every right that is missing."""
+    """Raise Forbidden that names every missing right."""
     plurals = {kind: resource.plural for kind, resource in RESOURCES.items()}
     rights = {*needed_rights(shipped, plurals, removing=True), Right("patch", "", "pods")}
     kinds = (*OURS.values(), *ADOPTED.values())
@@ -173,7 +173,7 @@ def _is_waited_for(ref: Ref) -> bool:
 
 
 async def _delete(api: Api, ref: Ref) -> bool:
-    """Whether it was there."""
+    """Delete an object; return whether it existed."""
     try:
         await api.delete(DELETABLE[ref.kind], ref.name, ref.namespace or None, propagation="Background")
     except NotFound:
@@ -237,7 +237,7 @@ async def _is_there(api: Api, ref: Ref) -> bool:
 async def _listed(
     api: Api, resource: Resource, namespace: str | None = None, *, label_selector: str | None = None
 ) -> list[Obj]:
-    """With apiVersion and kind, which items of a list lack; none where the kind is not served."""
+    """List objects and add apiVersion and kind, which lists omit; empty if the kind is not served."""
     try:
         items = (await api.list(resource, namespace, label_selector=label_selector)).items
     except NotFound:
@@ -246,7 +246,7 @@ async def _listed(
 
 
 async def _shared(api: Api) -> list[Ref]:
-    """Claims and volumes that show datasets to other namespaces; claims first."""
+    """Claims and volumes that share datasets with other namespaces; claims come first."""
     listed = [await _listed(api, resource, label_selector=DATASET_OF_LABEL) for resource in (PVCS, PVS)]
     return [Ref.of(obj) for objects in listed for obj in objects]
 

@@ -22,7 +22,7 @@ LOOK_SECONDS = 1.0
 
 
 async def wait_for_definitions(api: Api, names: Iterable[str], *, clock: Clock, timeout: float) -> None:
-    """Return when the API server serves every kind. Raises NotReady."""
+    """Wait until the API server serves every kind. Raises NotReady."""
     left, deadline = list(names), clock.monotonic() + timeout
     while True:
         left = [name for name in left if not await _is_established(api, name)]
@@ -89,7 +89,7 @@ async def _not_up(api: Api, states: Sequence[Rollout], *, clock: Clock, timeout:
 
 
 async def wait_for_webhook(api: InstallApi, *, clock: Clock, timeout: float) -> None:
-    """Return when the registrations trust the webhook's certificate and it answers the API server's proxy."""
+    """Wait until the webhook registrations trust its certificate and it answers through the API server's proxy."""
     deadline = clock.monotonic() + timeout
     while True:
         missing = await _missing_of_webhook(api)
@@ -104,7 +104,7 @@ async def wait_for_webhook(api: InstallApi, *, clock: Clock, timeout: float) -> 
 
 
 async def _missing_of_webhook(api: InstallApi) -> str:
-    """Empty when all is well."""
+    """The missing condition of the webhook; "" if it is ready."""
     for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
         registration = await api.get(resource, WEBHOOK_CONFIGURATION)
         for webhook in registration.get("webhooks") or ():
