@@ -134,11 +134,13 @@ async def test_gpus_that_were_measured_and_never_used_are_seen(team):
 
 async def test_the_pages_say_it(team):
     team.site.api.readers = {("ada", "team")}
-    page = (await team.ask("/rightsize")).text
-    assert "memory 16Gi → 2560Mi: 3 runs of 3.0 h together used 2Gi at most" in page
-    assert "<code>--memory 2560Mi</code>" in page
-    assert "other-1" not in page
-    assert 'href="/rightsize"' in (await team.ask("/jobs")).text
+    answer = await team.ask("/rightsize")
+    caption = "Runs that ask for too much or too little, by the use of past runs of the same command"
+    advice = "memory 16Gi → 2560Mi: 3 runs of 3.0 h together used 2Gi at most"
+    rows = [tuple(row.values()) for row in answer.page.rows(caption)]
+    assert rows == [("train-0 team", "ada", advice, "--memory 2560Mi")]
+    assert "other-1" not in answer.text
+    assert ("Right sizes", "/rightsize") in (await team.ask("/jobs")).page.links()
 
 
 def test_a_past_pod_is_put_together_from_all_stores():

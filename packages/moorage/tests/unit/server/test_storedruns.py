@@ -95,11 +95,12 @@ async def test_facts_and_log_of_a_pod_that_is_gone_are_shown(ada):
     assert (await ada(f"{ONE}/logs?tail=1&attempt=1")).text == "two\n"
     missing = await ada(f"{ONE}/logs?attempt=2")
     assert (missing.status, missing.json["hint"]) == (404, "it has only 1")
-    page = (await ada("/jobs/lab/train")).text
-    assert "one\ntwo" in page
-    assert 'Failed <span class="pill">deleted</span> <small>Deleted</small>' in page
-    assert "A pod marked" in page
-    assert "train-x, its last lines, kept after the pod was gone" in page
+    page = (await ada("/jobs/lab/train")).page
+    assert page.element("#log-text").text == "one\ntwo\n"
+    [row] = page.rows("Its attempts with their pods, newest first")
+    assert row["State"] == "Failed deleted Deleted"
+    assert page.texts("p.more")[0].startswith("A pod marked deleted no longer exists.")
+    assert page.texts("#log-title") == ["Log train-x, its last lines, kept after the pod was gone"]
     assert (await ada("/jobs/lab/train/log")).text == "one\ntwo\n"
 
 

@@ -22,6 +22,8 @@ from moorage_kube.testing.clock import NOON
 HOUR = timedelta(hours=1)
 GPU = "nvidia.com/gpu"
 
+QUEUE = "Runs that wait, in the order in which the scheduler tries them"
+
 
 @pytest.mark.anyio
 async def test_gpus_shows_every_gpu_and_nothing_private(site):
@@ -352,7 +354,9 @@ async def test_past_runs_tell_when_a_holder_is_usually_done(site):
         assert answer["likely"]["at"] == rfc3339(NOON + timedelta(seconds=4800))
         assert "usually done by about 13:20 UTC (8 of 10 like it: same name)" in answer["text"]
         page = await site.ask("/")
-        assert "usually starts by about 13:20 UTC (8 of 10 similar runs ended in time)" in page.text
+        [row] = page.page.rows(QUEUE)
+        likely = "usually starts by about 13:20 UTC (8 of 10 similar runs ended in time)"
+        assert row["Why it waits"] == f"needs 1 GPU; none is free {likely}"
 
 
 @pytest.mark.anyio
@@ -676,8 +680,11 @@ async def test_the_page_of_a_run_says_what_the_command_line_says(site):
     async with site.running():
         answer = await site.ask("/explain/lab/second")
         assert answer.status == 200
-        assert "<h1>Run lab/second waits: needs 1 GPU; none is free</h1>" in answer.text
-        assert '<td role="cell"><a href="/jobs/lab/first">first</a></td>' in answer.text
+        assert answer.page.heading == "Run lab/second waits: needs 1 GPU; none is free"
+        assert answer.page.links() == [
+            ("ada", "/jobs?owner=ada"), ("first", "/jobs/lab/first"), ("n1", "/nodes/n1"), ("n1", "/nodes/n1"),
+            ("All GPUs and the queue", "/"),
+        ]  # fmt: skip
         assert "<i>bob" not in answer.text
         assert (await site.ask("/explain/lab/none")).status == 404
 
@@ -700,26 +707,25 @@ async def test_the_page_shows_gpus_queue_runs_and_users(site):
     site.run("podless", pod=False, owner="eve")
     async with site.running():
         site.service.usage.apply([Open(an_interval("u1", "cleo", 2))])
-        page = (await site.ask("/")).text
-    for text in (
-        "first",
-        "second",
-        "podless",
-        "bob",
-        "eve",
-        "cleo",
-        "none is free",
-        "0 of 1 GPUs free, 2 runs wait.",
-    ):
-        assert text in page, text
+        page = (await site.ask("/")).page
+    why = "needs 1 GPU; none is free"
+    waiting = [(row["Run"], row["Why it waits"]) for row in page.rows(QUEUE)]
+    assert waiting == [("podless eve lab", why), ("second bob lab", why)]
+    runs = page.rows("Runs with their owners: those at work first, then those that ended, newest first")
+    assert [row["Run"] for row in runs] == ["first ada lab", "podless eve lab", "second bob lab"]
+    users = page.rows("GPU-hours of the last 7 days by person, most first")
+    assert [row["User"] for row in users] == ["cleo"]
+    assert page.texts('[sse-swap="spoken"]') == ["0 of 1 GPUs free, 2 runs wait."]
 
 
 @pytest.mark.anyio
 async def test_the_page_of_an_empty_cluster_says_what_to_do(site):
     async with site.running():
-        page = (await site.ask("/")).text
-    for text in ("No GPUs", "Nothing waits for a GPU", "No run yet", "GPUs were not used"):
-        assert text in page
+        page = (await site.ask("/")).page
+    assert [text.partition(".")[0] for text in page.texts(".empty")] == [
+        "No node of this cluster has GPUs", "Nothing waits for a GPU", "GPUs were not used in the last 7 days",
+        "No run yet",
+    ]  # fmt: skip
 
 
 @pytest.mark.anyio

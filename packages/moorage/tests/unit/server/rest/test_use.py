@@ -76,12 +76,12 @@ async def test_what_runs_now_is_listed_with_what_it_uses(measured):
 
 
 async def test_the_page_of_a_run_has_charts(measured):
-    page = (await measured.ask("/jobs/team/train")).text
-    for chart in ("use-gpu", "use-cpu", "use-memory"):
-        assert f'id="{chart}"' in page
-    assert "GPU utilisation" in page
-    assert "/static/charts.js" in page
-    assert 'id="use-gpu"' in (await measured.ask("/jobs/team/train/use")).text
+    page = (await measured.ask("/jobs/team/train")).page
+    charts = ["use-gpu", "use-cpu", "use-memory"]
+    for part in (page, (await measured.ask("/jobs/team/train/use")).page):
+        assert [chart.attributes["id"] for chart in part.all("figure[data-chart]")] == charts
+        assert part.texts("#use-gpu figcaption") == ["GPU utilisation"]
+    assert "/static/charts.js" in [script.attributes["src"] for script in page.all("script[src]")]
 
 
 async def test_what_nobody_measured_has_no_charts(site):
@@ -90,7 +90,7 @@ async def test_what_nobody_measured_has_no_charts(site):
         site.run("quiet", namespace="team", node="n1")
         await site.until(lambda: site.service.cluster.pods_of_run("team", "quiet"))
         assert (await site.ask("/api/v1/jobs/team/quiet/use")).json == {"stepSeconds": 30, "pods": []}
-        assert 'id="use-gpu"' not in (await site.ask("/jobs/team/quiet")).text
+        assert (await site.ask("/jobs/team/quiet")).page.all("[data-chart]") == []
         assert (await site.ask("/jobs/team/quiet/use")).text == ""
         assert site.clock.now() == NOON
 
