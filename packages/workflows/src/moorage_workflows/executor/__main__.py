@@ -34,7 +34,7 @@ API_TRY_SECONDS = 900.0  # an API server that is updated is back by then; an err
 
 
 def main(argv: list[str] | None = None, env: Mapping[str, str] = os.environ) -> int:
-    """Run one part to its end."""
+    """Run one part of the executor. Returns the exit code."""
     program = "python -m moorage_workflows.executor"
     parser = argparse.ArgumentParser(prog=program, description="The executor in a step's pod.")
     parser.add_argument("part", choices=("init", "wait", "http", "data", "resource", "delete"))

@@ -1,4 +1,4 @@
-"""Why inputs could not be fetched or outputs not saved. The messages are shown as those of the step."""
+"""Errors of fetching inputs and saving outputs. Their messages become the message of the step."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from moorage_kube.errors import MoorageError
 
 
 class StepError(MoorageError):
-    """An input or output that cannot be had: trying again does not help."""
+    """An input cannot be fetched or an output cannot be saved, and another attempt does not help."""
 
 
 class Passing(StepError):
-    """A store or the server failed for now. `seconds`: how long it may be tried again at most; None: as usual."""
+    """A temporary failure of a store or the server.
+
+    `seconds`: the maximum time for more attempts; None: the default.
+    """
 
     def __init__(self, message: str, *, seconds: float | None = None) -> None:
         super().__init__(message)
@@ -18,4 +21,4 @@ class Passing(StepError):
 
 
 class Missing(StepError):
-    """Nothing is there: neither another try nor waiting helps."""
+    """The object does not exist; more attempts do not help."""

@@ -1,4 +1,4 @@
-"""`init`: brings the script, and each input artifact to its place."""
+"""`init`: puts the script and each input artifact in their places."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VOLUMES = "/moorage/volumes"  # see `decide.workflows.pods`
 
 
 def prepare(step: Path, order: Order, *, busybox: Path = BUSYBOX) -> None:
-    """Make the folder that the containers of the pod share, as the package describes it. Raises StepError."""
+    """Create the folder that the containers of the pod share, as the package describes it. Raises StepError."""
     try:
         for name, mode in (("in", 0o755), ("out", 0o777), ("tmp", 0o700)):
             (step / name).mkdir(exist_ok=True)
@@ -48,7 +48,7 @@ def prepare(step: Path, order: Order, *, busybox: Path = BUSYBOX) -> None:
 
 
 def _prepare_set(step: Path, members: Sequence[str]) -> None:
-    """The folder by which the containers of a set know of each other: any user may write there."""
+    """Create the folder in which the containers of a set record their ends. Any user may write there."""
     folder = step / "set"
     folder.mkdir(exist_ok=True)
     folder.chmod(0o777)
@@ -73,7 +73,7 @@ def _make_pipe(path: Path) -> None:
 def fetch_all(
     step: Path, order: Order, server: Callable[[], Server], stores: Stores, retrying: Retrying, *, volumes: Path
 ) -> None:
-    """Fetch every input. `server`: called when an input is in our own store. Raises StepError, which names it."""
+    """Fetch every input. `server`: called for the first input in our own store. Raises StepError with its name."""
     for number, entry in enumerate(order.inputs):
         try:
             _fetch(step, number, entry, server, stores, retrying, volumes)
@@ -138,7 +138,10 @@ def _fetch(
 
 
 def _all_below(server: Server, key: str, into: Path) -> bool:
-    """Fetch every artifact whose key begins with this one, as the files of a folder; whether there is any."""
+    """Fetch every artifact whose key begins with this key, as the files of a folder.
+
+    Returns whether there was any.
+    """
     names = server.keys_below(key)
     for name in names:
         target = _inside(into, name)
@@ -174,7 +177,7 @@ def _check(file: Path, digest: str) -> None:
 
 
 def digest_of(file: Path) -> str:
-    """ "sha256:…" of its content."""
+    """Return "sha256:…" of the file's content."""
     with file.open("rb") as content:
         return f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}"
 

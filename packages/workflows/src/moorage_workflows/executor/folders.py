@@ -1,4 +1,4 @@
-"""Folders that are stored file by file, as Argo stores a folder with `archive: {none: {}}`."""
+"""Folders that are stored file by file, as Argo does with `archive: {none: {}}`."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def files_of(source: Path, into: Path) -> Iterator[str]:
 
 
 def sum_of(texts: Mapping[str, str]) -> str:
-    """One text for the digests, or the versions, of a folder's files by their names: "sha256:…"."""
+    """Return one digest "sha256:…" for the digests or versions of a folder's files, by file name."""
     lines = "".join(f"{name}\0{texts[name]}\n" for name in sorted(texts))
     return f"sha256:{hashlib.sha256(lines.encode(errors='replace')).hexdigest()}"
 
 
 def names_below(paths: Iterable[str], root: str) -> list[str]:
-    """The names of a bucket's objects relative to the folder `root`; markers of folders are left out."""
+    """Return the names of a bucket's objects relative to the folder `root`, without folder markers."""
     names = (str(path).removeprefix(root).strip("/") for path in paths if not str(path).endswith("/"))
     return [name for name in names if name]
 

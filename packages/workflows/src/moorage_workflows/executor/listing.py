@@ -1,4 +1,4 @@
-"""`data`: lists the keys of a data template's source, and transforms the list.
+"""`data`: lists the keys of a data template's source and transforms the list.
 
 https://argo-workflows.readthedocs.io/en/latest/data-sourcing-and-transformation/
 """

@@ -13,9 +13,9 @@ from moorage_workflows.executor.errors import StepError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """`location`: {"key", "digest"} in our own store, or one store of Argo's. `archive`: "" is to be found out.
+    """An input artifact. `location`: {"key", "digest"} in our own store, or one store of Argo's.
 
-    `below`: where in a volume of main; None: `in/N`.
+    `archive`: "" means that the packing is detected. `below`: the path in a volume of main; None: `in/N`.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """`default`: None: the file must exist."""
+    """An output parameter. `default` None: the file must exist."""
 
     name: str
     path: str
@@ -38,9 +38,9 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """An artifact to save. `kept`: its location as later steps read it; empty: in our own store.
+    """An artifact to save. `kept`: its location for later steps; empty: our own store.
 
-    `key`: where in our own store; empty: the server chooses.
+    `key`: the key in our own store; "": the server chooses it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""From the tar file that the script left to the file that is uploaded; the same files give the same bytes."""
+"""Convert the tar file of the script into the file to upload. The same files give the same bytes."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # the format knows no earlier time
 
 
 def pack(source: Path, archive: str, into: Path, *, level: int | None = None) -> str:
-    """Write `into`; returns how it is packed: "tar", "zip" or "none".
+    """Write the packed artifact to `into`. Returns its packing: "tar", "zip" or "none".
 
-    A folder cannot be stored as it is: with "none" it is packed as "tar". Owners are left out; sockets, pipes and
-    devices are left out with a word on standard error. Raises StepError.
+    A folder cannot be stored with "none", so it is packed as "tar". Owners are left out. Sockets, pipes and
+    devices are left out with a note on standard error. Raises StepError.
     """
     try:
         with tarfile.open(source, "r:") as tar:
@@ -42,7 +42,7 @@ def pack(source: Path, archive: str, into: Path, *, level: int | None = None) ->
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Its members by their names below the artifact's folder, without owners."""
+    """Yield the members of a tar file with names relative to the artifact's folder, and without owners."""
     for member in tar:
         if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
             print(f"moorage: left out {member.name!r}: neither file, folder nor link", file=sys.stderr, flush=True)

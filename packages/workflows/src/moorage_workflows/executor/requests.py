@@ -1,4 +1,4 @@
-"""`http`: sends the request of an HTTP template, and judges the answer.
+"""`http`: sends the request of an HTTP template and checks the answer.
 
 https://argo-workflows.readthedocs.io/en/latest/http-template/
 """
@@ -34,7 +34,7 @@ _SAFE = "!#$%&'()*+,/:;=?@[]~"  # in a URL, in addition to letters and digits
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`headers`: by their names as Go writes them: Content-Type."""
+    """An answer. `headers`: with names in Go's spelling, such as Content-Type."""
 
     status: int
     headers: Mapping[str, list[str]]
@@ -68,7 +68,7 @@ def request_report(order: Order, env: Mapping[str, str]) -> dict[str, Any]:
 
 
 def within(seconds: float, request: Mapping[str, Any], env: Mapping[str, str]) -> Answer:
-    """The answer, body and redirects included, within this time. Raises StepError."""
+    """Return the answer, including its body and redirects, within this time. Raises StepError."""
     results: list[Answer | StepError] = []
 
     def work() -> None:
@@ -90,7 +90,7 @@ def within(seconds: float, request: Mapping[str, Any], env: Mapping[str, str]) -
 
 
 def problem_of(request: Mapping[str, Any], answer: Answer) -> str:
-    """Why the answer is a failure; empty: it is none. Raises StepError for a condition that cannot be judged."""
+    """Return why an answer is a failure; "" if it is not. Raises StepError for an invalid condition."""
     condition = str(request["condition"])
     if not condition:
         return "" if 200 <= answer.status < 300 else f"received non-2xx response code: {answer.status}"
@@ -120,7 +120,7 @@ def problem_of(request: Mapping[str, Any], answer: Answer) -> str:
 
 
 def send(request: Mapping[str, Any], env: Mapping[str, str]) -> Answer:
-    """Send it, and follow redirects as Go's client does. Raises StepError."""
+    """Send a request, and follow redirects as Go's client does. Raises StepError."""
     opener = _opener(is_insecure=bool(request["insecure"]))
     method, url = str(request["method"]), _checked(str(request["url"]))
     body, headers = base64.b64decode(request["body"]), _headers(request["headers"], env)
@@ -140,7 +140,7 @@ def send(request: Mapping[str, Any], env: Mapping[str, str]) -> Answer:
 
 
 class _Request(urllib.request.Request):
-    """Without the type of a form that urllib gives to every body."""
+    """A request without the form content type that urllib adds to every body."""
 
     def has_header(self, header_name: str) -> bool:
         return header_name == "Content-type" or super().has_header(header_name)
@@ -166,7 +166,7 @@ def _opener(*, is_insecure: bool) -> urllib.request.OpenerDirector:
 def _once(
     opener: urllib.request.OpenerDirector, method: str, url: str, headers: Mapping[str, str], body: bytes
 ) -> tuple[Answer, str]:
-    """(the answer, where it redirects to)."""
+    """Send one request. Returns the answer and the target of its redirect."""
     try:
         sent = _Request(url, data=body or None, headers=dict(headers), method=method)
         with opener.open(sent) as answer:
@@ -192,7 +192,7 @@ def _text(answer: Any, url: str) -> str:
 
 
 def _headers(given: list[Mapping[str, Any]], env: Mapping[str, str]) -> dict[str, str]:
-    """Headers of the same name become one, as RFC 9110 has it."""
+    """Return the headers. Headers of the same name are joined, as in RFC 9110."""
     headers: dict[str, str] = {}
     for header in given:
         name, value = str(header["name"]).capitalize(), header["value"]

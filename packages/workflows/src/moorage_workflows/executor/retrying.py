@@ -27,7 +27,7 @@ class Retrying:
         self._chance = random.Random()
 
     def call(self, what: str, work: Callable[[], T]) -> T:
-        """Raises StepError: at once, or the last Passing when time is up."""
+        """Call `work` until it succeeds. Raises StepError at once, and the last Passing when the time is over."""
         waited, pause = 0.0, FIRST_SECONDS
         while True:
             try:

@@ -157,7 +157,7 @@ def save(
 
 
 def _parameter(step: Path, number: int, path: str, default: str | None) -> str:
-    """The file's content without one newline at its end, or the default where there is no file."""
+    """Return the content of a file without a newline at its end; the default if there is no file."""
     out = step / "out"
     if (out / f"{number}.missing").exists():
         if default is None:
@@ -179,7 +179,7 @@ def _parameter(step: Path, number: int, path: str, default: str | None) -> str:
 def _artifact(
     step: Path, number: int, output: Output, server: Callable[[], Server], stores: Stores, retrying: Retrying
 ) -> dict[str, Any] | None:
-    """Save one artifact; None: it is optional, and not there."""
+    """Save one artifact. Returns None if it is optional and missing."""
     out = step / "out"
     if (out / f"{number}.missing").exists():
         if output.is_optional:
@@ -243,7 +243,7 @@ def _upload(
     *,
     below: str = "",
 ) -> dict[str, Any]:
-    """Save a file. `below`: it is one of a folder, of this name."""
+    """Save a file. `below`: its name, if it is a file of a folder."""
     digest, size = digest_of(file), file.stat().st_size
     if output is not None and output.location:
         version = retrying.call(
@@ -265,7 +265,7 @@ def _upload(
 
 
 def _result(step: Path) -> str:
-    """The end of standard output, without one newline at its end."""
+    """Return the end of standard output, without a newline at its end."""
     data = _read(step / "out" / "result", RESULT_BYTES + 1) or b""
     return data.removesuffix(b"\n")[-RESULT_BYTES:].decode("utf-8", "replace")
 
@@ -280,8 +280,10 @@ def _logs(
 
 
 def _read(path: Path, most: int) -> bytes | None:
-    """At most so many bytes of a plain file; None: there is none. Links are not followed: the step may have
-    made them."""
+    """Read at most `most` bytes of a regular file; None if there is none.
+
+    Links are not followed, because the step may have created them.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

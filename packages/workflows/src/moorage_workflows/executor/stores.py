@@ -29,14 +29,17 @@ _GIT_PROTOCOLS = "file:git:http:https:ssh"
 
 
 class Stores:
-    """`env`: the variables of this process, with the secrets. `tmp`: a folder for keys and clones."""
+    """Reads and writes artifacts in stores.
+
+    `env`: the variables of this process, including secrets. `tmp`: a folder for keys and clones.
+    """
 
     def __init__(self, env: Mapping[str, str], tmp: Path) -> None:
         self._env = env
         self._tmp = tmp
 
     def read(self, location: Mapping[str, Any], into: Path) -> bool:
-        """Write the artifact to `into`; True when that is a folder as it is to be. Raises StepError."""
+        """Write the artifact to `into`. Returns True for a folder that needs no unpacking. Raises StepError."""
         ((kind, store),) = location.items()
         match kind:
             case "raw":
@@ -53,11 +56,10 @@ class Stores:
         return False
 
     def write(self, location: Mapping[str, Any], file: Path, *, below: str = "") -> str:
-        """Write a file to where the location says; returns its version, "" where the store has none.
+        """Write a file to its location. Returns its version, "" if the store has no versions.
 
-        `below`: the file is one of a folder, of this name.
-
-        A version is a text that changes with every write. Raises StepError.
+        `below`: the file is one of a folder, with this name. A version is a string that changes with every
+        write. Raises StepError.
         """
         ((kind, store),) = location.items()
         match kind:
@@ -100,7 +102,10 @@ class Stores:
         return bool(self._bucket(kind, store, path, work))
 
     def keys(self, location: Mapping[str, Any]) -> list[str]:
-        """The keys of a bucket below the location's key, as Argo lists them: of files alone. Raises StepError."""
+        """Return the keys of the files below the location's key in a bucket, as Argo lists them.
+
+        Raises StepError.
+        """
         ((kind, store),) = location.items()
         if kind not in ("s3", "gcs"):
             raise StepError(f"the store {kind!r} cannot be listed: use s3 or gcs")
@@ -118,7 +123,10 @@ class Stores:
         return list(self._bucket(kind, store, path, work))
 
     def _secret(self, store: Mapping[str, Any], field: str) -> str:
-        """The value of a Secret's key; "" where the field is not set. Raises StepError for one that is missing."""
+        """Return the value of a Secret's key; "" if the field is not set.
+
+        Raises StepError if the value is missing.
+        """
         selector = store.get(field)
         if not selector:
             return ""
@@ -128,7 +136,7 @@ class Stores:
         return self._env[name]
 
     def _http(self, store: Mapping[str, Any], method: str) -> tuple[urllib.request.Request, ssl.SSLContext | None]:
-        """The request, and the certificate that it shows; None: none."""
+        """Return the request and the TLS context with its client certificate; None without a certificate."""
         url = str(store["url"])
         if not url.startswith(("http://", "https://")):
             raise StepError(f"the URL {url!r} must begin with http:// or https://")
@@ -159,7 +167,7 @@ class Stores:
         return context
 
     def _token(self, client: Mapping[str, Any]) -> str:
-        """A token by the grant `client_credentials`. https://www.rfc-editor.org/rfc/rfc6749#section-4.4"""
+        """Return a token of the grant `client_credentials`. https://www.rfc-editor.org/rfc/rfc6749#section-4.4"""
         fields = [("grant_type", "client_credentials")]
         if scopes := client.get("scopes"):
             fields.append(("scope", " ".join(str(scope) for scope in scopes)))
@@ -205,7 +213,7 @@ class Stores:
         return bool(self._bucket(kind, store, path, work))
 
     def _bucket(self, kind: str, store: Mapping[str, Any], path: str, work: Callable[[Any], Any]) -> Any:
-        """Do something with the file system of a bucket; its errors in our words."""
+        """Call `work` with the file system of a bucket. Its errors become StepError or Passing."""
         try:
             import fsspec
 
@@ -233,7 +241,7 @@ class Stores:
             raise Passing(f"{kind}://{path} failed: {type(error).__name__}: {error}") from error
 
     def _s3(self, store: Mapping[str, Any]) -> dict[str, Any]:
-        """Options of s3fs. Without keys, those of the machine or the service account are used."""
+        """Return the options of s3fs. Without keys it uses those of the machine or the service account."""
         client: dict[str, Any] = {}
         if store.get("endpoint"):
             scheme = "http" if store.get("insecure") else "https"
@@ -262,7 +270,7 @@ class Stores:
         }
 
     def _gcs(self, store: Mapping[str, Any]) -> dict[str, Any]:
-        """Options of gcsfs. Without a key, the machine's account is used."""
+        """Return the options of gcsfs. Without a key it uses the account of the machine."""
         text = self._secret(store, "serviceAccountKeySecret")
         if not text:
             return {}
@@ -274,7 +282,7 @@ class Stores:
     # git
 
     def _clone(self, store: Mapping[str, Any], into: Path) -> None:
-        """Clone the repository; with a revision, check that out."""
+        """Clone the repository; check out the revision if there is one."""
         git = shutil.which("git")
         if git is None:
             raise StepError(
@@ -355,7 +363,10 @@ def _basic(name: str, password: str) -> str:
 
 
 def _keys_of_role(role: str, keys: Mapping[str, str | None], region: str) -> dict[str, str | None]:
-    """Keys for an hour, of a role that these keys, or else those of the machine or the account, may take."""
+    """Return keys of a role, valid for an hour.
+
+    They are requested with `keys`, else with the machine's or account's keys.
+    """
     from botocore.exceptions import BotoCoreError, ClientError
     from botocore.session import Session
 
@@ -391,7 +402,7 @@ def _encryption(store: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _make_bucket(files: Any, bucket: str, store: Mapping[str, Any]) -> None:
-    """Make the bucket where it does not exist."""
+    """Create the bucket if it does not exist."""
     if files.exists(bucket):
         return
     words: dict[str, Any] = {}

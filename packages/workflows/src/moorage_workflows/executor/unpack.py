@@ -1,4 +1,4 @@
-"""Input artifacts: from the file that was fetched to files at their place, which nothing in them can leave."""
+"""Unpack fetched input artifacts at their places. Their files cannot leave these places."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def unpack(source: Path, archive: str, into: Path) -> Path:
 
 
 def place(artifact: Path, target: Path) -> None:
-    """Move the artifact to its place; a folder is merged into one that is there. Raises StepError."""
+    """Move the artifact to its place; a folder is merged into an existing one. Raises StepError."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         _merge(artifact, target, 0)
@@ -59,7 +59,7 @@ def place(artifact: Path, target: Path) -> None:
 
 
 def open_up(target: Path, mode: int | None, *, is_recursive: bool) -> None:
-    """Let every user of the pod read it; then set the mode that was asked for. Raises StepError."""
+    """Let every user of the pod read the target; then set the requested mode. Raises StepError."""
     try:
         for path in _below(target):
             status = path.lstat()
@@ -125,7 +125,7 @@ def _unzip(source: Path, folder: Path) -> None:
 
 
 def _merge(source: Path, target: Path, depth: int) -> None:
-    """Nothing below the target is followed: a link in the way is replaced."""
+    """Merge a folder into another. Links below the target are not followed but replaced."""
     if depth > NESTING_MAX:
         raise StepError(f"it has more than {NESTING_MAX} folders within each other")
     is_folder = source.is_dir() and not source.is_symlink()
@@ -142,7 +142,7 @@ def _merge(source: Path, target: Path, depth: int) -> None:
 
 
 def _below(target: Path) -> list[Path]:
-    """The target and all in it; links are not followed."""
+    """Return the target and all paths in it. Links are not followed."""
     if not target.is_dir() or target.is_symlink():
         return [target]
     return [target] + [Path(root) / name for root, names, files in os.walk(target) for name in (*names, *files)]

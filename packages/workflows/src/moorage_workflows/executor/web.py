@@ -1,4 +1,4 @@
-"""Requests over HTTP, with files as bodies: to Moorage's server, and to any other."""
+"""HTTP requests with files as bodies, to Moorage's server and to other servers."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Server:
     def put_artifact(
         self, name: str, archive: str, file: Path, *, key: str = "", below: str = ""
     ) -> dict[str, Any]:
-        """Save a file as an artifact of this pod; returns the Artifact as the server keeps it.
+        """Save a file as an artifact of this pod. Returns the server's Artifact.
 
-        `key`: where in the namespace's part of the store; empty: the server chooses. `below`: the file is one of a
-        folder, of this name below the key.
+        `key`: its place in the namespace's part of the store; "": the server chooses it. `below`: the file is
+        one of a folder, with this name below the key.
         """
         order = self._order
         path = f"/api/v1/steps/{_quoted(order.workflow)}/{_quoted(order.pod)}/artifacts/{_quoted(name)}"
@@ -59,12 +59,12 @@ class Server:
         return artifact
 
     def get_artifact(self, key: str, file: Path) -> None:
-        """Write the artifact's bytes, as they are stored, to a file."""
+        """Write the stored bytes of the artifact to a file."""
         path = f"/api/v1/steps/{_quoted(self._order.workflow)}/artifacts?key={_quoted(key)}"
         self._ask("GET", path, None, {}, into=file)
 
     def keys_below(self, key: str) -> list[str]:
-        """The keys of artifacts that begin with this key and "/", relative to it."""
+        """Return the keys of artifacts below "KEY/", relative to it."""
         path = f"/api/v1/steps/{_quoted(self._order.workflow)}/artifacts?below=true&key={_quoted(key)}"
         answer = self._ask("GET", path, None, {})
         try:
@@ -75,7 +75,7 @@ class Server:
             ) from error
 
     def report(self, document: Mapping[str, Any]) -> None:
-        """Send the report; a server that has one already keeps that."""
+        """Send the report. A server that has a report of this pod already ignores it."""
         path = f"/api/v1/steps/{_quoted(self._order.workflow)}/{_quoted(self._order.pod)}/report"
         body = json.dumps(document).encode()
         self._ask("POST", path, body, {"Content-Type": "application/json", "Content-Length": str(len(body))})
@@ -139,7 +139,7 @@ def unreachable(what: str, error: Exception) -> Passing:
 
 
 def send(request: urllib.request.Request, context: ssl.SSLContext | None, file: Path) -> None:
-    """PUT a file to any server. Raises StepError, and Passing where that may pass."""
+    """Upload a file to any server by PUT. Raises StepError, and Passing for a temporary failure."""
     what = f"PUT {request.full_url}"
     try:
         with file.open("rb") as body:
@@ -155,7 +155,7 @@ def send(request: urllib.request.Request, context: ssl.SSLContext | None, file: 
 
 
 def _write(answer: Any, into: Path) -> None:
-    """The whole body, or an error: a connection that broke off is no end."""
+    """Write the whole body to a file. Raises an error if the connection breaks before the end."""
     length = answer.headers.get("Content-Length")
     written = 0
     with into.open("wb") as file:

@@ -90,7 +90,7 @@ class Beats(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class Backfill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Slots of the past that are to be run. `slots`: Unix seconds, in order. `parallel`: how many at a time."""
+    """Past slots to run. `slots`: Unix seconds, in order. `parallel`: the maximum number of runs at a time."""
 
     id: str
     slots: tuple[int, ...]
@@ -98,7 +98,7 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CronView(Struct, frozen=True, kw_only=True):
-    """One CronWorkflow, read leniently. `problems`: why it cannot be run as it is, each with its path."""
+    """The fields of one CronWorkflow, parsed leniently. `problems`: why it cannot run, each with its path."""
 
     name: str
     namespace: str
@@ -130,12 +130,12 @@ class CronView(Struct, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> str:
-        """All that is wrong, as one text; empty: nothing."""
+        """All problems as one text; "" if there are none."""
         return "; ".join(self.problems)
 
     @property
     def schedule_text(self) -> str:
-        """The schedules and their zone as one text, as Argo writes it into `SCHEDULE_ANNOTATION`."""
+        """The schedules and their zone as one string, as Argo writes it into `SCHEDULE_ANNOTATION`."""
         zone = f"CRON_TZ={self.timezone} " if self.timezone else ""
         return ",".join(f"{zone}{schedule}" for schedule in self.schedules)
 
@@ -257,27 +257,27 @@ def _sequence(value: Any) -> Sequence[Any]:
 
 
 def run_name(name: str, slot: datetime) -> str:
-    """The name of a slot's Workflow, Argo's: the same slot never gets two."""
+    """Return the name of a slot's Workflow, as in Argo. One slot has one name, so it never gets two Workflows."""
     return f"{name}-{int(slot.timestamp())}"
 
 
 def cron_of(workflow: Mapping[str, Any]) -> str:
-    """The CronWorkflow that a Workflow says it is of; empty: none."""
+    """Return the CronWorkflow that a Workflow names in its label; "" if it names none."""
     return labels_of(workflow).get(CRON_LABEL, "")
 
 
 def is_run_of(workflow: Mapping[str, Any], uid: str) -> bool:
-    """Whether a Workflow is of the CronWorkflow with this uid."""
+    """Whether a Workflow belongs to the CronWorkflow with this uid."""
     return (controller_ref(workflow) or {}).get("uid") == uid
 
 
 def slot_of(workflow: Mapping[str, Any]) -> datetime | None:
-    """The slot of a Workflow; None: it is of none."""
+    """Return the slot of a Workflow; None if it has none."""
     return _moment(annotations_of(workflow).get(SCHEDULED_ANNOTATION))
 
 
 def is_monitor_key(key: str) -> bool:
-    """Whether an annotation asks for heartbeats or notices."""
+    """Whether an annotation configures heartbeats or notifications."""
     return key in (MONITOR_ANNOTATION, NOTIFY_ANNOTATION) or key.startswith(MONITOR_PREFIX)
 
 
@@ -290,9 +290,9 @@ def make_run(
     backfill: str = "",
     finalizers: Sequence[str] = (),
 ) -> Obj:
-    """The Workflow of a slot. `name` empty: that of the slot.
+    """Return the Workflow of a slot. `name` "": the name computed from the slot.
 
-    `parameters` replace arguments of the workflow, or add to them. The owner is that of the CronWorkflow.
+    `parameters` replace arguments of the workflow or add to them. The owner is that of the CronWorkflow.
     """
     spec = _mapping(cron.get("spec"))
     meta = _mapping(spec.get("workflowMetadata"))

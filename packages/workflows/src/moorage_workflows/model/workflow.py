@@ -58,12 +58,12 @@ class NodeType(StrEnum):
 
     @property
     def has_pod(self) -> bool:
-        """Whether a node of this type is one pod. Argo sends the requests of all HTTP nodes from one pod."""
+        """Whether a node of this type has a pod. In Argo one pod sends the requests of all HTTP nodes."""
         return self in (NodeType.POD, NodeType.HTTP)
 
 
 class NodePhase(StrEnum):
-    """Where a node is; `NODE_MOVES` has the moves between them."""
+    """The state of a node. `NODE_MOVES` has the allowed changes."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -75,12 +75,12 @@ class NodePhase(StrEnum):
 
     @property
     def is_completed(self) -> bool:
-        """It ran, and has ended."""
+        """Whether the node ran and has ended."""
         return self in (NodePhase.SUCCEEDED, NodePhase.FAILED, NodePhase.ERROR)
 
     @property
     def is_fulfilled(self) -> bool:
-        """Nothing more happens to it."""
+        """Whether the phase is final."""
         return not NODE_MOVES.after(self)
 
 
@@ -106,9 +106,9 @@ NODE_MOVES = Moves(
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """An artifact that a step left, or that a step gets.
+    """An input or output artifact of a step.
 
-    `location`: as the manifest has it, one of `s3`, `gcs`, `http`, `git`, `raw`; empty: `key` in our own store.
+    `location`: as in the manifest, one of `s3`, `gcs`, `http`, `git`, `raw`; empty: `key` in our own store.
     """
 
     name: str
@@ -124,7 +124,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
 
 class ArtifactName(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """An output artifact of a run. `node`: the id of the node that left it."""
+    """An output artifact of a run. `node`: the id of the node that created it."""
 
     node: str
     name: str
@@ -199,11 +199,11 @@ class WorkflowRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel", 
 
 
 class MetricPoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """A value that a workflow gives to one of its metrics.
+    """A value of a metric that a workflow defines.
 
-    `kind`: counter, gauge or histogram. `operation`: Set, Add or Sub; of a histogram it has no meaning. `node`:
-    the id of the node whose end gives it; empty: the end of the run. `since`: RFC 3339; then the value is not
-    final, and is the seconds that have passed since.
+    `kind`: counter, gauge or histogram. `operation`: Set, Add or Sub; ignored for a histogram. `node`: the id
+    of the node whose end gives the value; "": the end of the run. `since`: RFC 3339; if set, the value is not
+    final, and is the number of seconds since then.
     """
 
     name: str
@@ -218,10 +218,10 @@ class MetricPoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omi
 
 
 class MetricSeries(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """All that is known of a metric with one set of labels, in one namespace.
+    """The current state of a metric with one set of labels in one namespace.
 
-    `counts`: observations in each bucket, and beyond the last one; not cumulative. `since`: as of a point. `uid`:
-    of the run whose value in real time this is or was; else empty.
+    `counts`: observations in each bucket, and above the last one; not cumulative. `since`: as for
+    MetricPoint. `uid`: the run of a real-time value; else "".
     """
 
     namespace: str
@@ -256,7 +256,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
 
 
 class Memo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Outputs that a memoized template left under one key of a cache. `at`: when, RFC 3339."""
+    """Outputs of a memoized template under one key of a cache. `at`: the time, RFC 3339."""
 
     outputs: Outputs
     at: str
@@ -264,10 +264,10 @@ class Memo(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defau
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Let suspended nodes go on, or fail them.
+    """A request to resume suspended nodes, or to let them fail.
 
-    `selector`: as Argo's `--node-field-selector` ("displayName=approve"); empty: every suspended node.
-    `parameters`: output parameters that the template declares as `supplied`.
+    `selector`: as for Argo's `--node-field-selector` ("displayName=approve"); "": every suspended node.
+    `parameters`: values of output parameters that the template declares as `supplied`.
     """
 
     selector: str = ""

@@ -39,7 +39,7 @@ _COLUMNS = {
 
 
 def workflow_crds() -> list[Obj]:
-    """The four definitions, ready to create, in the order of their names. Their status is no subresource."""
+    """Return the four definitions, ready to create, sorted by name. They have no status subresource."""
     return sorted((_crd(resource) for resource in KINDS), key=lambda crd: str(crd["metadata"]["name"]))
 
 

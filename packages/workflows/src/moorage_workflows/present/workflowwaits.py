@@ -1,4 +1,4 @@
-"""Why the steps of a workflow wait: the answer for programs, and the same words for people everywhere."""
+"""Explain why the steps of a workflow wait: an answer for programs, with one text for all user interfaces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Explained(Struct, frozen=True, kw_only=True):
 def make_workflow_explanation(
     view: WorkflowView, waits: Waits, explained: Sequence[Explained], *, step: str, now: datetime
 ) -> wire.WorkflowExplanation:
-    """The answer for programs, with its text for people."""
+    """Return the answer for programs, including its text for users."""
     return wire.WorkflowExplanation(
         namespace=view.namespace,
         name=view.name,

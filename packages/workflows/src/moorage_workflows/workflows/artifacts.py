@@ -51,12 +51,12 @@ T = TypeVar("T")
 
 
 def make_key(workflow: str, pod: str, name: str, archive: str) -> str:
-    """Argo's usual key of an artifact, within its namespace."""
+    """Return Argo's default key of an artifact, relative to its namespace."""
     return f"{workflow}/{pod}/{name}{_SUFFIXES.get(archive, '')}"
 
 
 def check_key(key: str) -> str:
-    """The key. Raises BadRequest for one that could lead out of the store, or that not every store takes."""
+    """Return the key. Raises BadRequest if it could lead out of the store, or if some store does not allow it."""
     parts = key.split("/")
     if len(key.encode(errors="replace")) > KEY_BYTES:
         raise BadRequest(f"the key has more than {KEY_BYTES} bytes: {key[:60]!r}…", field="key")
@@ -72,24 +72,24 @@ def check_key(key: str) -> str:
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """An artifact that is open: its bytes as they are stored. Read `parts` to the end, or close them."""
+    """An open artifact with its stored bytes. Read `parts` to the end, or close them."""
 
     size_bytes: int
     parts: AsyncIterator[bytes]
 
 
 class Place(Protocol):
-    """Where artifacts are. Every method blocks, and raises OSError; keys are checked before."""
+    """A store of artifacts. Every method blocks, and raises OSError; callers check the keys."""
 
     @property
     def name(self) -> str:
-        """Where it is, for messages."""
+        """The place of the store, for messages."""
         ...
 
     def create(self, key: str) -> Upload: ...
 
     def open(self, key: str) -> tuple[BinaryIO, int]:
-        """The file and its bytes. Raises FileNotFoundError."""
+        """Return the open file and its size in bytes. Raises FileNotFoundError."""
         ...
 
     def delete(self, key: str) -> None:
@@ -97,11 +97,11 @@ class Place(Protocol):
         ...
 
     def version(self, key: str) -> str:
-        """A text that each write changes, of the same bytes too. Raises FileNotFoundError."""
+        """Return a string that changes with each write, even of the same bytes. Raises FileNotFoundError."""
         ...
 
     def written(self, key: str) -> datetime:
-        """When it was last written. Raises FileNotFoundError."""
+        """Return the time of the last write. Raises FileNotFoundError."""
         ...
 
     def below(self, key: str) -> list[str]:
@@ -109,7 +109,7 @@ class Place(Protocol):
         ...
 
     def size(self, namespace: str) -> int:
-        """Bytes of all that is stored below a namespace."""
+        """Return the number of stored bytes of a namespace."""
         ...
 
     def collect(self, older: datetime) -> int:
@@ -118,7 +118,7 @@ class Place(Protocol):
 
 
 class Upload(Protocol):
-    """A file that is being written. It is there after `commit`; after `discard` nothing of it is."""
+    """A file that is being written. It exists after `commit`; `discard` deletes all parts of it."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -137,7 +137,7 @@ class Artifacts:
     def __init__(
         self, place: Place | None, *, most_bytes: int, namespace_bytes: int = 0, refusal: str = ""
     ) -> None:
-        """`namespace_bytes`: of all artifacts of one namespace; 0: no limit."""
+        """`namespace_bytes`: the limit for all artifacts of one namespace; 0: no limit."""
         self._place = place
         self._refusal = refusal
         self.most_bytes = most_bytes
@@ -190,7 +190,7 @@ class Artifacts:
         )
 
     async def _check_room(self, place: Place, namespace: str) -> None:
-        """Raises QuotaExceeded where the namespace has more bytes than it may, with those being written."""
+        """Raise QuotaExceeded if a namespace exceeds its limit, including bytes that are being written."""
         if not self._namespace_bytes:
             return
         if (stored := self._sizes.get(namespace)) is None:
@@ -236,7 +236,10 @@ class Artifacts:
         return bool(await self._do("delete", lambda: _or_none(_deleted, (place, key))))
 
     async def delete_folder(self, key: str, *, version: str) -> bool:
-        """Delete all that is stored below a key, unless something was written there since `version`."""
+        """Delete all artifacts below a key.
+
+        Returns False, and deletes nothing, if the folder has another `version`.
+        """
         names = await self.below(key)
         place = self._use()
         versions = {
@@ -277,9 +280,10 @@ class Artifacts:
 
 
 def open_artifacts(where: Path | str, *, most_bytes: int, namespace_bytes: int = 0) -> Artifacts:
-    """A folder, made when it is missing, or `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`. Raises StorageError.
+    """Open a folder, which is created if necessary, or `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`.
 
-    Credentials of a bucket are those of the environment. https://boto3.amazonaws.com, https://gcsfs.readthedocs.io
+    The environment has the credentials of a bucket: https://boto3.amazonaws.com, https://gcsfs.readthedocs.io
+    Raises StorageError.
     """
     scheme = urlsplit(where).scheme if isinstance(where, str) else ""
     if scheme in BUCKETS:
@@ -371,7 +375,7 @@ class Folder:
             )
 
     def _prune(self, folder: Path) -> None:
-        """Remove folders that became empty."""
+        """Delete folders that became empty."""
         while folder != self._root:
             try:
                 folder.rmdir()
@@ -424,7 +428,7 @@ class _FileUpload:
 
 
 class Bucket:
-    """Artifacts as objects below a prefix, by fsspec."""
+    """Artifacts as objects below a prefix of a bucket, by fsspec."""
 
     def __init__(self, url: str) -> None:
         import fsspec
@@ -522,7 +526,7 @@ class _ObjectUpload:
         self._file.commit()
 
     def discard(self) -> None:
-        """An upload that has begun is aborted: without that its parts are stored, and paid for."""
+        """Abort the upload. Otherwise the store keeps its parts, and the user pays for them."""
         try:
             self._file.discard()
         finally:
@@ -530,7 +534,7 @@ class _ObjectUpload:
 
 
 def _written(info: Mapping[str, Any]) -> datetime | None:
-    """When an object of a bucket was written, as each library calls it."""
+    """Return the time of the last write of an object; each library has another field for it."""
     at = info.get("LastModified") or info.get("updated") or info.get("created")
     if isinstance(at, str):
         at = datetime.fromisoformat(at)
@@ -549,7 +553,7 @@ def _below(place: Place, key: str, since: datetime | None) -> list[str]:
 
 
 def _or_none(work: Callable[[A], T], argument: A) -> T | None:
-    """The result; None where there is no such file."""
+    """Return the result; None if the file does not exist."""
     try:
         return work(argument)
     except FileNotFoundError:
@@ -592,7 +596,7 @@ def _storage_error(error: OSError, what: str) -> StorageError:
 
 
 async def _chunks(parts: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in pieces of CHUNK and more, so that each costs one turn of a thread."""
+    """Join small parts to pieces of at least CHUNK bytes, because each piece costs a call of a thread."""
     waiting: list[bytes] = []
     size = 0
     async for part in parts:

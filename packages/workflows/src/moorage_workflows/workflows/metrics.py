@@ -26,7 +26,7 @@ _SERIES = msgspec.json.Decoder(MetricSeries)
 
 
 def add(db: Database, namespace: str, uid: str, points: Iterable[MetricPoint], at: datetime) -> tuple[str, ...]:
-    """Add values, inside a transaction; why some were not taken."""
+    """Add values to their metrics. Returns why some were refused. Call it inside a transaction."""
     if db.locking("FOR UPDATE"):  # others may add to the same series at this moment
         db.rows("SELECT pg_advisory_xact_lock(hashtext(?))::text", f"workflow_metrics/{namespace}")
     problems: list[str] = []
@@ -47,7 +47,7 @@ def add(db: Database, namespace: str, uid: str, points: Iterable[MetricPoint], a
 
 
 def count(db: Database, points: Iterable[MetricPoint], at: datetime) -> None:
-    """Count for the metrics of the whole installation, inside a transaction."""
+    """Add values to the metrics of the whole installation. Call it inside a transaction."""
     add(db, "", "", points, at)
 
 
@@ -68,7 +68,7 @@ def forget(db: Database, before: datetime, namespace: str | None = None) -> None
 
 
 def _check_room(db: Database, namespace: str) -> None:
-    """Raises MetricRefused where the namespace has as many series as it may."""
+    """Raise MetricRefused if the namespace has reached its maximum number of series."""
     many = int(db.rows("SELECT count(*) FROM workflow_metrics WHERE namespace = ?", namespace)[0][0])
     if many >= SERIES_MAX:
         raise MetricRefused(

@@ -1,4 +1,4 @@
-"""Which runs of workflows are asked for, and a page of them."""
+"""A query for runs of workflows, and a page of its result."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ NODES_PAGE_MAX = 10_000
 
 
 class RunQuery(Struct, frozen=True, kw_only=True):
-    """All fields hold at once; an empty one holds for every run.
+    """A filter for runs. All fields must match; an empty field matches every run.
 
-    `namespaces` None: all. `after`: the `after` of the page before, or empty. `documents`: with the documents,
-    else each has only its metadata's name, namespace and labels. `present`: only runs whose objects are there.
+    `namespaces` None: all. `after`: the `after` of the previous page, or "". `documents`: include the documents;
+    otherwise each document has only name, namespace and labels. `present`: only runs whose objects exist.
     """
 
     namespaces: Collection[str] | None = None
@@ -35,14 +35,14 @@ class RunQuery(Struct, frozen=True, kw_only=True):
 
 
 class RunPage(Struct, frozen=True, kw_only=True):
-    """Runs, the newest first. `after` is empty on the last page."""
+    """A page of runs, newest first. `after` is "" on the last page."""
 
     runs: tuple[WorkflowRecord, ...] = ()
     after: str = ""
 
 
 class NodePage(Struct, frozen=True, kw_only=True):
-    """Nodes of one run by their ids. `after` is empty on the last page."""
+    """A page of nodes of one run, sorted by id. `after` is "" on the last page."""
 
     nodes: tuple[NodeRecord, ...] = ()
     after: str = ""

@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 
 class LocalRecords:
-    """One thread with one store, opened when first used: `where` is a file or a `postgresql://` address.
+    """A thread with a store of records. `where`: a file or a `postgresql://` address, opened on first use.
 
-    Every method raises StorageError while the database cannot be used.
+    Every method raises StorageError if the database is unavailable.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class LocalRecords:
         return await self.do(lambda store: store.recall(namespace, cache, key, since=since))
 
     async def metrics(self) -> Sequence[MetricSeries]:
-        """All metrics that workflows have given values to, by name."""
+        """Return all metrics with values of workflows, sorted by name."""
         return await self.do(WorkflowStore.metrics)
 
     async def phases(self) -> dict[str, int]:
@@ -142,11 +142,11 @@ class LocalRecords:
         return await self.do(WorkflowStore.phases)
 
     async def run(self, uid: str) -> WorkflowRecord | None:
-        """The run of this uid, its document empty."""
+        """Return the run with this uid, with an empty document; None if it is unknown."""
         return await self.do(lambda store: store.run(uid))
 
     async def has_pod(self, uid: str, pod: str) -> bool:
-        """Whether a node of this run has a pod of this name; the node is saved before its pod is created."""
+        """Whether a node of this run has a pod of this name. A node is saved before its pod is created."""
         return await self.do(lambda store: store.has_pod(uid, pod))
 
     async def report(self, uid: str, pod: str, report: StepReport) -> bool:
@@ -157,32 +157,32 @@ class LocalRecords:
         return await self.do(lambda store: store.report(uid, pod, report))
 
     async def get(self, namespace: str, name: str, since: datetime | None = None) -> WorkflowRecord | None:
-        """The newest run of this name that is not older than `since`, with its document."""
+        """Return the newest run of this name with its document. Runs older than `since` are ignored."""
         return await self.do(lambda store: store.get(namespace, name, since))
 
     async def by_uid(self, uid: str) -> WorkflowRecord | None:
-        """The run of this uid, with its document."""
+        """Return the run with this uid, with its document; None if it is unknown."""
         return await self.do(lambda store: store.by_uid(uid))
 
     async def history(
         self, namespace: str, name: str, since: datetime | None = None
     ) -> tuple[WorkflowRecord, ...]:
-        """The runs of this name that are not older than `since`, newest first; their documents are empty."""
+        """Return the runs of this name since `since`, newest first, with empty documents."""
         return await self.do(lambda store: store.history(namespace, name, since))
 
     async def list(self, query: RunQuery) -> RunPage:
-        """A page of runs, the newest first."""
+        """Return a page of runs, newest first."""
         return await self.do(lambda store: store.list(query))
 
     async def nodes(self, uid: str, *, after: str = "", limit: int = NODES_PAGE_MAX) -> NodePage:
-        """A page of a run's nodes, by their ids; of an unknown run there are none."""
+        """Return a page of a run's nodes, sorted by id; empty for an unknown run."""
         return await self.do(lambda store: store.nodes(uid, after=after, limit=limit))
 
     async def node(self, uid: str, node_id: str) -> NodeRecord | None:
         return await self.do(lambda store: store.node(uid, node_id))
 
     async def holders(self, locks: Collection[str]) -> tuple[tuple[WorkflowRecord, NodeRecord | None], ...]:
-        """The runs that hold one of these mutexes and semaphores, with the node that does; None: the whole run."""
+        """Return the runs that hold one of these locks, each with the node that holds it; None: the whole run."""
         return await self.do(lambda store: store.holders(locks))
 
     async def forget(self, older: datetime, *, present: Collection[str] | None = None) -> int:

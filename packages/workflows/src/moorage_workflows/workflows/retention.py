@@ -34,7 +34,7 @@ class Retention(Struct, frozen=True, kw_only=True):
 
 
 def retention_settings(env: Mapping[str, str]) -> Retention:
-    """As the environment says. Raises UsageError."""
+    """Return the retention settings from the environment. Raises UsageError."""
     return Retention(
         days=settings.WORKFLOWS_KEPT_DAYS.read(env),
         artifacts=settings.ARTIFACTS.read(env),

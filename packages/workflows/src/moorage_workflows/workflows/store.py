@@ -84,10 +84,13 @@ _MEMO = msgspec.json.Decoder(Memo)
 
 
 class WorkflowStore:
-    """Methods block, and are for one thread at a time. Each raises StorageError, StorageFull when the disk is."""
+    """The database of runs. Its methods block; only one thread at a time may use them.
+
+    Each method raises StorageError, and StorageFull if the disk is full.
+    """
 
     def __init__(self, database: Database, quota: int = 0) -> None:
-        """`quota`: bytes of all records and memos of one namespace; 0: no limit."""
+        """`quota`: the maximum number of bytes of all records and memos of a namespace; 0: no limit."""
         self._db, self._quota = database, quota
 
     def close(self) -> None:
@@ -176,10 +179,10 @@ class WorkflowStore:
         metrics: Sequence[MetricPoint] = (),
         at: datetime = EPOCH,
     ) -> tuple[str, ...]:
-        """Write nodes and the run, all or nothing; final nodes stay. Raises Conflict and NotFound.
+        """Save nodes and the run, all or nothing. Final nodes are not changed. Raises Conflict and NotFound.
 
-        `metrics` are taken for nodes that become final now, and for a run that does; `at`: when. Returned is why
-        some were not taken.
+        `metrics` count only for nodes and runs that become final now; `at`: the time. Returns why some were
+        refused.
         """
         newest = {node.id: node for node in nodes}
         with self._db.transaction():
@@ -206,7 +209,10 @@ class WorkflowStore:
         *,
         at: datetime = EPOCH,
     ) -> None:
-        """Remove nodes and their pods' reports, and write the run; all or nothing. Raises Conflict, NotFound."""
+        """Delete nodes and the reports of their pods, and save the run; all or nothing.
+
+        Raises Conflict, NotFound.
+        """
         with self._db.transaction():
             namespace = self._hold(uid, holder)
             size = 0
@@ -225,7 +231,7 @@ class WorkflowStore:
             self._grow(uid, namespace, size + self._replace(uid, namespace, workflow, at))
 
     def mark_deleted(self, uid: str, holder: str, artifacts: Iterable[ArtifactName]) -> None:
-        """Note that artifacts are deleted; nodes that are not known are left out. Raises Conflict, NotFound."""
+        """Mark artifacts as deleted; unknown nodes are ignored. Raises Conflict, NotFound."""
         names: dict[str, set[str]] = {}
         for artifact in artifacts:
             names.setdefault(artifact.node, set()).add(artifact.name)
@@ -241,21 +247,21 @@ class WorkflowStore:
         return tuple(_REPORT.decode(row[0]) for row in rows)
 
     def unfinished(self) -> tuple[str, ...]:
-        """Uids, the oldest first."""
+        """Return the uids of unfinished runs, oldest first."""
         rows = self._db.rows(
             "SELECT uid FROM workflow_runs WHERE finished_at IS NULL AND gone_at IS NULL ORDER BY created_at, uid"
         )
         return tuple(str(uid) for (uid,) in rows)
 
     def gone(self, uid: str, at: datetime) -> None:
-        """The object was deleted; the first moment stays."""
+        """Record that the object was deleted. A second call does not change the time."""
         self._db.run(
             "UPDATE workflow_runs SET gone_at = ? WHERE uid = ? AND gone_at IS NULL", to_microseconds(at), uid
         )
         metric_rows.forget_run(self._db, uid)
 
     def remember(self, namespace: str, cache: str, key: str, memo: Memo) -> None:
-        """Raises BadRequest for a time that is none, and QuotaExceeded."""
+        """Store outputs in a cache. Raises BadRequest for an invalid time, and QuotaExceeded."""
         at, text = _micro(memo.at, "at") or 0, _json(memo)
         with self._db.transaction():
             self._make_room(namespace, _size(text))
@@ -273,7 +279,7 @@ class WorkflowStore:
         return _MEMO.decode(rows[0][1])
 
     def metrics(self) -> Sequence[MetricSeries]:
-        """All metrics that workflows have given values to, by name."""
+        """Return all metrics with values of workflows, sorted by name."""
         return metric_rows.all_series(self._db)
 
     def phases(self) -> dict[str, int]:
@@ -287,12 +293,12 @@ class WorkflowStore:
     # --- for steps
 
     def run(self, uid: str) -> WorkflowRecord | None:
-        """The run of this uid, its document empty."""
+        """Return the run with this uid, with an empty document; None if it is unknown."""
         rows = self._db.rows("SELECT record, gone_at FROM workflow_runs WHERE uid = ?", uid)
         return _run(rows[0][0], {}, rows[0][1]) if rows else None
 
     def has_pod(self, uid: str, pod: str) -> bool:
-        """Whether a node of this run has a pod of this name; the node is saved before its pod is created."""
+        """Whether a node of this run has a pod of this name. A node is saved before its pod is created."""
         return bool(self._db.rows("SELECT 1 FROM workflow_nodes WHERE uid = ? AND pod = ? LIMIT 1", uid, pod))
 
     def report(self, uid: str, pod: str, report: StepReport) -> bool:
@@ -319,12 +325,12 @@ class WorkflowStore:
     # --- for people
 
     def get(self, namespace: str, name: str, since: datetime | None = None) -> WorkflowRecord | None:
-        """The newest run of this name that is not older than `since`, with its document."""
+        """Return the newest run of this name with its document. Runs older than `since` are ignored."""
         runs = self.history(namespace, name, since)
         return self._kept(runs[0].uid) if runs else None
 
     def history(self, namespace: str, name: str, since: datetime | None = None) -> tuple[WorkflowRecord, ...]:
-        """The runs of this name that are not older than `since`, newest first; their documents are empty."""
+        """Return the runs of this name since `since`, newest first, with empty documents."""
         rows = self._db.rows(
             "SELECT record, gone_at FROM workflow_runs WHERE namespace = ? AND name = ? AND created_at >= ?"
             " ORDER BY created_at DESC, uid DESC",
@@ -335,7 +341,7 @@ class WorkflowStore:
         return tuple(_run(record, {}, gone) for record, gone in rows)
 
     def by_uid(self, uid: str) -> WorkflowRecord | None:
-        """The run of this uid, with its document."""
+        """Return the run with this uid, with its document; None if it is unknown."""
         return self._kept(uid)
 
     def list(self, query: RunQuery) -> RunPage:
@@ -359,7 +365,7 @@ class WorkflowStore:
         return RunPage(runs=tuple(runs), after=after)
 
     def nodes(self, uid: str, *, after: str = "", limit: int = NODES_PAGE_MAX) -> NodePage:
-        """A page of a run's nodes, by their ids; of an unknown run there are none."""
+        """Return a page of a run's nodes, sorted by id; empty for an unknown run."""
         limit = max(1, min(limit, NODES_PAGE_MAX))
         rows = self._db.rows(
             "SELECT id, record FROM workflow_nodes WHERE uid = ? AND id > ? ORDER BY id LIMIT ?",
@@ -378,9 +384,9 @@ class WorkflowStore:
         return _NODE.decode(rows[0][0]) if rows else None
 
     def holders(self, locks: Collection[str]) -> tuple[tuple[WorkflowRecord, NodeRecord | None], ...]:
-        """The runs that hold one of these mutexes and semaphores, with the node that does; at most HOLDERS_MAX.
+        """Return the runs that hold one of these locks, each with the node that holds it; at most HOLDERS_MAX.
 
-        None: the run holds it as a whole.
+        None: the run itself holds the lock.
         """
         rows = self._db.rows(
             "SELECT r.record, r.gone_at, n.record FROM workflow_runs r JOIN workflow_nodes n ON n.uid = r.uid"
@@ -452,17 +458,17 @@ class WorkflowStore:
         return _run(record, msgspec.json.decode(document), gone)
 
     def _drop(self, uids: Sequence[str]) -> None:
-        """Inside a transaction: forget these runs."""
+        """Delete these runs. Call it inside a transaction."""
         for table in (NODES, REPORTS, SIZES, RUNS):
             self._db.run_each(f"DELETE FROM {table.name} WHERE uid = ?", [(uid,) for uid in uids])
 
     def _take(self, namespace: str, uid: str, size: int) -> None:
-        """Inside a transaction: let a run grow by bytes. Raises QuotaExceeded."""
+        """Let a run grow by `size` bytes. Call it inside a transaction. Raises QuotaExceeded."""
         self._make_room(namespace, size)
         self._grow(uid, namespace, size)
 
     def _grow(self, uid: str, namespace: str, size: int) -> None:
-        """Last in a transaction: see the order of locks in `sql.postgres`."""
+        """Update the sizes. Call it last in a transaction: see the order of locks in `sql.postgres`."""
         if size:
             self._db.run(
                 "INSERT INTO workflow_sizes (uid, namespace, bytes) VALUES (?, ?, ?)"
@@ -473,10 +479,10 @@ class WorkflowStore:
             )
 
     def _make_room(self, namespace: str, size: int) -> None:
-        """Inside a transaction: allow a namespace so many bytes more.
+        """Reserve `size` bytes more for a namespace. Call it inside a transaction.
 
-        Beyond its quota the oldest runs whose objects are deleted are forgotten, then all memos. Raises
-        QuotaExceeded where that is not enough.
+        Above the quota, the oldest runs whose objects are deleted are removed, then all memos. Raises
+        QuotaExceeded if that is not enough.
         """
         if not self._quota:
             return
@@ -520,7 +526,7 @@ class WorkflowStore:
         return str(rows[0][1])
 
     def _new_points(self, uid: str, metrics: Sequence[MetricPoint]) -> tuple[MetricPoint, ...]:
-        """Those points whose node or run has not ended before."""
+        """Return the points whose node or run had not ended before."""
         if not metrics:
             return ()
         run = self._db.rows("SELECT finished_at FROM workflow_runs WHERE uid = ?", uid)
@@ -531,7 +537,7 @@ class WorkflowStore:
         return tuple(point for point in metrics if point.node not in ended)
 
     def _replace(self, uid: str, namespace: str, workflow: WorkflowRecord | None, at: datetime) -> int:
-        """Write the run, and count the phase that it enters. Returns by how many bytes it grew."""
+        """Save the run, and count a new phase. Returns by how many bytes it grew."""
         if workflow is None:
             return 0
         was, before = self._db.rows("SELECT phase, record FROM workflow_runs WHERE uid = ?", uid)[0]
@@ -550,7 +556,7 @@ class WorkflowStore:
         return _size(text) - _size(before)
 
     def _newest(self, query: RunQuery) -> Iterator[Row]:
-        """Rows of a query, the newest first, read some at a time."""
+        """Yield the rows of a query, newest first. They are read in small batches."""
         wheres: list[str] = ["1 = 1"]
         values: list[Any] = []
         for column, wanted in (("namespace", query.namespaces), ("phase", query.phases or None)):
@@ -590,7 +596,10 @@ _LAST = 2**62  # later than any moment
 
 
 def open_workflows(where: Path | str, quota: int = 0) -> WorkflowStore:
-    """Open the database, a file or a `postgresql://` address; `quota` as of WorkflowStore. Raises StorageError."""
+    """Open the database, a file or a `postgresql://` address. `quota`: as for WorkflowStore.
+
+    Raises StorageError.
+    """
     return WorkflowStore(open_database(where, SCHEMA), quota)
 
 
@@ -613,7 +622,7 @@ def _json(value: Any) -> str:
 
 
 def _size(*texts: str) -> int:
-    """Bytes of a row with these texts."""
+    """Return the size in bytes of a row with these strings."""
     return ROW_BYTES + sum(len(text.encode()) for text in texts)
 
 
@@ -628,7 +637,7 @@ def _run(record: str, document: Mapping[str, Any], gone: int | None) -> Workflow
 
 
 def _without(node: NodeRecord, names: Collection[str]) -> NodeRecord:
-    """The node with these artifacts deleted."""
+    """Return the node with these artifacts marked as deleted."""
     if node.outputs is None:
         return node
     artifacts = tuple(

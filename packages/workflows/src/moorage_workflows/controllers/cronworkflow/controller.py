@@ -105,7 +105,7 @@ class CronWorkflowController(Controller):
         return self._argo[1]
 
     async def _adopt(self, obj: Obj) -> Obj:
-        """Say that it is ours, before anything else is done: Argo's controller leaves it alone from then on."""
+        """Set our label before any other action: from then on Argo's controller ignores the object."""
         key = key_of(obj)
         version = obj["metadata"]["resourceVersion"]
         labels = {INSTANCE_LABEL: OUR_INSTANCE}
@@ -136,7 +136,7 @@ class CronWorkflowController(Controller):
         )
 
     async def _act(self, obj: Obj, action: Save | Tell | Terminate | Start | Release | Drop) -> Obj:
-        """Do one step; return the CronWorkflow as it is then."""
+        """Carry out one action. Returns the CronWorkflow after it."""
         namespace = obj["metadata"].get("namespace") or ""
         match action:
             case Save(record):
@@ -217,7 +217,7 @@ class CronWorkflowController(Controller):
                 self._made[key] = made
 
     async def _release(self, key: Key) -> None:
-        """Remove our finalizer, and only ours."""
+        """Remove our finalizer; others stay."""
         run = self._made.get(key) or self._runs.get(key.name, key.namespace)
         if run is None:
             return
@@ -240,7 +240,7 @@ class CronWorkflowController(Controller):
 
 
 def run_name_of(cron: str, slot: int) -> str:
-    """The name of a slot's Workflow; `slot` in Unix seconds."""
+    """Return the name of a slot's Workflow. `slot`: Unix seconds."""
     return f"{cron}-{slot}"
 
 
@@ -269,7 +269,7 @@ def _moment(text: str | None) -> datetime:
 
 
 def cron_names(run: Obj) -> Iterable[str]:
-    """The index of Workflows by their CronWorkflow."""
+    """Index Workflows by their CronWorkflow."""
     name = cron_of(run)
     return (str(Key(run["metadata"].get("namespace") or "", name)),) if name else ()
 

@@ -67,7 +67,7 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """All that is written to a CronWorkflow: our own state, and the status in Argo's words."""
+    """The data to write to a CronWorkflow: our own state, and the status in Argo's format."""
 
     state: CronState
     schedule_used: str
@@ -101,7 +101,7 @@ class Start(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Remove our finalizer: the slot is recorded."""
+    """Remove our finalizer, because the slot is recorded."""
 
     run: RunSeen
 
@@ -181,7 +181,7 @@ class _Planner:
     # results of the last pass
 
     def _settle_pending(self) -> None:
-        """Record the slots whose Workflow is there, or was refused."""
+        """Record the slots whose Workflow exists or was refused."""
         for pending in self.record.state.pending:
             slot = datetime.fromtimestamp(pending.slot, UTC)
             name = run_name(self.cron.name, slot)
@@ -210,7 +210,7 @@ class _Planner:
             )
 
     def _settle_runs(self) -> None:
-        """Count the runs that ended, and list those that go on."""
+        """Count the runs that have ended, and list the running ones."""
         listed = {uid for _, uid in self.record.active}
         own = [run for run in self.seen.runs if not run.backfill]
         for run in own:
@@ -244,7 +244,7 @@ class _Planner:
         return timetable
 
     def _follow_edits(self) -> None:
-        """After an edit of the schedule, and after a suspension, slots that passed are not made up for."""
+        """After an edit of the schedule or a suspension, do not run the slots that have passed."""
         state, used = self.record.state, self.record.schedule_used
         now = int(self.now.timestamp())
         if used != self.cron.schedule_text:
@@ -330,7 +330,7 @@ class _Planner:
         self._begin([newest])
 
     def _catch_up(self, timetable: Timetable, cursor: datetime, newest: datetime) -> None:
-        """The newest missed slots, oldest first; one at a time unless the policy allows more."""
+        """Run the newest missed slots, oldest first; one at a time unless the policy allows more."""
         backlog = [newest]
         while len(backlog) <= self.cron.catch_up:
             earlier = latest_slot(timetable, cursor, backlog[-1] - _SECOND)
@@ -383,7 +383,7 @@ class _Planner:
         self.started.append(Start(slot, backfill))
 
     def _backfill(self) -> None:
-        """Run the slots of the past that are asked for, a few at a time; those that have a Workflow are done."""
+        """Run the requested past slots, a few at a time. Slots that have a Workflow are done."""
         wish = self.cron.backfill
         if wish is None:
             return
@@ -422,7 +422,7 @@ class _Planner:
         self._tell(reason, message, is_warning=is_warning)
 
     def _note(self, slot: datetime, message: str) -> None:
-        """Say once for each slot why it waits."""
+        """Report once for each slot why it waits."""
         seconds = int(slot.timestamp())
         if self.record.state.noted < seconds:
             self._state(noted=seconds)
@@ -455,7 +455,7 @@ class _Planner:
         )
 
     def _old(self) -> list[RunSeen]:
-        """Runs beyond the limits of history; those of backfills and of no slot at all are left."""
+        """Return the ended runs above the history limits, except those of backfills."""
         ended = [run for run in self.seen.runs if run.is_completed and not run.backfill and not run.is_deleting]
         pending = self._pending_names()
         ended.sort(key=lambda run: (run.finished or run.created, run.name), reverse=True)
@@ -474,7 +474,7 @@ CATCH_UP_WORDS = "moorage.dev/catch-up allows"
 
 
 def status_of(record: Record, namespace: str, api_version: str, kind: str) -> Obj:
-    """The status in Argo's words. Empty fields are left out."""
+    """Return the status in Argo's format, without empty fields."""
     conditions = [
         {"type": type_, "status": "True", "message": message}
         for type_, message in (("SpecError", record.spec_error), ("SubmissionError", record.submission_error))

@@ -55,13 +55,13 @@ class _Sender:
         self._told: BoundedCache[str, tuple[str, ...]] = BoundedCache(REMEMBERED)  # uid: reported problems
 
     def waits(self, uid: str) -> timedelta | None:
-        """How long a receiver that failed is left alone; None: it may be tried."""
+        """Return how long to wait for a receiver that failed; None: send now."""
         _, not_before = self._tries.get(uid) or (0, 0.0)
         left = not_before - self._clock.monotonic()
         return timedelta(seconds=left) if left > 0 else None
 
     async def beat(self, about: Obj, address: str, since: datetime) -> timedelta | None:
-        """Send one heartbeat, or give it up; the time until the next try, None: it is done with."""
+        """Send one heartbeat, or give up. Returns the time until the next attempt; None if there is none."""
         uid = str(about["metadata"]["uid"])
         try:
             await send_beat(address, self._outbound)
@@ -96,7 +96,7 @@ class _Sender:
 
 
 class RunMonitorController(Controller):
-    """Heartbeats of Workflows. One per operator."""
+    """Sends heartbeats of Workflows. One per operator."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared, "workflowmonitor", workers=WORKERS)
@@ -136,7 +136,10 @@ class RunMonitorController(Controller):
     async def _deliver(
         self, obj: Obj, monitor: Monitor, run: RunState, beat: Beat, sent: tuple[str, ...]
     ) -> timedelta | None:
-        """Send one beat and remember it; the time until the next try, None: it is sent or given up."""
+        """Send one heartbeat and record it.
+
+        Returns the time until the next attempt; None if it was sent or given up.
+        """
         wait = self._sender.waits(run.uid)
         if wait is not None:
             return wait
@@ -190,7 +193,7 @@ class RunMonitorController(Controller):
 
 
 class SlotMonitorController(Controller):
-    """Slots that were due and were not run. One per operator."""
+    """Reports slots that were due and did not run. One per operator."""
 
     def __init__(self, shared: Shared) -> None:
         super().__init__(shared, "slotmonitor", workers=WORKERS)
@@ -238,7 +241,7 @@ class SlotMonitorController(Controller):
 
 
 def run_state(obj: Obj) -> RunState:
-    """A Workflow as the decision sees it."""
+    """Return a Workflow as input of the decision."""
     meta, status = obj["metadata"], obj.get("status") or {}
     return RunState(
         namespace=meta.get("namespace") or "",

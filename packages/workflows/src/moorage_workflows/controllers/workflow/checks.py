@@ -13,7 +13,7 @@ FAULTS_SHOWN = 20  # in the message of a workflow
 
 
 def faults_of(document: Mapping[str, Any], others: Mapping[TemplateKey, Mapping[str, Any]]) -> Sequence[str]:
-    """Why this normalised Workflow cannot run, one sentence each: its faults, and fields that are not run."""
+    """Return why a normalised Workflow cannot run: a sentence for each fault and each unsupported field."""
     findings = [finding for finding in check(document, others, is_run=True) if finding.is_error]
     if not findings:
         documents = [document, *others.values()]

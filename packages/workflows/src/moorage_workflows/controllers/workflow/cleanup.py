@@ -22,7 +22,7 @@ from moorage_workflows.model.workflow import NodeRecord, WorkflowRecord
 
 
 class Cleanup:
-    """Each may be done again, and by an operator that did not see the run."""
+    """Cleans up after runs. Every method is safe to repeat, also by an operator that did not see the run."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class Cleanup:
         self._deletions: dict[Key, tuple[str, dict[str, datetime]]] = {}  # of ended ones: uid, and as in `Live`
 
     def forget(self, key: Key) -> None:
-        """Nothing more is to be done for an object of this name."""
+        """Drop the planned deletions for an object of this name."""
         self._deletions.pop(key, None)
 
     async def end(self, key: Key, record: WorkflowRecord, nodes: Mapping[str, NodeRecord]) -> None:
-        """Let a run's pods go, and delete its volumes and budget. `nodes`: by the names of their pods."""
+        """Release a run's pods, and delete its volumes and budget. `nodes`: by pod name."""
         pods = [pod for pod in self._pods.of(key) if is_of(pod, record.uid)]
         deletions: dict[str, datetime] = {}
         await at_once(
@@ -58,7 +58,7 @@ class Cleanup:
     async def _end_pod(
         self, key: Key, pod: Obj, record: WorkflowRecord, node: NodeRecord | None, deletions: dict[str, datetime]
     ) -> None:
-        """Let a pod of a run that has ended go; end it where it still runs, else note when `podGC` deletes it."""
+        """Release a pod of an ended run. Delete it if it still runs, else record when `podGC` deletes it."""
         name, status = pod["metadata"]["name"], pod.get("status") or {}
         goes_on = status.get("phase") not in ("Succeeded", "Failed") and not is_deleting(pod)
         if is_held(pod):
@@ -69,7 +69,7 @@ class Cleanup:
             deletions[name] = at
 
     async def collect(self, key: Key, obj: Obj) -> timedelta | None:
-        """Delete a workflow that has ended when its time is over, and its pods when theirs is."""
+        """Delete an ended workflow when its TTL is over, and its pods when `podGC` says so."""
         uid = str(obj["metadata"]["uid"])
         pods = [pod for pod in self._pods.of(key) if is_of(pod, uid) and NODE_ID_ANNOTATION in annotations_of(pod)]
         for pod in self._pods.of(key):
@@ -91,7 +91,7 @@ class Cleanup:
         return None
 
     async def _delete_pods(self, key: Key, obj: Obj, pods: Sequence[Obj]) -> timedelta | None:
-        """Delete pods of a workflow that has ended, as `podGC` says; when to look again."""
+        """Delete pods of an ended workflow as `podGC` says. Returns when to look again."""
         uid = str(obj["metadata"]["uid"])
         if not pods:
             self._deletions.pop(key, None)

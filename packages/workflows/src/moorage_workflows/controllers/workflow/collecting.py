@@ -49,7 +49,7 @@ class Collector:
         self._records, self._holder, self._runtime = records, holder, runtime
 
     async def add_finalizer(self, key: Key, obj: Obj) -> None:
-        """Keep the object until its artifacts are deleted: before any step runs."""
+        """Add our finalizer before any step runs, so that the object exists until its artifacts are deleted."""
         meta = obj["metadata"]
         finalizers = list(meta.get("finalizers") or ())
         if ARTIFACT_FINALIZER in finalizers:
@@ -91,7 +91,7 @@ class Collector:
     async def _delete_by_pods(
         self, key: Key, record: WorkflowRecord, chosen: Sequence[Doomed], failures: list[str]
     ) -> bool:
-        """Whether a pod is still at work."""
+        """Delete artifacts with pods. Returns whether a pod is still running."""
         if not chosen:
             return False
         runtime = await self._runtime()
@@ -143,7 +143,7 @@ class Collector:
         return True
 
     async def _say(self, key: Key, obj: Obj, failure: str) -> None:
-        """Write the condition, and an event when it is new."""
+        """Write the condition; write an event if the condition is new."""
         patch = collection_patch(obj, failure)
         if patch is None:
             return

@@ -151,7 +151,7 @@ class WorkflowController(Controller):
                 changed.add(pod["metadata"]["name"])
 
     def _try_held(self, key: Key) -> None:
-        """Try at once to create the pods that are held back."""
+        """Create the pods that the API server refused for now, without further delay."""
         if (live := self._live.get(key)) is not None:
             live.held_until = 0.0
             self.loop.queue.add(key)
@@ -255,7 +255,7 @@ class WorkflowController(Controller):
     # --- the beginning
 
     async def _begin(self, key: Key, obj: Obj) -> Live | None:
-        """Load the run, or make it; None: it cannot be made, and its object says why."""
+        """Load or create the run; None if that is impossible: then its object has the reason."""
         begun = await self._load(key, obj)
         if begun is None:
             return None
@@ -300,7 +300,7 @@ class WorkflowController(Controller):
         return record, nodes
 
     async def _first_record(self, key: Key, obj: Obj) -> WorkflowRecord:
-        """Of a run that begins; one that has failed where its document cannot run."""
+        """Return the record of a new run; a failed record if its document cannot run."""
         document, faults = await self._documents.read(key, obj)
         record = WorkflowRecord(
             uid=obj["metadata"]["uid"],
@@ -547,7 +547,7 @@ class WorkflowController(Controller):
 
 
 def _failed(record: WorkflowRecord, message: str, now: datetime) -> WorkflowRecord:
-    """The record of a run that fails before it begins."""
+    """Return the record of a run that fails before it starts."""
     return msgspec.structs.replace(
         record, phase="Failed", message=message, started_at=_stamp(now), finished_at=_stamp(now)
     )
@@ -569,7 +569,7 @@ def _controls(obj: Mapping[str, Any]) -> Controls:
 
 
 def _decoded(text: str, kind: Any) -> Any:
-    """An annotation's value; an empty one where it is no such document."""
+    """Return the value of an annotation; an empty one if the text is invalid."""
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.DecodeError:

@@ -86,7 +86,7 @@ class Documents:
         return await self._evaluation.call(key.namespace, what, choices_of, pool, others, self._check)
 
     async def _config_map(self, name: str, namespace: str) -> Obj | None:
-        """None: there is none of this name."""
+        """Return a ConfigMap; None if it does not exist."""
         try:
             return await self._api.get(CONFIGMAPS, name, namespace)
         except NotFound:

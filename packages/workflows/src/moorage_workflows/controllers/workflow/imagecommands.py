@@ -37,7 +37,10 @@ class Source(Protocol):
     async def command_of(
         self, image: str, credentials: Credentials | None = None, architectures: Sequence[str] = ()
     ) -> Command:
-        """`architectures`: those of the nodes, the most likely first. Raises RegistryError."""
+        """Return the command of an image. `architectures`: those of the nodes, most likely first.
+
+        Raises RegistryError.
+        """
         ...
 
 
@@ -63,7 +66,10 @@ class ImageCommands:
         self._gates: dict[str, asyncio.Semaphore] = {}
 
     def ask(self, asked: Asked, when_known: Callable[[], None]) -> Command | str | None:
-        """The command, or why it is not known; None: it is looked up, and `when_known` is called then."""
+        """Return the command, or why it is unknown; None while it is looked up.
+
+        `when_known` is called afterwards.
+        """
         answer = self._known.get(asked) or self._failures.get(asked)
         if answer is not None:
             return answer
@@ -100,7 +106,7 @@ class ImageCommands:
             call()
 
     async def _configs(self, asked: Asked, unread: list[str]) -> list[Mapping[str, Any]]:
-        """Pull secrets of the workflow and of its service account; `unread` gets those that may not be read."""
+        """Return pull secrets of the workflow and its service account. Unreadable ones are added to `unread`."""
         names = list(asked.pull_secrets)
         try:
             account = await self._api.get(SERVICEACCOUNTS, asked.service_account, asked.namespace)
@@ -154,5 +160,5 @@ def _docker_config(secret: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def names_of(references: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """The names in a list of references, such as `imagePullSecrets`."""
+    """Return the names in a list of references, such as `imagePullSecrets`."""
     return tuple(str(reference["name"]) for reference in references if reference.get("name"))

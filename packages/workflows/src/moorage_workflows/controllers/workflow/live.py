@@ -15,7 +15,7 @@ from moorage_workflows.model.workflow import Resume
 
 
 class Live(Struct):
-    """A run in memory. `held`: pods that the API server refused for now."""
+    """A run in memory. `held`: pods that the API server refused for now, such as by a quota."""
 
     run: Run
     uid: str

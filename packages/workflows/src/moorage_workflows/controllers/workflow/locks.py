@@ -74,11 +74,11 @@ class RunLocks:
             self._is_restored = True
 
     async def refusal_of(self, key: Key, record: WorkflowRecord, asked: Locks) -> Refusal | None:
-        """Why a run may not hold locks of other namespaces; None: it may.
+        """Return why a run may not hold locks of other namespaces; None if it may.
 
-        The operator itself reads all ConfigMaps, so the right is that of the submitter, or of the account as
-        which the steps run. Webhooks set the owner for sure in namespaces of tenants alone; elsewhere the
-        submitter is unknown.
+        The operator itself may read all ConfigMaps, so the rights of the submitter count, or those of the
+        service account of the steps. Webhooks guarantee the owner only in namespaces of tenants; elsewhere
+        the submitter is unknown.
         """
         others = [lock for lock in asked.locks if lock_namespace(lock) != key.namespace]
         if not others:
@@ -114,7 +114,7 @@ class RunLocks:
         self.table.restore(live.uid, live.run.workflow.name, live.run.workflow.locks)
 
     async def grant(self) -> None:
-        """Give locks that are free to those who wait; their runs go on."""
+        """Grant free locks to waiting nodes, and continue their runs."""
         wanted = {lock for lock in self.table.wanted() if lock.startswith(SEMAPHORE)}
         self._limits = {lock: known for lock, known in self._limits.items() if lock in wanted}
         now = self._clock.monotonic()
@@ -130,7 +130,7 @@ class RunLocks:
                     self._look(key)
 
     async def _limit(self, lock: str) -> Limit:
-        """How many may hold a semaphore, by its ConfigMap."""
+        """Return how many holders a semaphore may have, from its ConfigMap."""
         _, namespace, name, entry = lock.split("/", 3)
         try:
             config = await self._api.get(CONFIGMAPS, name, namespace)

@@ -25,7 +25,7 @@ DIGEST_CHARACTERS = 12  # of a token's digest, in the name of its Secret
 
 
 class RunObjects:
-    """Makes them when a run begins, and deletes them when it has ended. Each may be done again."""
+    """Creates the objects of a run when it starts, and deletes them when it has ended. Safe to repeat."""
 
     def __init__(self, shared: Shared) -> None:
         self._api, self._events, self._evaluation = shared.api, shared.events, shared.evaluation
@@ -96,14 +96,14 @@ class RunObjects:
         return await self._evaluation.think(key.namespace, f"Workflow {key}", _claim_templates, record)
 
     async def _claim_names(self, key: Key, record: WorkflowRecord) -> Sequence[str]:
-        """Of the claims that may have been made; none where the templates cannot be read."""
+        """Return the names of claims that may exist; empty if the templates are unreadable."""
         try:
             return list(await self.claim_templates(key, record))
         except TextError:
             return ()
 
     async def make_budget(self, key: Key, obj: Obj, record: WorkflowRecord) -> None:
-        """Make the PodDisruptionBudget of `spec.podDisruptionBudget`."""
+        """Create the PodDisruptionBudget of `spec.podDisruptionBudget`."""
         budget = make_budget(record, owner_reference(typed(obj)))
         if budget is None:
             return
@@ -141,7 +141,7 @@ class RunObjects:
 
 
 def secret_name(workflow: str, token_digest: str) -> str:
-    """The Secret with the token of a workflow's pods; of another token it is another."""
+    """Return the name of the Secret with the token of a workflow's pods. Another token has another Secret."""
     return f"{workflow}-token-{token_digest.removeprefix('sha256:')[:DIGEST_CHARACTERS]}"
 
 

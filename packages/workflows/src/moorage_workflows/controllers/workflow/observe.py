@@ -1,4 +1,4 @@
-"""A pod of a step, as the API server has it, in the words of the graph. Pure."""
+"""Convert a pod of a step from the API server into a `PodSeen` of the graph. Pure."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def has_executor(pod: Mapping[str, Any]) -> bool:
 
 
 def is_held(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod waits for its end to be recorded."""
+    """Whether the pod has our finalizer, until its end is recorded."""
     return POD_FINALIZER in (pod["metadata"].get("finalizers") or ())
 
 
@@ -185,7 +185,7 @@ def _is_silent(since: datetime | None, now: datetime, lost_after: timedelta) -> 
 
 
 def _is_plain(status: Mapping[str, Any]) -> bool:
-    """Whether the pod's reason says nothing that its containers do not say."""
+    """Whether the pod's reason only repeats the reason of a container."""
     return status.get("reason") in ("Error", "Completed", "OOMKilled")
 
 
@@ -194,7 +194,7 @@ def _is_oom(row: Mapping[str, Any]) -> bool:
 
 
 def _broken(spec: Mapping[str, Any], status: Mapping[str, Any]) -> str:
-    """Why inputs or outputs are missing. The end of a sidecar says nothing: it is ended with the pod."""
+    """Return why inputs or outputs are missing. Ends of sidecars are ignored: the pod ends them."""
     sidecars = {row["name"] for row in spec.get("initContainers") or () if row.get("restartPolicy") == "Always"}
     rows = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     for row in rows:

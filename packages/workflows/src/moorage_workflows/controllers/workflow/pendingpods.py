@@ -18,7 +18,7 @@ LEAST = 100  # pods of a template that may wait for a node, however few have one
 
 
 class _Kind(Struct):
-    """The pods of one template, by name. `unplaced`: created, or about to be, and without a node."""
+    """The pods of one template, by name. `unplaced`: pods without a node that exist or are about to be created."""
 
     orders: dict[str, CreatePod] = field(default_factory=dict)
     unplaced: set[str] = field(default_factory=set)

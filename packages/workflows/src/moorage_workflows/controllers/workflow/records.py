@@ -65,9 +65,9 @@ class RecordStore(Protocol):
     async def forget_nodes(
         self, uid: str, holder: str, ids: Collection[str], workflow: WorkflowRecord | None = None
     ) -> None:
-        """Remove nodes, final ones too, with their pods' reports, and replace the run's record; all or nothing.
+        """Delete nodes, including final ones, with their pods' reports, and save the run; all or nothing.
 
-        For a retry: `workflow` is the run as it begins again. Raises Conflict and NotFound as `save` does.
+        For a retry: `workflow` is the new record of the run. Raises Conflict and NotFound as `save` does.
         """
         ...
 
@@ -80,11 +80,11 @@ class RecordStore(Protocol):
         ...
 
     async def mark_deleted(self, uid: str, holder: str, artifacts: Sequence[ArtifactName]) -> None:
-        """Note that artifacts are deleted, of final nodes too. Raises Conflict and NotFound as `save` does."""
+        """Mark artifacts as deleted, also those of final nodes. Raises Conflict and NotFound as `save` does."""
         ...
 
     async def reports(self, uid: str, pods: Collection[str]) -> tuple[StepReport, ...]:
-        """The reports of those of these pods that have reported, in no order."""
+        """Return the reports of these pods, unordered. Pods without a report are left out."""
         ...
 
     async def unfinished(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ class RecordStore(Protocol):
         ...
 
     async def gone(self, uid: str, at: datetime) -> None:
-        """The object of a run was deleted; the first call counts, and of an unknown run it does nothing."""
+        """Record that the object of a run was deleted. Only the first call counts; unknown runs are ignored."""
         ...
 
     async def remember(self, namespace: str, cache: str, key: str, memo: Memo) -> None:

@@ -51,7 +51,7 @@ _PUBLIC = Outbound()
 
 
 class RegistryError(MoorageError):
-    """An image's command cannot be had: why."""
+    """The command of an image is unavailable. The message is the reason."""
 
 
 class Command(Struct, frozen=True):
@@ -73,7 +73,10 @@ class Credentials(Struct, frozen=True):
 
 
 class Registries:
-    """`known`: registries that the administrator names: `registry.corp:5000`, with http:// where it has no TLS."""
+    """Reads commands of images from registries.
+
+    `known`: registries of the administrator, such as `registry.corp:5000`, with http:// if they have no TLS.
+    """
 
     def __init__(self, known: Sequence[str] = (), *, seconds: float = SECONDS) -> None:
         self._plain = {name.removeprefix("http://") for name in known if name.startswith("http://")}
@@ -84,7 +87,10 @@ class Registries:
     async def command_of(
         self, image: str, credentials: Credentials | None = None, architectures: Sequence[str] = ()
     ) -> Command:
-        """Of the image for Linux on the first of these that it has, or else on any. Raises RegistryError."""
+        """Return the command of the Linux image for the first available architecture, else for any.
+
+        Raises RegistryError.
+        """
         import aiohttp
 
         try:
@@ -115,11 +121,11 @@ class Registries:
 
 
 def _guarded(trusted: set[str], refused: list[str]) -> Any:
-    """A resolver; `refused` gets the names that lead to addresses that may not be reached."""
+    """Return a DNS resolver. Host names with forbidden addresses are added to `refused`."""
     from aiohttp.abc import AbstractResolver
 
     class Guarded(AbstractResolver):
-        """Resolves to public addresses; a name that the administrator trusts to any."""
+        """Resolves to public addresses only; trusted names may have any address."""
 
         async def resolve(
             self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
@@ -145,7 +151,7 @@ def _guarded(trusted: set[str], refused: list[str]) -> Any:
 
 
 class _Lookup(Struct):
-    """One image: its manifest, where need be by an index, and its configuration."""
+    """Reads one image: its manifest, by an index if necessary, and its configuration."""
 
     session: aiohttp.ClientSession
     reference: ImageReference
@@ -229,7 +235,7 @@ class _Lookup(Struct):
         raise RegistryError(f"{self.reference.host} redirects more than {REDIRECTS} times")
 
     async def _once(self, url: str, headers: Mapping[str, str], most: int) -> tuple[int, Mapping[str, str], bytes]:
-        """One request, where it is allowed."""
+        """Send one request, if its address is allowed."""
         self._check(url)
         given = {"User-Agent": "moorage", "Accept-Encoding": "identity", **headers}
         async with self.session.get(url, headers=given, allow_redirects=False) as answer:
@@ -256,7 +262,10 @@ class _Lookup(Struct):
 
 
 def credentials_of(configs: Sequence[Mapping[str, Any]], reference: ImageReference) -> Credentials | None:
-    """Those of an image in documents of `.dockerconfigjson`: the longest path that fits, as kubelets choose."""
+    """Return the credentials for an image from `.dockerconfigjson` documents.
+
+    As in kubelets, the longest path wins.
+    """
     names = {reference.host}
     if reference.host == "registry-1.docker.io":
         names |= {"docker.io", "index.docker.io"}
@@ -286,7 +295,7 @@ def _credentials(entry: Any) -> Credentials | None:
 
 
 def _platform(index: Mapping[str, Any], architectures: Sequence[str]) -> str:
-    """The digest of the image for Linux on the first of these that there is, or else of the first for Linux."""
+    """Return the digest of the Linux image for the first available architecture, else of the first Linux image."""
     fitting: dict[str, str] = {}
     for entry in index.get("manifests") or ():
         platform = (entry.get("platform") if isinstance(entry, Mapping) else None) or {}

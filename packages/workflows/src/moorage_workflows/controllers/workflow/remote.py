@@ -1,4 +1,4 @@
-"""The store of records over HTTP: the server keeps it, the operator reads and writes it under its own token."""
+"""The store of records over HTTP: the server has the database, and the operator uses it with its own token."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class RemoteStore:
 
 
 def _bare(workflow: WorkflowRecord | None) -> WorkflowRecord | None:
-    """Without its document, which the store keeps as it began."""
+    """Return the run without its document, which cannot change in the store."""
     return workflow if workflow is None else msgspec.structs.replace(workflow, document={})
 
 

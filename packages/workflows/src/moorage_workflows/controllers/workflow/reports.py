@@ -20,7 +20,7 @@ STATUS_EVERY = timedelta(seconds=2)
 
 
 class Reports:
-    """Writes into the objects of Workflows, for people."""
+    """Writes the state of runs into their Workflow objects."""
 
     def __init__(self, shared: Shared, locks: RunLocks) -> None:
         self._api, self._clock, self._events, self._locks = shared.api, shared.clock, shared.events, locks
@@ -28,7 +28,7 @@ class Reports:
     async def report(
         self, key: Key, obj: Obj, record: WorkflowRecord, *, live: Live | None = None, force: bool = False
     ) -> timedelta | None:
-        """Write the summary into the object when it changed; when to write it later."""
+        """Write the summary into the object if it changed. Returns when to write it later."""
         locks = self._locks.table.status_of(record.uid) if record.phase not in ENDED_PHASES else {}
         patch = summary_patch(obj, record, locks)
         if patch is None or (live is not None and patch == live.reported):

@@ -1,4 +1,4 @@
-"""Pods of runs: seen, made, let go and deleted."""
+"""Pods of runs: observe, create, release and delete them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RunPods:
         ]
 
     async def forgotten(self, key: Key, live: Live) -> set[str]:
-        """Names of the run's pods, and of those that it waits for and that exist no more."""
+        """Return the names of the run's pods, and of awaited pods that do not exist any more."""
         names = {pod["metadata"]["name"] for pod in self.of(key)}
         for name in live.run.awaited_pods - names - live.held.keys():
             if live.pending.has(name):
@@ -190,7 +190,10 @@ class RunPods:
         return False
 
     def _pod(self, key: Key, request: PodRequest, runtime: StepRuntime) -> Obj | str:
-        """The pod; a text: why it is made later, when the command of an image is known. Raises PodError."""
+        """Return the pod, or a string with the reason to create it later: its image's command is not known yet.
+
+        Raises PodError.
+        """
         while True:
             try:
                 return make_pod(request, runtime)
@@ -241,7 +244,7 @@ class RunPods:
             live.deletions[name] = at
 
     async def delete_due(self, key: Key, deletions: dict[str, datetime]) -> timedelta | None:
-        """Delete the pods whose time has come; when to look again."""
+        """Delete the pods that are due. Returns when to look again."""
         now = self._clock.now()
         due = [name for name, at in deletions.items() if at <= now]
         await at_once([partial(self.delete, name, key.namespace) for name in due])
@@ -250,7 +253,7 @@ class RunPods:
         return min((at - now for at in deletions.values()), default=None)
 
     async def release(self, name: str, namespace: str) -> None:
-        """Take our finalizer off a pod."""
+        """Remove our finalizer from a pod."""
         pod = self._pods.get(name, namespace)
         finalizers = list((pod or {}).get("metadata", {}).get("finalizers") or (POD_FINALIZER,))
         patch: Any
@@ -269,7 +272,7 @@ class RunPods:
 
 
 def note_place(live: Live, pod: PodSeen) -> None:
-    """Note whether the pod still waits for a node."""
+    """Record whether the pod still waits for a node."""
     if pod.is_ended:
         live.pending.forget(pod.name)
         return
@@ -279,7 +282,7 @@ def note_place(live: Live, pod: PodSeen) -> None:
 
 
 async def at_once(work: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
-    """All of it, some at a time; the first error is raised when all has ended."""
+    """Run all work, some at a time. When all has ended, raises the first error."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def guarded(each: Callable[[], Awaitable[Any]]) -> Any:

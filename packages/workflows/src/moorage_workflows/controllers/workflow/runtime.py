@@ -11,7 +11,7 @@ from moorage_workflows.decide.workflows.pods import StepRuntime
 
 
 async def read_runtime(api: Api) -> StepRuntime:
-    """Raises ApiError while it cannot be read."""
+    """Return the settings for pods of steps. Raises ApiError if they cannot be read."""
     runtime = await find_runtime(api)
     return StepRuntime(
         image=runtime.image,

@@ -26,7 +26,7 @@ COLLECTION_FAILED = "ArtifactGCError"  # condition: artifacts could not be delet
 def summary_patch(
     obj: Mapping[str, Any], record: WorkflowRecord, locks: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """A merge patch; None where the object says it already. `locks`: `status.synchronization`."""
+    """Return a merge patch with the summary; None if the object has it. `locks`: `status.synchronization`."""
     is_done = record.phase in ENDED_PHASES
     status: dict[str, Any] = {
         "phase": record.phase or "Pending",
@@ -67,14 +67,14 @@ def summary_patch(
 
 
 def _without_nulls(value: Any) -> Any:
-    """As the API server keeps it; an empty mapping is nothing."""
+    """Return a value as the API server stores it: without nulls and empty mappings."""
     if isinstance(value, Mapping):
         return {key: inner for key, inner in value.items() if inner is not None} or None
     return value
 
 
 def collection_patch(obj: Mapping[str, Any], failure: str) -> dict[str, Any] | None:
-    """A merge patch with the condition that says why artifacts are left; None where the object says it already."""
+    """Return a merge patch with the condition why artifacts remain; None if the object has it already."""
     now = list((obj.get("status") or {}).get("conditions") or ())
     wanted = [row for row in now if row.get("type") != COLLECTION_FAILED]
     if failure:
@@ -150,7 +150,7 @@ def _delay(text: Any) -> timedelta:
 
 
 def _selects(selector: Mapping[str, Any] | None, spec: Mapping[str, Any], node: NodeRecord | None) -> bool:
-    """Whether the labels that a node's template gives its pod match."""
+    """Whether a selector matches the labels that a node's template gives its pod."""
     if not selector:
         return True
     if node is None:
@@ -163,11 +163,11 @@ def _selects(selector: Mapping[str, Any] | None, spec: Mapping[str, Any], node: 
 
 
 def _seconds(stamp: str) -> str | None:
-    """A time as Kubernetes writes it: whole seconds."""
+    """Return a time in Kubernetes' format, in whole seconds."""
     at = moment(stamp) if stamp else None
     return at.strftime("%Y-%m-%dT%H:%M:%SZ") if at is not None else None
 
 
 def typed(obj: Obj) -> Obj:
-    """With its kind, which lists leave out."""
+    """Return the object with its kind, which lists leave out."""
     return {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind} | obj

@@ -57,7 +57,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An object that the action left. `path`: where it is read again."""
+    """An object after the action. `path`: the address to read it again."""
 
     obj: Obj
     path: str
@@ -89,7 +89,7 @@ class Actions:
         return self._retrying.call(f"GET {path}", lambda: self._cluster.ask("GET", path))
 
     def run(self, task: Task) -> list[Done]:
-        """Carry out the action; the objects that there are now. Raises StepError, which names the object."""
+        """Run the action. Returns the objects that exist afterwards. Raises StepError with the object's name."""
         match task.action:
             case "get":
                 return self._get(task)
@@ -104,7 +104,7 @@ class Actions:
         raise StepError(f"action {task.action!r} is not known")
 
     def count(self, task: Task) -> int:
-        """How many objects the manifest has. Raises StepError."""
+        """Return the number of objects in the manifest. Raises StepError."""
         return len(objects_of(task.manifest))
 
     # --- the objects
@@ -129,7 +129,7 @@ class Actions:
         return own or flag or task.namespace
 
     def _named(self, task: Task) -> list[tuple[Resource, str | None, str]]:
-        """The objects that the manifest and the words of the flags name."""
+        """Return the objects that the manifest and the flags name."""
         named = []
         for obj in objects_of(task.manifest) if task.manifest.strip() else []:
             resource, namespace = self._place(task, obj)
@@ -183,7 +183,7 @@ class Actions:
         return done
 
     def _create(self, task: Task, resource: Resource, namespace: str | None, obj: Obj, number: int) -> Obj:
-        """Create an object; an earlier pod of this attempt may have done so."""
+        """Create an object. An earlier pod of this attempt may have created it already."""
         meta = obj["metadata"]
         mark = f"{task.mark}/{number}"
         meta["annotations"] = {**(meta.get("annotations") or {}), MARK: mark}
@@ -212,7 +212,7 @@ class Actions:
         raise StepError(f"{resource.kind} {base!r}: the {NAMES_MAX} names that were generated are all taken")
 
     def _there(self, path: str) -> Obj | None:
-        """The object, or None: it is not there, or may not be read."""
+        """Return the object; None if it does not exist or may not be read."""
         try:
             return self.read(path)
         except Refused:
@@ -409,7 +409,7 @@ def objects_of(manifest: str) -> list[Obj]:
 
 
 def suffix_of(text: str) -> str:
-    """Five letters that follow from the text."""
+    """Return five letters computed from the text."""
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
     letters = []
     for _ in range(_SUFFIX_LENGTH):
@@ -427,7 +427,7 @@ def _documents(manifest: str) -> list[Any]:
 
 
 def _checked(document: Any) -> Obj:
-    """The document with `metadata`, as its own copy."""
+    """Return a copy of the document with `metadata`. Raises StepError for an invalid document."""
     if not isinstance(document, dict):
         raise StepError(
             f"the manifest must be a mapping with apiVersion and kind, and is a {type(document).__name__}"

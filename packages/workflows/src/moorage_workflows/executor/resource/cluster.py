@@ -1,4 +1,4 @@
-"""Requests to the API server of the cluster that this pod runs in, as its service account."""
+"""Requests to the API server of this pod's cluster, with the pod's service account."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _PASSING = (401, 408, 425, 429, 500, 502, 503, 504)  # 401: the token may have b
 
 
 class Refused(StepError):
-    """An answer of the API server that another try does not change. `reason`: its one word, such as NotFound."""
+    """An error answer of the API server that another attempt cannot change.
+
+    `reason`: one word, such as NotFound.
+    """
 
     def __init__(self, message: str, *, status: int, reason: str = "") -> None:
         super().__init__(message)
@@ -27,11 +30,11 @@ class Refused(StepError):
 
 
 class Lost(Passing):
-    """The connection broke after the request was sent: it may have been carried out."""
+    """The connection broke after the request was sent: the server may have processed it."""
 
 
 class Asks(Protocol):
-    """The API server, as the actions see it."""
+    """The API server as the actions use it."""
 
     def ask(
         self,
@@ -47,7 +50,10 @@ class Asks(Protocol):
 
 
 class Cluster:
-    """`account`: the folder with `token` and `ca.crt`. Both are read for each request: tokens are replaced."""
+    """The API server of this cluster. `account`: the folder with `token` and `ca.crt`.
+
+    Both files are read for each request, because tokens are renewed.
+    """
 
     def __init__(self, env: Mapping[str, str], account: Path) -> None:
         self._host = env.get("KUBERNETES_SERVICE_HOST") or ""
@@ -65,7 +71,7 @@ class Cluster:
         body: Any = None,
         content_type: str = "application/json",
     ) -> Obj:
-        """One request, as the protocol has it."""
+        """Send one request, as the protocol `Asks` describes."""
         # the token is read again for each request: kubelets renew it
         try:
             token = (self._account / "token").read_text(encoding="utf-8").strip()
@@ -108,7 +114,7 @@ class Cluster:
 
 
 def _read(what: str, status: int, text: bytes) -> Obj:
-    """The document of an answer. Raises Refused with the whole message of the server, or Passing."""
+    """Return the document of an answer. Raises Refused with the server's whole message, or Passing."""
     try:
         document = json.loads(text)
         if not isinstance(document, dict):

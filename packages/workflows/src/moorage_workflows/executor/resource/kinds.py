@@ -24,14 +24,17 @@ class Kinds:
         self._versions: list[str] | None = None
 
     def of_kind(self, api_version: str, kind: str) -> Resource:
-        """Raises StepError where the cluster has no such kind."""
+        """Return the resource of a kind. Raises StepError if the cluster does not have the kind."""
         for row in self._of(api_version):
             if row.get("kind") == kind:
                 return _resource(api_version, row)
         raise StepError(f"the cluster has no kind {kind!r} in version {api_version!r}")
 
     def of_word(self, word: str) -> Resource:
-        """`pod`, `po`, `pods`, `Pod`, `jobs.batch`, `jobs.v1.batch`. Raises StepError."""
+        """Return the resource for a word: `pod`, `po`, `pods`, `Pod`, `jobs.batch`, `jobs.v1.batch`.
+
+        Raises StepError.
+        """
         name, _, where = word.lower().partition(".")
         for api_version in self._every():
             group, _, version = api_version.rpartition("/")
@@ -44,7 +47,7 @@ class Kinds:
         raise StepError(f"flags: the cluster has no kind {word!r}")
 
     def _of(self, api_version: str) -> list[Mapping[str, Any]]:
-        """The kinds of a version; none where the cluster does not have it."""
+        """Return the kinds of an API version; empty if the cluster does not have it."""
         if api_version not in self._rows:
             path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
             try:
@@ -57,7 +60,10 @@ class Kinds:
         return self._rows[api_version]
 
     def _every(self) -> list[str]:
-        """All versions, in the order of the API server; of each group the preferred one first."""
+        """Return all API versions in the order of the API server.
+
+        The preferred version of each group comes first.
+        """
         if self._versions is None:
             self._versions = ["v1"]
             for group in self._read("/apis").get("groups") or ():

@@ -26,7 +26,7 @@ class Output:
 
 
 def write_outputs(outputs: Iterable[Output], obj: Obj | None) -> None:
-    """Write the value of each; without an object, the defaults. Raises StepError, which names the parameter."""
+    """Write the value of each output; without an object, the defaults. Raises StepError with the parameter."""
     for output in outputs:
         try:
             value = output.default if obj is None else value_of(output, obj)
@@ -40,7 +40,7 @@ def write_outputs(outputs: Iterable[Output], obj: Obj | None) -> None:
 
 
 def value_of(output: Output, obj: Obj) -> str:
-    """Raises StepError; TextError for a JSONPath."""
+    """Return the value of an output. Raises StepError; TextError for an invalid JSONPath."""
     if output.json_path:
         return jsonpath.render(jsonpath.parse(output.json_path), obj)
     return filtered(output.jq_filter, obj)

@@ -1,4 +1,4 @@
-"""One step with a `resource` template, from its order to its outputs."""
+"""Run one step with a `resource` template, from its order to its outputs."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def wait(
     say: Callable[[str], None],
     pause: Callable[[float], None],
 ) -> Obj:
-    """Look at the object until a condition is met; the object as it is then. Raises StepError."""
+    """Read the object until a condition is met. Returns the object at that time. Raises StepError."""
     seconds, before, obj = LOOK_FIRST_SECONDS, "", done.obj
     while True:
         try:

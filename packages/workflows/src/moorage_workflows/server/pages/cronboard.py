@@ -21,7 +21,7 @@ _TONES = {ACTIVE: "good", SUSPENDED: "wait", STOPPED: "done", BROKEN: "bad", OVE
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
-    """One Workflow of a schedule. `slot` empty: it was started by hand."""
+    """A Workflow of a schedule. `slot` "": a user started it."""
 
     name: str
     state: str
@@ -35,7 +35,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
 
 
 class CronRow(Struct, frozen=True, kw_only=True):
-    """One schedule. `words`: each of its schedules as a phrase; `written`: as it is written."""
+    """A schedule. `words`: each of its schedules as a phrase; `written`: as in the manifest."""
 
     namespace: str
     name: str
@@ -130,7 +130,7 @@ def _overdue_words(cron: Cron, slot: datetime | None) -> str:
 
 
 def local(moment: datetime | None, zone: str) -> str:
-    """A moment on the clock of a zone: "2026-03-01 09:00 JST"; in UTC where the zone is unknown."""
+    """Return a time in a zone: "2026-03-01 09:00 JST"; in UTC if the zone is unknown."""
     if moment is None:
         return ""
     try:
@@ -141,5 +141,5 @@ def local(moment: datetime | None, zone: str) -> str:
 
 
 def sorted_rows(crons: Sequence[Cron], now: datetime) -> tuple[CronRow, ...]:
-    """By namespace and name."""
+    """Return the rows of schedules, sorted by namespace and name."""
     return tuple(cron_row(cron, now) for cron in sorted(crons, key=lambda cron: (cron.namespace, cron.name)))

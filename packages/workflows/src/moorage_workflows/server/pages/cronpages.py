@@ -1,4 +1,4 @@
-"""The web pages of schedules: /crons and /crons/NAMESPACE/NAME, read and changed as the user who looks."""
+"""The web pages of schedules: /crons and /crons/NAMESPACE/NAME. They act as the logged-in user."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ async def live(site: Site, request: Request) -> Response:
 
 
 async def suspend(site: Site, request: Request) -> Response:
-    """Run no slot from now on, from the button."""
+    """Suspend a schedule (button)."""
     return await _switch(site, request, "suspend schedule", "suspended-cron", is_suspended=True)
 
 
 async def resume(site: Site, request: Request) -> Response:
-    """Run slots again, from the button."""
+    """Resume a schedule (button)."""
     return await _switch(site, request, "resume schedule", "resumed-cron", is_suspended=False)
 
 
 async def ask_run(site: Site, request: Request, problem: Problem | None = None) -> Response:
-    """The page that asks before a schedule's workflow is started now."""
+    """The page that asks for confirmation before it starts a schedule's workflow now."""
     namespace, name = key_in(request)
     await _cron(site, request)
     question = Question(
@@ -84,7 +84,7 @@ async def ask_run(site: Site, request: Request, problem: Problem | None = None) 
 
 
 async def run(site: Site, request: Request) -> Response:
-    """Start a schedule's workflow now, after the page has asked; then to the workflow."""
+    """Start a schedule's workflow now, after confirmation. Redirects to the workflow."""
     form = await read_form(request)
     context, user, key = site.context, request.state.user, form.get("key", "")[:KEY_MAX]
     namespace, name = key_in(request)
@@ -107,7 +107,7 @@ async def run(site: Site, request: Request) -> Response:
 
 
 async def ask_delete(site: Site, request: Request, problem: Problem | None = None) -> Response:
-    """The page that asks before a schedule is deleted."""
+    """The page that asks for confirmation before it deletes a schedule."""
     namespace, name = key_in(request)
     cron = await _cron(site, request)
     going_on = f"Those that go on are ended: {', '.join(cron.active)}." if cron.active else ""
@@ -123,7 +123,7 @@ async def ask_delete(site: Site, request: Request, problem: Problem | None = Non
 
 
 async def delete(site: Site, request: Request) -> Response:
-    """Delete a schedule, after the page has asked."""
+    """Delete a schedule, after confirmation."""
     await read_form(request)
     return await _change(
         site, request, "delete schedule", "deleted", crons.delete_cron, back=HERE, again=ask_delete
@@ -212,7 +212,7 @@ async def _change(
     back: str = "",
     again: Callable[[Site, Request, Problem], Awaitable[Response]] | None = None,
 ) -> Response:
-    """Do something to the schedule of the path as its user; then back to its page, or to `back`."""
+    """Change the schedule of the path as its user. Redirects to its page, or to `back`."""
     namespace, name = key_in(request)
     site.context.audit(request, what, f"{namespace}/{name}")
     try:

@@ -66,7 +66,7 @@ class WorkflowRow(Struct, frozen=True, kw_only=True):
 
 
 class Ready(Struct, frozen=True, kw_only=True):
-    """A button of the page of a workflow."""
+    """A button on the page of a workflow."""
 
     key: str
     words: str
@@ -74,7 +74,7 @@ class Ready(Struct, frozen=True, kw_only=True):
 
 
 class Value(Struct, frozen=True, kw_only=True):
-    """A parameter. `is_cut`: only its beginning."""
+    """A parameter. `is_cut`: the value is cut to its beginning."""
 
     name: str
     text: str
@@ -82,7 +82,7 @@ class Value(Struct, frozen=True, kw_only=True):
 
 
 class ArtifactRow(Struct, frozen=True, kw_only=True):
-    """An artifact. `href` empty: it cannot be downloaded here, `why` says why."""
+    """An artifact. `href` "": it cannot be downloaded here; `why` has the reason."""
 
     name: str
     size: str
@@ -100,7 +100,7 @@ class WaitRow(Struct, frozen=True, kw_only=True):
 
 
 class NodeLink(Struct, frozen=True, kw_only=True):
-    """A node, or an attempt of one, as a row."""
+    """A table row for a node or an attempt."""
 
     id: str
     name: str
@@ -113,7 +113,7 @@ class NodeLink(Struct, frozen=True, kw_only=True):
 
 
 class Panel(Struct, frozen=True, kw_only=True):
-    """A box that was chosen. `node` is None for a group. `asks_for`: outputs that a person supplies."""
+    """The details of the selected box. `node`: None for a group. `asks_for`: outputs that a user must supply."""
 
     id: str
     key: str
@@ -138,7 +138,7 @@ class Panel(Struct, frozen=True, kw_only=True):
 
 
 class TimeRow(Struct, frozen=True, kw_only=True):
-    """A box on the time axis. `x` and `width` of STEPS_OF_TIME."""
+    """A box on the time axis. `x` and `width`: in units of 1/STEPS_OF_TIME of the axis."""
 
     key: str
     depth: int
@@ -163,7 +163,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
 
 
 class WorkflowModel(Struct, frozen=True, kw_only=True):
-    """The page of one workflow at one moment."""
+    """The data of one workflow's page."""
 
     row: WorkflowRow
     message: str
@@ -199,7 +199,7 @@ def wait_rows(explained: Sequence[Explained], namespace: str, now: datetime) -> 
 
 
 def workflow_rows(views: Sequence[WorkflowView], now: datetime) -> tuple[WorkflowRow, ...]:
-    """Those that go on, then the newest."""
+    """Return the rows of workflows: running ones first, then the newest."""
     order = sorted(views, key=lambda view: view.has_ended)
     hues = owner_hues(view.owner for view in order)
     return tuple(workflow_row(view, hues[view.owner], now) for view in order)
@@ -241,7 +241,7 @@ def workflow_model(
     *,
     waits: bool,
 ) -> WorkflowModel:
-    """`waits`: a suspended step waits for a person."""
+    """Return the data of a workflow's page. `waits`: a suspended step waits for a user."""
     row = workflow_row(view, owner_hues([view.owner])[view.owner], now)
     counts = root.counts
     return WorkflowModel(
@@ -338,7 +338,7 @@ def panel_of(
     template: Mapping[str, Any] | None = None,
     kept: Mapping[str, KeptPod] | None = None,
 ) -> Panel:
-    """`template`: the one of a suspended step, where it is known. `kept`: facts of pods, by their names."""
+    """Return the details of a box. `template`: that of a suspended step; `kept`: data of pods by name."""
     node, newest = box.node, newest_of(box)
     outputs = (newest.outputs if newest is not None else None) or (node.outputs if node is not None else None)
     outputs = outputs or Outputs()
@@ -370,7 +370,7 @@ def panel_of(
 
 
 def newest_of(box: Box) -> NodeRecord | None:
-    """The node whose pod counts: the newest attempt of a step that is retried."""
+    """Return the node whose pod is shown: the newest attempt of a retried step."""
     return box.attempts[-1] if box.attempts and not box.members else box.node
 
 
@@ -450,7 +450,7 @@ def _node_facts(
 
 
 def _asked_for(template: Mapping[str, Any] | None) -> tuple[Value, ...]:
-    """Output parameters that a suspended step's template declares as supplied, with their defaults."""
+    """Return the output parameters that a suspended step's template declares as supplied, with their defaults."""
     declared = _mapping(_mapping(template).get("outputs")).get("parameters")
     asked = []
     for parameter in declared if isinstance(declared, list) else ():
@@ -510,7 +510,7 @@ def _by_start(boxes: Sequence[Box]) -> list[Box]:
 
 
 def _axis(length: timedelta) -> timedelta:
-    """The first round span that is long enough."""
+    """Return the shortest round duration that is long enough for the time axis."""
     seconds = max(1.0, length.total_seconds())
     days = -(-seconds // 86400)
     return timedelta(seconds=next((each for each in SPANS if each >= seconds), days * 86400))
@@ -548,7 +548,7 @@ def _time_row(
 
 
 def has_ended(view: WorkflowView) -> bool:
-    """Whether nothing on its page changes any more."""
+    """Whether the page of the workflow cannot change any more."""
     return view.phase in ENDED or view.is_gone
 
 

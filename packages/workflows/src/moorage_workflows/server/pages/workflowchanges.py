@@ -32,13 +32,13 @@ SUPPLIED = "p-"  # before the name of an output parameter in a form
 
 
 async def suspend(site: Site, request: Request) -> Response:
-    """Let no further step of a workflow begin, from its button."""
+    """Suspend a workflow (button): no more steps start."""
     await read_form(request)
     return await _change(site, request, "suspend workflow", "suspended", workflows.suspend_workflow)
 
 
 async def resume(site: Site, request: Request) -> Response:
-    """Let a suspended workflow go on, from its button; with `at`, a step of it that waits for a person."""
+    """Resume a suspended workflow (button). With `at`, resume a step that waits for a user."""
     form = await read_form(request)
     at = form.get("at", "")[:ID_MAX]
     wish = Resume(
@@ -72,26 +72,26 @@ async def retry(site: Site, request: Request) -> Response:
 
 
 async def ask_stop(site: Site, request: Request, problem: Problem | None = None) -> Response:
-    """The page that asks before a workflow is stopped."""
+    """The page that asks for confirmation before it stops a workflow."""
     words = "Its running steps are ended and no other begins. Its exit handler runs."
     return await _ask(site, request, problem, "stop", "Stop", words)
 
 
 async def stop(site: Site, request: Request) -> Response:
-    """Stop a workflow, after the page has asked."""
+    """Stop a workflow, after confirmation."""
     await read_form(request)
     act = workflows.stop_workflow
     return await _change(site, request, "stop workflow", "stopped-workflow", act, again=ask_stop)
 
 
 async def ask_terminate(site: Site, request: Request, problem: Problem | None = None) -> Response:
-    """The page that asks before a workflow is terminated."""
+    """The page that asks for confirmation before it terminates a workflow."""
     words = "Its running steps are ended and no other begins. Its exit handler does not run."
     return await _ask(site, request, problem, "terminate", "Terminate", words)
 
 
 async def terminate(site: Site, request: Request) -> Response:
-    """Terminate a workflow, after the page has asked."""
+    """Terminate a workflow, after confirmation."""
     await read_form(request)
 
     async def act(api: Api, namespace: str, name: str) -> object:
@@ -101,13 +101,13 @@ async def terminate(site: Site, request: Request) -> Response:
 
 
 async def ask_delete(site: Site, request: Request, problem: Problem | None = None) -> Response:
-    """The page that asks before a workflow is deleted."""
+    """The page that asks for confirmation before it deletes a workflow."""
     words = "Its pods and their logs are deleted too. The server's records of its steps stay for a time."
     return await _ask(site, request, problem, "delete", "Delete", words)
 
 
 async def delete(site: Site, request: Request) -> Response:
-    """Delete a workflow, after the page has asked."""
+    """Delete a workflow, after confirmation."""
     await read_form(request)
     act = workflows.delete_workflow
     return await _change(site, request, "delete workflow", "deleted", act, again=ask_delete, back=HERE)
@@ -137,7 +137,7 @@ async def ask_resubmit(site: Site, request: Request, problem: Problem | None = N
 
 
 async def resubmit(site: Site, request: Request) -> Response:
-    """Submit a workflow again, after the page has asked; then to the new one."""
+    """Submit a workflow again, after confirmation. Redirects to the new workflow."""
     form = await read_form(request)
     context, user, key = site.context, request.state.user, form.get("key", "")[:ID_MAX]
     namespace, name = key_in(request)
@@ -208,7 +208,7 @@ async def _change(
     back: str = "",
     again: Callable[[Site, Request, Problem], Awaitable[Response]] | None = None,
 ) -> Response:
-    """Do something to the workflow of the path as its user; then back to its page, with `at` to that step."""
+    """Change the workflow of the path as its user. Redirects to its page, with `at` to that step."""
     namespace, name = key_in(request)
     site.context.audit(request, what, f"{namespace}/{name}")
     try:

@@ -1,4 +1,4 @@
-"""The graph of a workflow as shapes: boxes within frames, lines, and the words on them. Pure."""
+"""Draw the graph of a workflow: boxes inside frames, lines, and their labels. Pure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SUSPENDED = "Waits for approval"
 
 
 class Links(Struct, frozen=True):
-    """Addresses of the page: with a box chosen, and with a box opened or closed."""
+    """Functions for addresses of the page: with another box selected, or with a box opened or closed."""
 
     choose: Callable[[str], str]
     open: Callable[[str], str]
@@ -73,7 +73,7 @@ class Part(Struct, frozen=True):
 
 
 class Shape(Struct, frozen=True, kw_only=True):
-    """A box or a frame. Lengths in pixels; `toggle` empty: there is nothing in it to open."""
+    """A box or a frame. Lengths in pixels; `toggle` "": the shape cannot be opened."""
 
     key: str  # for the ids of elements
     x: float
@@ -95,7 +95,7 @@ class Shape(Struct, frozen=True, kw_only=True):
 
 
 class Drawing(Struct, frozen=True, kw_only=True):
-    """Parts in the order in which they are painted: a shape, or a line as path data of SVG."""
+    """Shapes and lines in the order of painting. A line is SVG path data."""
 
     width: float
     height: float
@@ -103,7 +103,7 @@ class Drawing(Struct, frozen=True, kw_only=True):
 
 
 def draw(root: Box, links: Links, *, chosen: str = "") -> Drawing:
-    """The boxes within `root`. The only frame around all is left out: the page has its name."""
+    """Draw the boxes inside `root`. A single outermost frame is left out, because the page has its name."""
     artist = _Artist(links, chosen)
     whole = root.inside[0] if len(root.inside) == 1 and root.inside[0].is_open else root
     width, height = artist.draw_inside(whole, (MARGIN, MARGIN), WIDE)
@@ -183,7 +183,7 @@ def tone_of(box: Box) -> Tone:
 
 
 def is_waiting(node: NodeRecord | None) -> bool:
-    """Whether it is a suspended step, which waits for a person."""
+    """Whether a node is a suspended step that waits for a user."""
     return node is not None and node.type is NodeType.SUSPEND and node.phase is NodePhase.RUNNING
 
 
@@ -203,7 +203,7 @@ def words_of(box: Box) -> str:
 
 
 def count_words(counts: Mapping[NodePhase, int]) -> str:
-    """Such as "3 failed, 97 running, 1,900 done"."""
+    """Return counts as text, such as "3 failed, 97 running, 1,900 done"."""
     return ", ".join(f"{counts[phase]:,} {say(words)}" for phase, words in PART_WORDS.items() if counts.get(phase))
 
 
@@ -229,7 +229,7 @@ def when(text: str) -> datetime | None:
 
 
 def shortened(text: str, letters: int) -> str:
-    """The beginning and the end of a text that is too long: names of a loop's items differ at their ends."""
+    """Shorten a long text to its beginning and end: names of loop items differ at their ends."""
     if len(text) <= letters:
         return text
     end = max(1, letters // 3)
@@ -241,7 +241,7 @@ def _cut(text: str, letters: int) -> str:
 
 
 def key_of(box_id: str) -> str:
-    """An id as the id of an element: letters, digits and hyphens alone stay."""
+    """Return the HTML id of a box: only letters, digits and hyphens remain."""
     return "".join(letter if letter.isascii() and letter.isalnum() else f"-{ord(letter):x}-" for letter in box_id)
 
 
@@ -250,7 +250,7 @@ def _narrower(wide: float) -> float:
 
 
 def _path(points: list[Point]) -> str:
-    """Straight down in lanes, curves between."""
+    """Return the SVG path of a line: straight inside lanes, curved between them."""
     words = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
     for at in range(len(points) - 1):
         (x, y), (to_x, to_y) = points[at], points[at + 1]

@@ -80,7 +80,7 @@ KEPT_LOG = f"The pod was deleted. Its log is the artifact {LOGS} of this step."
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """A workflow as it was read. `document`: its manifest with the templates it was started with."""
+    """A workflow that was read. `document`: its manifest with the templates at its start."""
 
     view: WorkflowView
     nodes: tuple[NodeRecord, ...]
@@ -100,7 +100,7 @@ async def live_list(site: Site, request: Request) -> Response:
 
 
 async def show(site: Site, request: Request) -> Response:
-    """The web page of one workflow: its graph, the step that is chosen, its times."""
+    """The web page of one workflow: its graph, the selected step, its times."""
     seen = await see(site, request)
     parts = await _parts(site, request, seen)
     namespace, name, at = seen.view.namespace, seen.view.name, request.query_params.get("at", "")[:ID_MAX]
@@ -122,7 +122,7 @@ async def show(site: Site, request: Request) -> Response:
 
 
 async def live(site: Site, request: Request) -> Response:
-    """The parts of a workflow's page that change, each for its own place."""
+    """The changing parts of a workflow's page, each for its own element."""
     seen = await see(site, request)
     parts = await _parts(site, request, seen)
     html = "".join(f'<div id="live-{name}" hx-swap-oob="innerHTML">{text}</div>' for name, text in parts.items())
@@ -190,7 +190,7 @@ async def listed(site: Site, request: Request) -> Shown[WorkflowRow]:
 
 
 async def see(site: Site, request: Request) -> Seen:
-    """The workflow of the path with its nodes, read as the user. Raises NotFound, Problem 503, ApiError."""
+    """Read the workflow of the path with its nodes as the user. Raises NotFound, Problem 503, ApiError."""
     context = site.context
     namespace, name = key_in(request)
     api = context.acting(request.state.user)
@@ -225,7 +225,7 @@ async def _record(
 
 
 def _has_own_nodes(live: Obj | None) -> bool:
-    """Whether Argo's controller writes the nodes into the object."""
+    """Whether Argo's controller writes nodes into the object."""
     status = (live or {}).get("status") or {}
     return any(status.get(key) for key in ("nodes", "compressedNodes", "offloadNodeStatusVersion"))
 
@@ -280,7 +280,7 @@ def _rendered(
     why: Sequence[WaitRow],
     kept: Mapping[str, KeptPod],
 ) -> dict[str, str]:
-    """`boxes`: those that the address opens and closes."""
+    """Return the HTML of the parts. `boxes`: the boxes that the address opens and closes."""
     root = fold(seen.nodes, opened=[*boxes[0], *_around(at)], closed=boxes[1], reveal=at)
     model = workflow_model(
         seen.view,
@@ -327,7 +327,7 @@ def _box_of(root: Box, at: str) -> Box | None:
 
 
 def _attempt_of(nodes: Sequence[NodeRecord], at: str) -> Box | None:
-    """The attempt of a step as a box: the graph shows only the step."""
+    """Return an attempt of a step as a box, because the graph shows only the step."""
     node = next((node for node in nodes if node.id == at), None)
     if node is None:
         return None
@@ -342,7 +342,7 @@ def _attempt_of(nodes: Sequence[NodeRecord], at: str) -> Box | None:
 
 
 def _template_of(seen: Seen, node: NodeRecord | None) -> Mapping[str, Any] | None:
-    """The template of a node by its name in the manifest; None: it has none there."""
+    """Return the template of a node from the manifest; None if the manifest does not have it."""
     if node is None:
         return None
     try:
@@ -352,7 +352,7 @@ def _template_of(seen: Seen, node: NodeRecord | None) -> Mapping[str, Any] | Non
 
 
 def links_of(namespace: str, name: str, opened: Sequence[str], closed: Sequence[str], at: str) -> Links:
-    """Addresses of the page that differ in one box from the one that is looked at."""
+    """Return addresses that differ from the current page in one box."""
     page = f"{HERE}/{quote(namespace)}/{quote(name)}"
 
     def to(opened: Sequence[str], closed: Sequence[str], at: str, anchor: str = "") -> str:
@@ -388,14 +388,14 @@ def _address(path: str, fields: Sequence[tuple[str, str]]) -> str:
 
 
 def _log_of(seen: Seen, at: str) -> str:
-    """The name of the chosen step, where it is one with a pod, or may get one; else empty."""
+    """Return the name of the selected step if it has or may get a pod; else ""."""
     box = _box_of(fold(seen.nodes, reveal=at), at) or _attempt_of(seen.nodes, at) if at else None
     node = newest_of(box) if box is not None else None
     return box.label if box is not None and node is not None and node.type.has_pod else ""
 
 
 async def _log(context: Context, user: User, view: WorkflowView, node: NodeRecord) -> tuple[str, bool]:
-    """The end of the log of a step's pod, and whether nothing more comes. Raises Problem."""
+    """Return the end of the log of a step's pod, and whether the log is complete. Raises Problem."""
     is_over, api = node.phase.is_fulfilled, context.acting(user)
     try:
         pod = await api.get(PODS, node.pod_name, view.namespace)

@@ -1,4 +1,4 @@
-"""/api/v1/crons: schedules of workflows, created, read, suspended, run and backfilled as the caller."""
+"""/api/v1/crons: create, read, suspend, run and backfill schedules of workflows as the caller."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def list_crons(call: Call[None, Page]) -> CronList:
 
 
 async def create_cron(call: Call[NewCron, None]) -> Cron:
-    """Create a schedule. With `Idempotency-Key` a repeat creates nothing."""
+    """Create a schedule. A repeat with the same `Idempotency-Key` creates nothing."""
     controller = await controller_of(call.context.api, call.context.now())
     made = crons.plan_cron(call.body.manifest, call.body.namespace, controller)
     call.audit("create cron", f"{call.body.namespace}/{made['metadata']['name']}")
@@ -54,7 +54,7 @@ async def create_cron(call: Call[NewCron, None]) -> Cron:
 
 
 async def replace_cron(call: Call[NewCron, None]) -> Cron:
-    """Put another spec in place of a schedule's. Runs that go on keep theirs."""
+    """Replace the spec of a schedule. Running workflows keep the old spec."""
     controller = await controller_of(call.context.api, call.context.now())
     made = crons.plan_cron(call.body.manifest, call.namespace, controller)
     if made["metadata"]["name"] != call.name or call.body.namespace != call.namespace:
@@ -75,7 +75,7 @@ async def replace_cron(call: Call[NewCron, None]) -> Cron:
 
 
 async def show_cron(call: Call[None, None]) -> Cron:
-    """Show a schedule: its next slot, its newest run, and why a slot was not run."""
+    """Show a schedule: its next slot, its newest run, and why a slot did not run."""
     return await crons.get_cron(call.api, call.namespace, call.name, call.context.now())
 
 
@@ -86,13 +86,13 @@ async def suspend_cron(call: Call[None, None]) -> Cron:
 
 
 async def resume_cron(call: Call[None, None]) -> Cron:
-    """Run slots again, from now on. A schedule that its stop strategy ended begins again."""
+    """Resume a schedule, from now on. This also restarts a schedule that its stop strategy ended."""
     call.audit("resume cron", f"{call.namespace}/{call.name}")
     return await crons.suspend_cron(call.api, call.namespace, call.name, call.context.now(), is_suspended=False)
 
 
 async def run_cron(call: Call[CronStart, None]) -> CronRun:
-    """Start its workflow now, outside of the schedule."""
+    """Start the workflow of a schedule now, outside of the schedule."""
     controller = await controller_of(call.context.api, call.context.now())
     call.audit("run cron", f"{call.namespace}/{call.name}")
     submitted = await crons.run_cron(

@@ -1,4 +1,7 @@
-"""/api/v1/cron-workflows: schedules on the paths of Argo's server, for its clients; ours are /api/v1/crons."""
+"""/api/v1/cron-workflows: schedules on the paths of Argo's server, for Argo's clients.
+
+Our own path is /api/v1/crons.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ ONE = f"{ALL}/{{name}}"
 
 
 async def list_cron_workflows(call: Call[None, None]) -> CronWorkflowList:
-    """List the CronWorkflows of a namespace, in Argo's shape."""
+    """List the CronWorkflows of a namespace, in Argo's format."""
     items = (await call.api.list(CRON_WORKFLOWS, call.namespace)).items
     return CronWorkflowList(items=tuple(as_cron_workflow(item) for item in items))
 
@@ -31,7 +34,7 @@ async def create_cron_workflow(call: Call[CronWorkflowBody, None]) -> tuple[int,
 
 
 async def lint_cron_workflow(call: Call[CronWorkflowBody, None]) -> CronWorkflow:
-    """Check a CronWorkflow as its creation would; nothing is created."""
+    """Check a CronWorkflow without creating it."""
     return await _create(call, dry_run=True)
 
 
@@ -64,19 +67,19 @@ async def replace_cron_workflow(call: Call[CronWorkflowBody, None]) -> CronWorkf
 
 
 async def suspend_cron_workflow(call: Call[Named, None]) -> CronWorkflow:
-    """Let no further run begin."""
+    """Suspend a CronWorkflow: it starts no more runs."""
     await crons.suspend_cron(call.api, call.namespace, call.name, call.context.now(), is_suspended=True)
     return as_cron_workflow(await get_object(call.api, crons.CRON, call.namespace, call.name))
 
 
 async def resume_cron_workflow(call: Call[Named, None]) -> CronWorkflow:
-    """Let runs begin again."""
+    """Resume a suspended CronWorkflow."""
     await crons.suspend_cron(call.api, call.namespace, call.name, call.context.now(), is_suspended=False)
     return as_cron_workflow(await get_object(call.api, crons.CRON, call.namespace, call.name))
 
 
 async def delete_cron_workflow(call: Call[None, None]) -> Done:
-    """Delete a CronWorkflow with its Workflows."""
+    """Delete a CronWorkflow and its Workflows."""
     stored = await get_object(call.api, crons.CRON, call.namespace, call.name)
     await call.api.delete(
         CRON_WORKFLOWS, call.name, call.namespace, uid=stored["metadata"].get("uid"), propagation="Background"

@@ -29,7 +29,7 @@ _SUFFIXES = {"tar": ".tgz", "zip": ".zip"}
 
 
 async def list_artifacts(call: Call[None, WhichRun]) -> WorkflowArtifactList:
-    """List the artifacts of a workflow; for users who may get workflows there."""
+    """List the artifacts of a workflow, for users who may get workflows in its namespace."""
     await _check(call)
     run = await _run(call)
     artifacts = [
@@ -43,7 +43,7 @@ async def list_artifacts(call: Call[None, WhichRun]) -> WorkflowArtifactList:
 
 
 async def get_artifact(call: Call[None, WhichRun]) -> Response:
-    """Download an artifact of a workflow, as it is stored. `node` is the id or the name of a node, or its pod."""
+    """Download the stored bytes of an artifact. `node` is the id or the name of a node, or the name of its pod."""
     await _check(call)
     run, wanted, name = await _run(call), str(call.path["node"]), str(call.path["artifact"])
     candidates = [
@@ -109,7 +109,7 @@ async def _download(call: Call[None, WhichRun], run: WorkflowRecord, artifact: A
 
 
 async def _download_folder(call: Call[None, WhichRun], run: WorkflowRecord, artifact: Artifact) -> Response:
-    """The files of a folder as one tar file."""
+    """Send the files of a folder as one tar file."""
     store, key = call.context.part(Artifacts), f"{run.namespace}/{artifact.key}"
     try:
         names = await store.below(key, await _oldest(call))
@@ -149,7 +149,7 @@ async def _check(call: Call[None, WhichRun]) -> None:
 
 
 async def _run(call: Call[None, WhichRun]) -> WorkflowRecord:
-    """Raises NotFound, and Problem 503."""
+    """Return the run of the request. Raises NotFound, and Problem 503."""
     try:
         runs = await call.context.part(LocalRecords).history(call.namespace, call.name, await _oldest(call))
     except StorageError as error:

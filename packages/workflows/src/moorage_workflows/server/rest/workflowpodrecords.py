@@ -54,7 +54,7 @@ ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
 
 
 async def _newest(call: Call[None, Any]) -> str:
-    """The uid of the newest workflow of the name. Raises NotFound."""
+    """Return the uid of the newest workflow of this name. Raises NotFound."""
     try:
         since = await oldest_for(call.context, call.user, "get", WORKFLOWS, call.namespace)
         record = await call.context.part(LocalRecords).get(call.namespace, call.name, since)

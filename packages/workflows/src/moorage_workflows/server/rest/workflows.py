@@ -1,6 +1,6 @@
-"""/api/v1/workflows: workflows submitted, listed, shown, followed and changed, on the paths of Argo's server.
+"""/api/v1/workflows: submit, list, show, follow and change workflows, on the paths of Argo's server.
 
-Everything is read and done as the user who asks. https://argo-workflows.readthedocs.io/en/latest/swagger/
+Everything is done as the calling user. https://argo-workflows.readthedocs.io/en/latest/swagger/
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ _ENCODER = msgspec.json.Encoder()
 
 
 async def create_workflow(call: Call[NewWorkflow, None]) -> tuple[int, Workflow]:
-    """Submit a workflow: a manifest, or one made from a template or a CronWorkflow.
+    """Submit a workflow: a manifest, or a workflow from a template or a CronWorkflow.
 
-    Argo's clients send `workflow` alone. `Idempotency-Key`: asking twice is as once.
+    Argo's clients send only `workflow`. A repeat with the same `Idempotency-Key` creates nothing.
     """
     body = call.body
     if (body.workflow is None) == (body.source is None):
@@ -107,7 +107,7 @@ async def create_workflow(call: Call[NewWorkflow, None]) -> tuple[int, Workflow]
 
 
 async def submit_from(call: Call[SubmittedFrom, None]) -> tuple[int, Workflow]:
-    """Submit a workflow from a template or a CronWorkflow, in the words of Argo's clients."""
+    """Submit a workflow from a template or a CronWorkflow, in the format of Argo's clients."""
     body, options = call.body, call.body.submit_options
     if options.owner_reference is not None:
         raise UsageError(
@@ -158,7 +158,7 @@ def _answer(call: Call[Any, Any], submitted: Submitted, *, dry_run: bool = False
 
 
 async def lint_workflow(call: Call[LintWorkflow, None]) -> Workflow:
-    """Check a workflow as its submission would; nothing is created."""
+    """Check a workflow without creating it."""
     document = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", **call.body.workflow}
     checked = await workflows.submit_workflow(
         call.api,
@@ -241,7 +241,7 @@ async def show_workflow(call: Call[None, None]) -> Workflow:
 
 
 async def workflow_logs(call: Call[None, LogsByArgo]) -> Response:
-    """Show the lines of a workflow's steps, one JSON object per line; with `follow=true` until it has ended."""
+    """Show the logs of a workflow's steps, one JSON object per line; with `follow=true` until it has ended."""
     query, context = call.query, call.context
     log = WorkflowLog(
         cast(PodApi, call.api),
@@ -277,7 +277,7 @@ async def workflow_logs(call: Call[None, LogsByArgo]) -> Response:
 
 
 async def stop_workflow(call: Call[StopWorkflow, None]) -> Workflow:
-    """Stop a workflow; its exit handler runs. With a selector, fail those suspended nodes instead."""
+    """Stop a workflow; its exit handler runs. With a selector, let the selected suspended nodes fail instead."""
     body = call.body
     if body.node_field_selector:
         resume = Resume(selector=body.node_field_selector, message=body.message, is_failure=True)
@@ -291,18 +291,18 @@ async def terminate_workflow(call: Call[Named, None]) -> Workflow:
 
 
 async def suspend_workflow(call: Call[Named, None]) -> Workflow:
-    """Let no further step begin."""
+    """Suspend a workflow: no more steps start."""
     return as_workflow(await workflows.suspend_workflow(call.api, call.namespace, call.name))
 
 
 async def resume_workflow(call: Call[ResumeWorkflow, None]) -> Workflow:
-    """Let a suspended workflow, or its suspended nodes, go on."""
+    """Resume a suspended workflow or its suspended nodes."""
     body = call.body
     return await _resume(call, Resume(selector=body.node_field_selector, message=body.message))
 
 
 async def set_node(call: Call[SetNode, None]) -> Workflow:
-    """Give a suspended node its outputs, and let it go on, or fail."""
+    """Set the outputs of a suspended node, and let the node succeed or fail."""
     body = call.body
     if body.phase not in ("", "Succeeded", "Failed"):
         raise UsageError(
@@ -390,17 +390,17 @@ async def delete_workflow(call: Call[None, None]) -> Done:
 
 
 async def show_info(call: Call[None, None]) -> ArgoInfo:
-    """Show who runs workflows on this cluster, in the shape of Argo's info."""
+    """Show which controller runs workflows on this cluster, in Argo's format."""
     return ArgoInfo(controller=str(await controller_known(call.context)))
 
 
 async def show_version(_call: Call[None, None]) -> ArgoVersion:
-    """Show the version of this server, in the shape of Argo's."""
+    """Show the version of this server, in Argo's format."""
     return ArgoVersion(version=__version__, platform=f"{platform.system().lower()}/{platform.machine()}")
 
 
 async def show_user(call: Call[None, None]) -> ArgoUser:
-    """Show who asks, in the shape of Argo's."""
+    """Show the calling user, in Argo's format."""
     return ArgoUser(name=call.user.name, subject=call.user.account, groups=tuple(call.user.groups))
 
 

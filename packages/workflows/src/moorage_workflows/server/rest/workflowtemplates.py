@@ -1,4 +1,4 @@
-"""/api/v1/workflow-templates and /api/v1/cluster-workflow-templates; the paths are those of Argo's server."""
+"""/api/v1/workflow-templates and /api/v1/cluster-workflow-templates, on the paths of Argo's server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BODY_BYTES = 3 * 1024 * 1024  # kube-apiserver's limit
 
 
 async def list_templates(call: Call[None, None]) -> WorkflowTemplateList:
-    """List the WorkflowTemplates of a namespace, or of all."""
+    """List the WorkflowTemplates of a namespace, or of all namespaces."""
     items = await workflowtemplates.list_templates(call.api, call.path.get("namespace"))
     return WorkflowTemplateList(items=tuple(as_template(item) for item in items))
 

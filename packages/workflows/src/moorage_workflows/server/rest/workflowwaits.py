@@ -40,7 +40,7 @@ async def explain(call: Call[None, StepQuery]) -> WorkflowExplanation:
 
 
 def pods_of(context: Context, namespace: str, user: User) -> ExplainPod:
-    """Explains pods of a namespace as far as the user may know."""
+    """Return a function that explains pods of a namespace, with the user's rights."""
 
     async def explain_pod(pod: str) -> Explanation:
         return await explained(context, namespace, pod, user)
@@ -49,7 +49,7 @@ def pods_of(context: Context, namespace: str, user: User) -> ExplainPod:
 
 
 def holders_for(context: Context, user: User) -> FindHolders:
-    """Finds who holds locks. Workflows of namespaces whose workflows the user may not get have no names."""
+    """Return a function that finds the holders of locks. Workflows that the user may not get have no names."""
 
     async def find(locks: Sequence[str]) -> Sequence[LockHolder]:
         try:

@@ -26,7 +26,7 @@ LISTED_AT_ONCE = 100  # Workflows, of at most some MB each
 
 
 def make_parts(base: Base) -> Parts:
-    """Raises UsageError for a setting that cannot be read, and StorageError."""
+    """Return the parts of the server for workflows. Raises UsageError for an invalid setting, and StorageError."""
     retention = retention_settings(base.env)
     place = base.place
     artifacts = _open_artifacts(place.folder, retention, is_shared=bool(place.url))
@@ -73,7 +73,7 @@ def move_workflows(folder: Path, to: WorkflowStore) -> None:
 
 
 async def _present(api: Api) -> frozenset[str]:
-    """Uids of all Workflows."""
+    """Return the uids of all Workflows."""
     uids: set[str] = set()
     cont: str | None = None
     try:

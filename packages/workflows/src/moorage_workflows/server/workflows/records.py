@@ -135,7 +135,7 @@ def routes(context: Context) -> list[Route]:
 
 
 async def answer(context: Context, request: Request) -> Response:
-    """One request of the operator. Raises Problem."""
+    """Answer one request of the operator. Raises Problem."""
     await _check(context, request)
     verb = VERBS.get(str(request.path_params["verb"]))
     if verb is None:

@@ -46,9 +46,9 @@ _NAME = re.compile(r"[A-Za-z0-9_][-A-Za-z0-9_.]{0,254}")
 
 
 class Put(Query):
-    """`key`: where to store it within the namespace; empty: under the names of workflow, pod and artifact.
+    """The query of an upload. `key`: its place in the namespace; "": a key from workflow, pod and artifact.
 
-    `below`: it is a file of a folder, of this name below the key.
+    `below`: the file is one of a folder, with this name below the key.
     """
 
     archive: Literal["tar", "zip", "none"] = "tar"
@@ -131,9 +131,12 @@ class Steps:
         return Response(status_code=204)
 
     async def _pod(self, request: Request, run: WorkflowRecord) -> str:
-        """The pod whose step asks. Raises Problem 425 for one that the workflow has not made, and 503.
+        """Return the pod of the calling step.
 
-        Invented names would fill the store. After a restore the operator records the pod again.
+        Raises Problem 425 for a pod that the workflow has not created, and 503.
+
+        Without this check invented names could fill the store. After a restore the operator records the pod
+        again.
         """
         pod = _named(request, "pod", _POD)
         try:
@@ -150,8 +153,10 @@ class Steps:
         return pod
 
     async def _run(self, request: Request) -> tuple[WorkflowRecord, datetime | None]:
-        """The workflow whose token came, and since when its namespace exists. Raises Problem 401, 410 where it has
-        ended, 503."""
+        """Return the workflow of the request's token, and the creation time of its namespace.
+
+        Raises Problem 401, 410 if the workflow has ended, 503.
+        """
         uid = str(request.path_params["uid"])
         digest = "sha256:" + hashlib.sha256(bearer_of(request.headers).encode()).hexdigest()
         run = self._runs.get(uid)
