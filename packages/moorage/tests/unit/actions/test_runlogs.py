@@ -9,11 +9,11 @@ import pytest
 
 from moorage.actions.runlogs import Began, Ended, Line, RunLog, Unreadable
 from moorage.api.kept import KeptRun
-from moorage_kube.clock import rfc3339
 from moorage_kube.errors import Forbidden, NotFound
 from moorage_kube.resources import JOBS, PODS
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.builders import a_run_job, a_run_pod
 
 pytestmark = pytest.mark.anyio
 
@@ -60,33 +60,11 @@ class Watch:
 
 
 def a_job(attempt=1, end=""):
-    labels = {"moorage.dev/run": "train", "moorage.dev/attempt": str(attempt)}
-    conditions = [{"type": end, "status": "True"}] if end else []
-    return {
-        "metadata": {
-            "namespace": "lab",
-            "name": f"train-{attempt}",
-            "labels": labels,
-            "creationTimestamp": rfc3339(NOON),
-        },
-        "spec": {"template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main"}]}}},
-        "status": {"conditions": conditions},
-    }
+    return a_run_job("train", attempt, name=f"train-{attempt}", created=NOON, end=end)
 
 
 def a_pod(name, phase="Running", attempt=1, containers=("main", "proxy"), notes=None):
-    labels = {"moorage.dev/run": "train", "moorage.dev/attempt": str(attempt)}
-    return {
-        "metadata": {
-            "namespace": "lab",
-            "name": name,
-            "labels": labels,
-            "annotations": notes or {},
-            "creationTimestamp": rfc3339(NOON),
-        },
-        "spec": {"containers": [{"name": container} for container in containers]},
-        "status": {"phase": phase},
-    }
+    return a_run_pod(name, attempt=attempt, phase=phase, containers=containers, annotations=notes, created=NOON)
 
 
 def brief(event):

@@ -9,26 +9,12 @@ import pytest
 from moorage.actions.runs import select_runs
 from moorage.decide.runs.state import view_runs
 from moorage_kube.errors import UsageError
+from moorage_testing.builders import a_run_job
 
 
 def a_job(name: str, *, gpus: int, hour: int, kind: str, **labels: str) -> dict:
-    limits = {"nvidia.com/gpu": str(gpus)}
-    return {
-        "metadata": {
-            "namespace": "lab",
-            "name": name,
-            "labels": {"moorage.dev/run": name} | labels,
-            "creationTimestamp": f"2026-11-21T{hour:02}:00:00Z",
-        },
-        "spec": {
-            "template": {
-                "spec": {
-                    "nodeSelector": {"nvidia.com/gpu.product": kind},
-                    "containers": [{"name": "main", "resources": {"limits": limits}}],
-                }
-            }
-        },
-    }
+    made = {"created": f"2026-11-21T{hour:02}:00:00Z", "pod": {"nodeSelector": {"nvidia.com/gpu.product": kind}}}
+    return a_run_job(name, None, gpus=gpus, labels=labels, **made)
 
 
 def at(hour: str) -> datetime:

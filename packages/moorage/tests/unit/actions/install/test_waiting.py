@@ -12,6 +12,8 @@ from moorage.model.names import SYSTEM_NAMESPACE
 from moorage.model.secondscheduler import NAME as SCHEDULER
 from moorage_kube.errors import NotReady
 from moorage_kube.resources import DEPLOYMENTS, PODS
+from moorage_kube.testing import builders
+from moorage_kube.testing.builders import a_container_status
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
 
@@ -30,13 +32,8 @@ class TurningClock(FakeClock):
 
 
 def a_pod(reason: str, message: str) -> dict[str, Any]:
-    waiting = {"name": "main", "state": {"waiting": {"reason": reason, "message": message}}}
-    labels = {"app.kubernetes.io/name": SCHEDULER}
-    return {
-        "metadata": {"name": "pod", "namespace": SYSTEM_NAMESPACE, "labels": labels},
-        "spec": {"containers": [{"name": "main", "image": "none:1"}]},
-        "status": {"containerStatuses": [waiting]},
-    }
+    made = {"namespace": SYSTEM_NAMESPACE, "labels": {"app.kubernetes.io/name": SCHEDULER}, "image": "none:1"}
+    return builders.a_pod("pod", statuses=[a_container_status(reason=reason, message=message)], **made)
 
 
 @pytest.mark.anyio

@@ -21,6 +21,7 @@ from moorage_kube.meta import Key
 from moorage_kube.resources import EVENTS, JOBS, NODES, PODS, Obj, Resource
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.builders import a_run_job, a_run_pod, keyed
 
 pytestmark = pytest.mark.anyio
 
@@ -73,27 +74,14 @@ class MortalApi(FakeApi):
 
 
 def a_job(name: str = "train", attempt: int = 1, *, failed: bool = True, **annotations: str) -> Obj:
-    condition = {
-        "type": "Failed",
-        "status": "True",
+    made: Obj = {"annotations": keyed(**annotations), "spec": {"backoffLimit": 0}}
+    end: Obj = {
+        "end": "Failed",
         "reason": "PodFailurePolicy",
         "message": MESSAGE,
-        "lastTransitionTime": "2026-11-21T12:00:00Z",
+        "finished": "2026-11-21T12:00:00Z",
     }
-    labels = LABELS | {"moorage.dev/attempt": str(attempt)}
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "lab",
-            "labels": labels,
-            "annotations": {f"moorage.dev/{key.replace('_', '-')}": text for key, text in annotations.items()},
-        },
-        "spec": {
-            "backoffLimit": 0,
-            "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main"}]}},
-        },
-        "status": {"conditions": [condition], "failed": 1} if failed else {},
-    }
+    return a_run_job("train", attempt, name=name, **made | (end | {"status": {"failed": 1}} if failed else {}))
 
 
 @contextlib.asynccontextmanager
@@ -295,18 +283,9 @@ async def test_a_second_attempt_that_was_deleted_does_not_come_back() -> None:
 
 
 def a_stuck_pod(job: Obj) -> Obj:
-    return {
-        "metadata": {
-            "name": "train-x",
-            "namespace": "lab",
-            "labels": LABELS,
-            "ownerReferences": [{"uid": job["metadata"]["uid"], "controller": True}],
-            "deletionTimestamp": "2026-11-21T12:00:30Z",
-            "deletionGracePeriodSeconds": 30,
-        },
-        "spec": {"nodeName": "n1"},
-        "status": {"phase": "Running", "startTime": "2026-11-21T11:00:00Z"},
-    }
+    made: Obj = {"node": "n1", "started": "2026-11-21T11:00:00Z", "deleting": "2026-11-21T12:00:30Z"}
+    owner = {"uid": job["metadata"]["uid"], "controller": True}
+    return a_run_pod(attempt=1, owner=owner, metadata={"deletionGracePeriodSeconds": 30}, **made)
 
 
 async def test_nothing_is_remembered_of_runs_whose_jobs_and_pods_are_gone() -> None:

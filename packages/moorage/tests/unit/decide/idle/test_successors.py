@@ -10,8 +10,9 @@ from moorage.api.idle import IdleWork
 from moorage.cli.idle import row_of
 from moorage.decide.idle.states import Record, State
 from moorage.decide.idle.successors import next_holder, takers_of
-from moorage_kube.moments import rfc3339
+from moorage_kube.testing.builders import GPU
 from moorage_kube.testing.clock import NOON
+from moorage_testing.builders import a_run_pod
 
 LAB = ("workspace", "vision", "lab")
 MINUTE = timedelta(minutes=1)
@@ -19,25 +20,17 @@ SUSPENDED = Record(state=State.SUSPENDED, suspended_at=NOON, node="n1", devices=
 
 
 def a_pod(name, *, after, node="n1", gpus=1, devices=(), owner="bob", phase="Running", **labels):
-    resources = [{"name": "nvidia.com/gpu", "resources": [{"resourceID": device} for device in devices]}]
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "vision",
-            "uid": name,
-            "labels": labels,
-            "annotations": {"moorage.dev/owner": owner},
-        },
-        "spec": {
-            "nodeName": node,
-            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}],
-        },
-        "status": {
-            "phase": phase,
-            "startTime": rfc3339(NOON + after),
-            "containerStatuses": [{"name": "main", "allocatedResourcesStatus": resources}],
-        },
+    made = {
+        "namespace": "vision",
+        "uid": name,
+        "labels": labels,
+        "node": node,
+        "limits": {GPU: str(gpus)},
+        "phase": phase,
     }
+    assigned = {"name": GPU, "resources": [{"resourceID": device} for device in devices]}
+    made |= {"started": NOON + after, "statuses": [{"name": "main", "allocatedResourcesStatus": [assigned]}]}
+    return a_run_pod(name, run="", user=owner, **made)
 
 
 def a_run(name, **more):

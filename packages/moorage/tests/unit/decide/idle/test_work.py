@@ -5,45 +5,22 @@ from __future__ import annotations
 import random
 
 from moorage.decide.idle.work import HeldWork
-from moorage_kube.clock import rfc3339
+from moorage_kube.testing.builders import a_container_status
 from moorage_kube.testing.clock import NOON
+from moorage_testing.builders import a_run_job, a_run_pod, a_tenant, keyed
 
 NAMES = ("a", "b")
 SEED = 20261127
 
 
 def a_job(name, *, suspended=False, deleting=False, record=""):
-    return {
-        "metadata": {
-            "namespace": "lab",
-            "name": name,
-            "uid": f"job-{name}",
-            "labels": {"moorage.dev/run": name},
-            "annotations": {"moorage.dev/idle": record} if record else {},
-            **({"deletionTimestamp": rfc3339(NOON)} if deleting else {}),
-        },
-        "spec": {"suspend": suspended},
-    }
+    made = {"uid": f"job-{name}", "annotations": keyed(idle=record), "deleting": deleting and NOON}
+    return a_run_job(name, None, suspend=suspended, **made)
 
 
 def a_pod(name, *, gpus="1", phase="Running"):
-    return {
-        "metadata": {
-            "namespace": "lab",
-            "name": name,
-            "uid": f"pod-{name}",
-            "labels": {"moorage.dev/run": name},
-        },
-        "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {"nvidia.com/gpu": gpus}}}]},
-        "status": {"phase": phase, "containerStatuses": [{"state": {"running": {"startedAt": rfc3339(NOON)}}}]},
-    }
-
-
-def a_tenant(name):
-    return {
-        "metadata": {"name": name, "uid": f"tenant-{name}"},
-        "spec": {"namespace": "lab"},
-    }
+    statuses = [a_container_status(started=NOON)]
+    return a_run_pod(name, run=name, uid=f"pod-{name}", node="n1", gpus=gpus, phase=phase, statuses=statuses)
 
 
 def a_change(rng):
@@ -53,7 +30,7 @@ def a_change(rng):
         [
             a_job(name, suspended=rng.random() < 0.5, deleting=rng.random() < 0.2, record=rng.choice(["", "{}"])),
             a_pod(name, gpus=rng.choice(["0", "2", "many"]), phase=rng.choice(["Running", "Failed"])),
-            a_tenant(rng.choice("xy")),
+            a_tenant(rng.choice("xy"), "lab"),
         ]
     )
 

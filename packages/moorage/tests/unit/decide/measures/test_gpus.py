@@ -19,29 +19,12 @@ from moorage.decide.measures.gpus import (
     measure_gpus,
 )
 from moorage.decide.usage.gpus import view_gpus
-
-
-def a_node(name, gpus):
-    sizes = {"cpu": "64", "memory": "512Gi", "pods": "100", "nvidia.com/gpu": str(gpus)}
-    return {
-        "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": "a100"}},
-        "status": {"allocatable": sizes, "capacity": sizes, "conditions": [{"type": "Ready", "status": "True"}]},
-    }
+from moorage_testing.builders import a_gpu_node, a_run_pod, keyed
 
 
 def a_pod(name, node, gpus, owner="ada"):
-    return {
-        "metadata": {
-            "name": name,
-            "namespace": "lab",
-            "labels": {"moorage.dev/run": name, "moorage.dev/owner": owner},
-        },
-        "spec": {
-            "nodeName": node,
-            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}],
-        },
-        "status": {"phase": "Running", "startTime": "2026-01-05T10:00:00Z"},
-    }
+    labels = keyed(owner=owner)
+    return a_run_pod(name, run=name, labels=labels, node=node, gpus=gpus, started="2026-01-05T10:00:00Z")
 
 
 def values(nodes, pods):
@@ -50,7 +33,7 @@ def values(nodes, pods):
 
 
 def test_every_gpu_is_told_by_node_owner_and_tenant():
-    made = values([a_node("n1", 4), a_node("n2", 2)], [a_pod("train", "n1", 3)])
+    made = values([a_gpu_node("n1", 4), a_gpu_node("n2", 2)], [a_pod("train", "n1", 3)])
     assert made[GPUS] == {
         ("n1", "a100", "free"): 1,
         ("n1", "a100", "used"): 3,
@@ -80,7 +63,7 @@ pods = st.lists(st.tuples(st.sampled_from(["n1", "n2"]), st.integers(1, 3), st.s
 @given(pods)
 def test_the_sums_agree(asked):
     made = values(
-        [a_node("n1", 4), a_node("n2", 8)],
+        [a_gpu_node("n1", 4), a_gpu_node("n2", 8)],
         [a_pod(f"p{at}", node, many, owner) for at, (node, many, owner) in enumerate(asked)],
     )
     used = made[OF_CLUSTER]["used",]

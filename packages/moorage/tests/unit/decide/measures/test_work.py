@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -21,37 +22,18 @@ from moorage.decide.measures.work import (
     measure_workspaces,
     wait_reason,
 )
-from moorage.decide.runs.state import AttemptView, PodView, RunView, State
+from moorage.decide.runs.state import PodView, RunView, State
+from moorage_testing import builders
+from moorage_testing.builders import an_attempt
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
-def a_run(name: str, *pods: PodView, state: State = State.WAITING, job: str = "Waiting", gpus: int = 1) -> RunView:
-    attempt = AttemptView(number=1, job=name, state=job, created=NOON - timedelta(hours=1), pods=pods)
-    return RunView(
-        namespace="lab",
-        name=name,
-        owner="ada",
-        state=state,
-        gpus=gpus,
-        gpu_type="a100",
-        node="",
-        created=NOON - timedelta(hours=5),
-        started=None,
-        ended=None,
-        deadline=None,
-        restarts=0,
-        restart_limit=3,
-        retries=0,
-        checkpoint="",
-        checkpoint_at=None,
-        checkpoint_checked_at=None,
-        command="",
-        requests={},
-        reason="",
-        exit_code=None,
-        attempts=(attempt,),
-    )
+def a_run(name: str, *pods: PodView, job: str = "Waiting", **more: Any) -> RunView:
+    made: Any = {"state": State.WAITING, "gpus": 1, "gpu_type": "a100", "created": NOON - timedelta(hours=5)}
+    made |= {"restart_limit": 3, "command": ""}
+    attempt = an_attempt(1, name, *pods, job=name, state=job, created=NOON - timedelta(hours=1))
+    return builders.a_run(name, attempts=(attempt,), **made | more)
 
 
 def a_pod(message: str = "", *, reason: str = "Unschedulable", node: str = "") -> PodView:

@@ -25,26 +25,17 @@ from moorage.model.labels import is_reserved_label
 from moorage.present.explanation import explain_text, short_reason
 from moorage.present.explanationanswer import make_explanation
 from moorage_kube.resources import Obj
+from moorage_kube.testing import builders
+from moorage_testing.builders import a_run_job, keyed
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 NO_QUOTA = "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu, 2 more needed"
 
 
-def a_job(queue: str | None = "team-a", *, suspend: bool = True, ours: bool = True, **template: Any) -> Obj:
-    labels = {"moorage.dev/run": "train", "moorage.dev/attempt": "1"} | ({QUEUE_LABEL: queue} if queue else {})
-    spec = {"containers": [{"name": "main"}]} | template
-    return {
-        "metadata": {
-            "name": "train",
-            "namespace": "lab",
-            "uid": "j1",
-            "labels": labels,
-            "annotations": {"moorage.dev/command": "python train.py"} if ours else {},
-            "creationTimestamp": "2026-11-21T11:00:00Z",
-        },
-        "spec": {"suspend": suspend, "template": {"metadata": {"labels": dict(labels)}, "spec": spec}},
-        "status": {},
-    }
+def a_job(queue: str | None = "team-a", *, suspend: bool = True, ours: bool = True, **pod: Any) -> Obj:
+    notes, labels = keyed(command="python train.py") if ours else {}, {QUEUE_LABEL: queue} if queue else {}
+    made: Obj = {"uid": "j1", "created": "2026-11-21T11:00:00Z", "suspend": suspend, "pod": pod}
+    return a_run_job(labels=labels, annotations=notes, **made)
 
 
 def a_workload(uid: str = "j1", *, active: bool = True, **conditions: tuple[str, str]) -> Obj:
@@ -111,9 +102,8 @@ def test_a_job_that_kueue_does_not_hold_waits_in_no_queue(job: Obj | None) -> No
 
 
 def a_pod(*, gates: tuple[str, ...] = ("kueue.x-k8s.io/admission",), **condition: str) -> Obj:
-    meta = {"name": "w", "namespace": "lab", "uid": "j1", "labels": {QUEUE_LABEL: "team-a"}}
-    spec = {"schedulingGates": [{"name": gate} for gate in gates], "containers": [{"name": "main"}]}
-    return {"metadata": meta, "spec": spec, "status": {"conditions": [condition] if condition else []}}
+    conditions = [condition] if condition else []
+    return builders.a_pod("w", uid="j1", labels={QUEUE_LABEL: "team-a"}, gates=gates, conditions=conditions)
 
 
 def test_what_a_pod_waits_for_in_its_queue() -> None:

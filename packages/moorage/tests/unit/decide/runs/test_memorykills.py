@@ -38,6 +38,8 @@ from moorage.decide.runs.memorykills import (
 )
 from moorage.model.policy import Policy
 from moorage_kube.moments import rfc3339
+from moorage_kube.testing import builders
+from moorage_kube.testing.builders import an_owner
 from moorage_kube.testing.examples import examples
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -56,25 +58,14 @@ def resources(limit: str | None, request: str | None) -> Any:
 
 
 def a_pod(
-    name: str = "web-1",
-    *,
-    kind: str = "ReplicaSet",
-    owner: str = "web",
-    limit: str | None = "2Gi",
-    request: str | None = "2Gi",
-    container: str = "c",
-    **meta: Any,
-) -> Any:
-    group = {"ReplicaSet": "apps/v1", "StatefulSet": "apps/v1", "DaemonSet": "apps/v1", "Job": "batch/v1"}
-    ref = {"apiVersion": group.get(kind, "x.io/v1"), "kind": kind, "name": owner, "uid": f"uid-{owner}"}
-    meta = {"creationTimestamp": rfc3339(NOON)} | meta
-    return {
-        "metadata": {"name": name, "namespace": "lab", "uid": f"u-{name}", "resourceVersion": "1"}
-        | {"ownerReferences": [ref | {"controller": True}]}
-        | meta,
-        "spec": {"containers": [{"name": container, "image": "i", "resources": resources(limit, request)}]},
-        "status": {"phase": "Pending"},
-    }
+    name: str = "web-1", *, kind: str = "ReplicaSet", owner: str = "web", limit: str | None = "2Gi",
+    request: str | None = "2Gi", container: str = "c", **meta: Any,
+) -> Any:  # fmt: skip
+    api_version = "" if kind in ("ReplicaSet", "StatefulSet", "DaemonSet", "Job") else "x.io/v1"
+    meta = {"resourceVersion": "1", "creationTimestamp": rfc3339(NOON)} | meta
+    parts = [{"name": container, "image": "i", "resources": resources(limit, request)}]
+    made: Any = {"owner": an_owner(kind, owner, api_version=api_version), "phase": "Pending", "metadata": meta}
+    return builders.a_pod(name, uid=f"u-{name}", containers=parts, **made)
 
 
 def killed(pod: Any, *, at: datetime = NOON, node: str = "n1") -> Any:

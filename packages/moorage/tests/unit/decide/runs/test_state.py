@@ -20,6 +20,8 @@ from moorage.decide.runs.state import (
     view_runs,
 )
 from moorage_kube.moments import moment, rfc3339
+from moorage_kube.testing.builders import a_condition, a_container_status
+from moorage_testing.builders import a_run_job, a_run_pod, keyed
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -28,95 +30,32 @@ def ago(**span: float) -> str:
     return rfc3339(NOON - timedelta(**span))
 
 
-def a_job(
-    attempt: int = 1,
-    *,
-    end: str | None = None,
-    reason: str = "",
-    message: str = "",
-    counts: Mapping[str, int] | None = None,
-    **annotations: str,
-) -> dict[str, Any]:
-    conditions = []
-    if end is not None:
-        told = {"reason": reason, "message": message, "lastTransitionTime": ago(minutes=1)}
-        conditions = [{"type": end, "status": "True"} | told]
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {
-            "name": "train" if attempt == 1 else f"train-r{attempt}",
-            "namespace": "default",
-            "uid": f"job-{attempt}",
-            "creationTimestamp": ago(hours=2),
-            "labels": {
-                "moorage.dev/run": "train",
-                "moorage.dev/attempt": str(attempt),
-                "moorage.dev/owner": "ada",
-            },
-            "annotations": {f"moorage.dev/{key.replace('_', '-')}": value for key, value in annotations.items()},
-        },
-        "spec": {
-            "backoffLimit": 0,
-            "template": {
-                "metadata": {"labels": {"moorage.dev/owner": "ada"}},
-                "spec": {
-                    "containers": [
-                        {"name": "main", "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "2"}}}
-                    ]
-                },
-            },
-        },
-        "status": {"conditions": conditions, "completionTime": ago(minutes=1) if end == "Complete" else None}
-        | (counts or {}),
-    }
+def a_job(attempt: int = 1, *, counts: Mapping[str, int] | None = None, **more: Any) -> dict[str, Any]:
+    condition = {key: more.pop(key) for key in ("end", "reason", "message") if key in more}
+    made = {"namespace": "default", "uid": f"job-{attempt}", "created": ago(hours=2), "finished": ago(minutes=1)}
+    made |= {"requests": {"cpu": "1", "nvidia.com/gpu": "2"}, "spec": {"backoffLimit": 0}, "status": counts}
+    return a_run_job("train", attempt, user="ada", annotations=keyed(**more), **made | condition)
 
 
 def a_pod(
-    attempt: int = 1,
-    phase: str = "Running",
-    *,
-    code: int | None = None,
-    why: str = "",
-    disrupted: str = "",
-    status_reason: str = "",
-    started: str | None = None,
-    ended: str | None = None,
-    deadline: int | None = None,
-    annotations: dict[str, str] | None = None,
-) -> dict[str, Any]:
+    attempt: int = 1, phase: str = "Running", *, code: int | None = None, why: str = "", disrupted: str = "",
+    started: str = "", ended: str = "", deadline: int = 0, status_reason: str = "", **more: Any,
+) -> dict[str, Any]:  # fmt: skip
     started, ended = started or ago(minutes=5), ended or ago(minutes=1)
-    state: dict[str, Any] = {}
-    if code is not None:
-        state = {"terminated": {"exitCode": code, "reason": why, "startedAt": started, "finishedAt": ended}}
-    elif phase == "Running":
-        state = {"running": {"startedAt": started}}
-    elif why:
-        state = {"waiting": {"reason": why}}
-    status: dict[str, Any] = {"phase": phase, "containerStatuses": [{"name": "main", "state": state}]}
-    if phase != "Pending":
-        status["startTime"] = started
-    if disrupted:
-        status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": disrupted}]
-    if status_reason:
-        status["reason"] = status_reason
-    spec: dict[str, Any] = {
-        "nodeName": "node-1",
-        "containers": [{"name": "main", "resources": {"limits": {"memory": "1Gi"}}}],
+    since = started if phase == "Running" else ""
+    state = a_container_status(
+        exit_code=code, reason=why, started=since or code is not None and started, finished=ended
+    )
+    marks = [a_condition("DisruptionTarget", reason=disrupted)] if disrupted else []
+    made = {"name": f"train-{attempt}-pod", "namespace": "default", "created": started, "node": "node-1"}
+    made |= {"started": started} if phase != "Pending" else {}
+    made |= {
+        "spec": {"activeDeadlineSeconds": deadline} if deadline else {},
+        "status": {"reason": status_reason} if status_reason else {},
     }
-    if deadline:
-        spec["activeDeadlineSeconds"] = deadline
-    return {
-        "metadata": {
-            "name": f"train-{attempt}-pod",
-            "namespace": "default",
-            "creationTimestamp": started,
-            "labels": {"moorage.dev/run": "train", "moorage.dev/attempt": str(attempt)},
-            "annotations": annotations or {},
-        },
-        "spec": spec,
-        "status": status,
-    }
+    return a_run_pod(
+        attempt=attempt, phase=phase, statuses=[state], conditions=marks, limits={"memory": "1Gi"}, **made | more
+    )
 
 
 FAILED = {"end": "Failed", "reason": "BackoffLimitExceeded"}
@@ -421,7 +360,7 @@ some_pods = st.lists(
 def test_every_run_has_a_state_that_agrees_with_its_last_job(found, pods, ended):
     jobs = [a_job(at, end=end, reason=reason) for at, (end, reason) in enumerate(found, start=1)]
     if ended:
-        jobs[0]["metadata"]["annotations"]["moorage.dev/ended"] = ended
+        jobs[0]["metadata"]["annotations"] = keyed(ended=ended)
     run = view_run(jobs, pods)
     last = found[-1][0]
     assert (run.state is State.SUCCEEDED) == (last == "Complete")

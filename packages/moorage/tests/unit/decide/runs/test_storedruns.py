@@ -26,67 +26,30 @@ from moorage.decide.runs.storedruns import (
 from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL
 from moorage.model.names import RUN_LABEL
 from moorage_kube.moments import rfc3339
+from moorage_kube.testing.builders import a_container_status, an_owner
 from moorage_kube.testing.clock import NOON
+from moorage_testing.builders import a_run_job, a_run_pod, keyed
 
 MINUTE = timedelta(minutes=1)
 CHECKPOINT = {"": "weights", "-from": "earlier", "-at": rfc3339(NOON), "-checked-at": rfc3339(NOON)}
 
 
-def a_job(attempt=1, *, uid="j", end=None, **annotations):
-    name = "train" if attempt == 1 else f"train-r{attempt}"
-    own = {} if attempt == 1 else {"ownerReferences": [{"kind": "Job", "name": "train", "uid": f"{uid}1"}]}
-    conditions = [{"type": end, "status": "True", "lastTransitionTime": rfc3339(NOON)}] if end else []
-    return {
-        "metadata": {
-            "namespace": "lab",
-            "name": name,
-            "uid": f"{uid}{attempt}",
-            "creationTimestamp": rfc3339(NOON - 60 * MINUTE),
-            "labels": {"moorage.dev/run": "train", "moorage.dev/attempt": str(attempt)},
-            "annotations": {"moorage.dev/command": "python train.py", "moorage.dev/restart-limit": "5"}
-            | {f"moorage.dev/checkpoint{part}": value for part, value in CHECKPOINT.items()}
-            | annotations,
-        }
-        | own,
-        "spec": {
-            "backoffLimit": 0,
-            "template": {
-                "metadata": {"annotations": {"moorage.dev/owner": "ada"}},
-                "spec": {
-                    "containers": [
-                        {
-                            "name": "main",
-                            "env": [{"name": "PASSWORD", "value": "hunter2"}],
-                            "resources": {"requests": {"cpu": "1"}, "limits": {"nvidia.com/gpu": "2"}},
-                        }
-                    ]
-                },
-            },
-        },
-        "status": {"conditions": conditions},
-    }
+def a_job(attempt=1, *, uid="j", end="", **annotations):
+    owner = None if attempt == 1 else {"kind": "Job", "name": "train", "uid": f"{uid}1"}
+    notes = keyed(command="python train.py", restart_limit=5)
+    notes |= {f"moorage.dev/checkpoint{part}": value for part, value in CHECKPOINT.items()} | annotations
+    made = {"uid": f"{uid}{attempt}", "created": NOON - 60 * MINUTE, "owner": owner, "annotations": notes}
+    made |= {"requests": {"cpu": "1"}, "gpus": 2, "container": {"env": [{"name": "PASSWORD", "value": "hunter2"}]}}
+    made |= {"spec": {"backoffLimit": 0}, "pod_annotations": keyed(owner="ada"), "end": end, "finished": NOON}
+    return a_run_job("train", attempt, **made)
 
 
 def a_pod(uid="p1", attempt=1, *, job="j", phase="Running", exit_code=None, **status):
-    state = {"running": {"startedAt": rfc3339(NOON - 30 * MINUTE)}}
-    if exit_code is not None:
-        ended = {"startedAt": rfc3339(NOON - 30 * MINUTE), "finishedAt": rfc3339(NOON), "exitCode": exit_code}
-        state = {"terminated": ended}
-    return {
-        "metadata": {
-            "namespace": "lab",
-            "name": f"train-{uid}",
-            "uid": uid,
-            "creationTimestamp": rfc3339(NOON - 40 * MINUTE),
-            "labels": {"moorage.dev/run": "train", "moorage.dev/attempt": str(attempt)},
-            "ownerReferences": [{"kind": "Job", "controller": True, "uid": f"{job}{attempt}"}],
-        },
-        "spec": {
-            "nodeName": "gpu-1",
-            "containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}],
-        },
-        "status": {"phase": phase, "containerStatuses": [{"state": state}]} | status,
-    }
+    ended = None if exit_code is None else NOON
+    state = a_container_status(exit_code=exit_code, started=NOON - 30 * MINUTE, finished=ended)
+    made = {"uid": uid, "created": NOON - 40 * MINUTE, "node": "gpu-1", "gpus": 2, "statuses": [state]}
+    made |= {"owner": an_owner(uid=f"{job}{attempt}"), "phase": phase, "status": status}
+    return a_run_pod(f"train-{uid}", attempt=attempt, **made)
 
 
 def written(known: KeptRun, changes: KeptRun) -> KeptRun:

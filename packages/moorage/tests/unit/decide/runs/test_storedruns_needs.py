@@ -6,6 +6,8 @@ import pytest
 
 from moorage.decide.runs.state import PEAK_MEMORY_ANNOTATION, view_run
 from moorage.decide.runs.storedruns import needs_kept
+from moorage_kube.testing.builders import a_container_status
+from moorage_testing.builders import a_run_job, a_run_pod
 
 STARTED = "2026-11-21T12:00:00Z"
 RESUMED = {"type": "Suspended", "status": "False", "reason": "JobResumed"}
@@ -13,23 +15,13 @@ COMPLETE = {"type": "Complete", "status": "True"}
 
 
 def a_job(*conditions, attempt=1, suspend=False, **counts):
-    template = {"spec": {"containers": [{"name": "main"}]}}
-    return {
-        "metadata": {"name": f"j{attempt}", "labels": {"moorage.dev/attempt": str(attempt)}},
-        "spec": {"suspend": suspend, "template": template},
-        "status": {"conditions": list(conditions)} | counts,
-    }
+    status = {"conditions": list(conditions)} | counts
+    return a_run_job("", attempt, name=f"j{attempt}", suspend=suspend, status=status)
 
 
 def a_pod(*, attempt=1, peak=None):
-    return {
-        "metadata": {
-            "name": f"p{attempt}",
-            "labels": {"moorage.dev/attempt": str(attempt)},
-            "annotations": {} if peak is None else {PEAK_MEMORY_ANNOTATION: peak},
-        },
-        "status": {"phase": "Running", "containerStatuses": [{"state": {"running": {"startedAt": STARTED}}}]},
-    }
+    notes, state = {} if peak is None else {PEAK_MEMORY_ANNOTATION: peak}, a_container_status(started=STARTED)
+    return a_run_pod(f"p{attempt}", run="", attempt=attempt, annotations=notes, statuses=[state])
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from moorage.decide.sharing.plan import Holding, Observed, Rule, Waiting, Yield, plan, rule_of
 from moorage.decide.sharing.use import faded_seconds
 from moorage_kube.scheduling import NodeInfo, PodInfo, parse_node, parse_pod, refusals
+from moorage_kube.testing import builders
 from moorage_kube.testing.examples import examples
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -26,21 +27,13 @@ GPU = "nvidia.com/gpu"
 
 @functools.cache
 def a_node(name: str = "n1", gpus: int = 1) -> NodeInfo:
-    sizes = {"cpu": "64", "memory": "512Gi", "pods": "100", GPU: str(gpus)}
-    ready = [{"type": "Ready", "status": "True"}]
-    return parse_node({"metadata": {"name": name}, "status": {"allocatable": sizes, "conditions": ready}})
+    return parse_node(builders.a_node(name, gpus=gpus, cpu="64", memory="512Gi", pods="100"))
 
 
 @functools.cache
 def a_pod(name: str, gpus: int = 1, node: str = "") -> PodInfo:
-    limits = {"cpu": "1", "memory": "1Gi", GPU: str(gpus)}
-    spec = {
-        "nodeName": node,
-        "containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}],
-    }
-    return parse_pod(
-        {"metadata": {"name": name, "namespace": "lab"}, "spec": spec, "status": {"phase": "Running"}}
-    )
+    sizes = {"cpu": "1", "memory": "1Gi", GPU: str(gpus)}
+    return parse_pod(builders.a_pod(name, node=node, limits=sizes, requests=sizes, phase="Running"))
 
 
 def holds(name: str = "a", owner: str = "ada", *, gpus: int = 1, node: str = "n1", **more: object) -> Holding:

@@ -10,29 +10,20 @@ from hypothesis import strategies as st
 
 from moorage.decide.tools.drain import DrainOptions, Refusal, plan_drain
 from moorage_kube.meta import Key, key_of
+from moorage_kube.testing import builders
+from moorage_kube.testing.builders import an_owner
 
 AGENTS = frozenset({Key("default", "agent")})
 
 
 def a_pod(
-    name: str = "p",
-    *,
-    owner: str | None = "Job",
-    owner_name: str = "train",
-    phase: str = "Running",
-    local: bool = False,
-    mirror: bool = False,
-    leaving: bool = False,
-) -> dict[str, Any]:
-    meta: dict[str, Any] = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
-    if owner:
-        meta["ownerReferences"] = [{"kind": owner, "name": owner_name, "uid": "u", "controller": True}]
-    if mirror:
-        meta["annotations"] = {"kubernetes.io/config.mirror": "x"}
-    if leaving:
-        meta["deletionTimestamp"] = "2026-11-21T12:00:00Z"
+    name: str = "p", *, owner: str | None = "Job", owner_name: str = "train", phase: str = "Running",
+    local: bool = False, mirror: bool = False, leaving: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    made: Any = {"annotations": {"kubernetes.io/config.mirror": "x"} if mirror else {}, "deleting": leaving}
+    made |= {"namespace": "default", "owner": an_owner(owner, owner_name) if owner else None, "phase": phase}
     volumes = [{"name": "scratch", "emptyDir": {}}] if local else []
-    return {"metadata": meta, "spec": {"volumes": volumes}, "status": {"phase": phase}}
+    return builders.a_pod(name, uid=f"uid-{name}", spec={"volumes": volumes}, **made)
 
 
 @pytest.mark.parametrize(
