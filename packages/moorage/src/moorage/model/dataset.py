@@ -1,4 +1,4 @@
-"""Dataset: data that is brought onto a volume once, checked, and then read by any number of pods."""
+"""Dataset: data that is copied to a volume once, checked, and then read by any number of pods."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _NATURAL = Meta(ge=0, le=2**60)
 
 
 class DatasetSource(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Where the data comes from."""
+    """The source of the data."""
 
     url: Annotated[
         str,
@@ -107,7 +107,7 @@ class FillProgress(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Use(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A run, or a pod of none, that mounts or mounted the dataset."""
+    """A run, or a pod without a run, that mounts or has mounted the dataset."""
 
     namespace: Annotated[str, Meta(description="Namespace of the pod.")]
     name: Annotated[str, Meta(description="Name of the run, workspace or pod.")]
@@ -116,7 +116,7 @@ class Use(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Reader(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A tenant that may read it, and the claim by which it does."""
+    """A tenant that may read the dataset, and the claim in its namespace."""
 
     tenant: Annotated[str, Meta(description="Tenant that may read it.")]
     namespace: Annotated[str, Meta(description="Namespace of the tenant.")] = ""

@@ -104,7 +104,7 @@ class Exemptions(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class SnoozeLimits(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How far an owner may put it off."""
+    """Limits on how long and how often an owner may postpone a suspension."""
 
     longest: Annotated[Span, Meta(description="Of one snooze. Default 24h.")] = "24h"
     times: Annotated[

@@ -1,6 +1,6 @@
-"""Machine and MachineNodePool: places of a size on named nodes, held until a guest comes.
+"""Machine and MachineNodePool: places of fixed sizes on named nodes, reserved until guests use them.
 
-An admin writes a Machine; the operator makes the MachineNodePool of the same name from it, and marks the nodes.
+An admin writes a Machine. The operator creates the MachineNodePool of the same name from it, and marks the nodes.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class SizeSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TypeSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A size of machine, and how many there are."""
+    """A machine size, and the number of machines."""
 
     name: Annotated[str, _NAME, Meta(description="Name of the machine type.")]
     spec: SizeSpec
@@ -97,7 +97,7 @@ class MachineSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Usage(Struct, frozen=True, rename="camel"):
-    """Machines of a type. maximum = reserved + used + pending, always; nothing pending: nothing in flight."""
+    """Machines of a type. maximum = reserved + used + pending."""
 
     maximum: Annotated[int, Meta(ge=0, description="Places there are: held, in use, or in flight.")]
     reserved: Annotated[int, Meta(ge=0, description="Places held by a reservation pod on a node.")]
@@ -147,7 +147,7 @@ class Machine(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class MachineNodePoolSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Which nodes serve which machine types of a group; made from a Machine."""
+    """The nodes and the machine types of a group; created from a Machine."""
 
     machine_group_name: Annotated[str, _NAME, Meta(description="Group of the Machine that owns this pool.")]
     node_pool: Annotated[list[PoolNode], Meta(extra_json_schema=_MAPPED)]

@@ -45,7 +45,7 @@ _PATH = Meta(min_length=1, max_length=4096, pattern="^/")
 
 
 class FunctionSource(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A function, packed as `moorage.map` packs it."""
+    """A function in the format of `moorage.map`."""
 
     config_map: Annotated[
         str, Meta(min_length=1, max_length=253, description="ConfigMap that holds it, of this namespace.")
@@ -180,7 +180,7 @@ class MapJobSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class QueueStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Where the map's queue is."""
+    """The map's queue and its state."""
 
     url: Annotated[str, Meta(description="Where workers reach the queue.")] = ""
     uid: Annotated[str, Meta(description="Of the map in the queue.")] = ""

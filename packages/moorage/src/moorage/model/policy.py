@@ -81,9 +81,9 @@ class Escalation(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class RestartBombRule(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Killed for memory does not mean moved on to the next node with the same memory.
+    """A pod that was killed for memory must not move to the next node with the same memory.
 
-    warn: kills are reported on the owner. fill: the replacement gets more memory where `escalation` allows it, and
+    warn: kills are reported on the owner. fill: the replacement gets more memory if `escalation` allows it, and
     is held otherwise. deny: it is held.
     """
 
@@ -103,7 +103,7 @@ class JudgedRule(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class AnnotationsRule(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """No annotation that nothing reads any more."""
+    """Annotations that have no effect any more are reported."""
 
     level: Judged
     annotations: Annotated[
@@ -162,7 +162,7 @@ class ExpectedNode(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class GuardrailPolicySpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Where and how strictly."""
+    """The namespaces of a policy and the level of each rule."""
 
     rules: GuardrailRules
     namespace_selector: Annotated[
@@ -183,7 +183,10 @@ class GuardrailPolicySpec(Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class GuardrailPolicy(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Which guardrails hold in which namespaces. Where several hold, each rule has the strictest level."""
+    """Guardrails for selected namespaces.
+
+    If several policies select a namespace, each rule has the strictest level.
+    """
 
     spec: GuardrailPolicySpec
 

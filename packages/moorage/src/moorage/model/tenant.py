@@ -77,7 +77,7 @@ class TenantNetwork(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TenantNodes(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Nodes without GPUs that are the team's alone. Those with GPUs are shared."""
+    """Dedicated nodes of the team, without GPUs. Nodes with GPUs are shared."""
 
     selector: Annotated[
         dict[str, Annotated[str, Meta(max_length=63)]],
@@ -86,7 +86,7 @@ class TenantNodes(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class TenantIngress(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Under which hosts the team is reached."""
+    """The hosts of the team's Ingresses."""
 
     domain: Annotated[
         str, Meta(max_length=253, description="Hosts are this one or below it, reserved for this tenant.")

@@ -47,7 +47,7 @@ class Restore(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class VolumeBackupSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Which volume is copied, when, and to where."""
+    """The volume to copy, the schedule, and the destination."""
 
     volume: Annotated[str, Meta(min_length=1, max_length=253, description="The claim, of this namespace.")]
     to: Annotated[
@@ -71,7 +71,7 @@ class VolumeBackupSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Kept(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A backup that is whole."""
+    """A complete backup."""
 
     name: Annotated[str, Meta(description="Name of the backup.")]
     at: Annotated[str, _TIME, Meta(description="When the backup ended.")] = ""

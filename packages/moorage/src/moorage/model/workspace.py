@@ -72,7 +72,10 @@ _MAPPED = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name
 
 
 class TokenUse(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """How the application is shown its token: {token} and {sha256} (hexadecimal, of the token) are put in."""
+    """The way to pass the token to the application.
+
+    {token} and {sha256} (hexadecimal, of the token) are replaced.
+    """
 
     header: Annotated[
         str, Meta(max_length=100, pattern=r"^[-A-Za-z0-9]*$", description="In this header of each request.")
@@ -94,7 +97,7 @@ class TokenUse(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Variable(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A variable, as in a container."""
+    """An environment variable, as in a container."""
 
     name: Annotated[
         str,
@@ -139,7 +142,7 @@ class App(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class MachineChoice(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A machine, of those that `moor machines` lists."""
+    """A machine from the list of `moor machines`."""
 
     group: Annotated[str, _NAME, Meta(description="Group of the Machine.")]
     type: Annotated[str, _NAME, Meta(description="Machine type.")]
@@ -159,7 +162,7 @@ class Resources(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Home(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The volume that stays when the workspace is stopped, and when it is deleted."""
+    """The volume that is retained when the workspace is stopped or deleted."""
 
     claim_name: Annotated[str, Meta(max_length=253, description="Default NAME-home; made when it is missing.")] = (
         ""
@@ -262,7 +265,7 @@ class WorkspaceStatus(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Workspace(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """An application in a browser, with a home that stays."""
+    """An application in a browser, with a permanent home volume."""
 
     spec: WorkspaceSpec
     status: WorkspaceStatus = WorkspaceStatus()

@@ -1,4 +1,4 @@
-"""Amounts in a container's resources, as rules compare and set them."""
+"""Amounts in the resources of containers: read, compare and set them for rules."""
 
 from __future__ import annotations
 
