@@ -67,7 +67,7 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 def limit_settings(env: Mapping[str, str]) -> Limits:
-    """As the environment says. Raises UsageError."""
+    """Read the limits from the environment. Raises UsageError."""
     return Limits(
         log_bytes=settings.KEPT_LOG_BYTES.read(env),
         days=settings.KEPT_LOG_DAYS.read(env),
@@ -77,7 +77,7 @@ def limit_settings(env: Mapping[str, str]) -> Limits:
 
 
 class _Log(Struct, eq=False):
-    """A log that is not read to its end."""
+    """A log that is not completely read yet."""
 
     key: str
     pod: KeptPod
@@ -145,7 +145,7 @@ class Keeper:
 
     @property
     def streams(self) -> int:
-        """Logs that are read now."""
+        """The number of logs that are being read."""
         return sum(log.wanted().reading for log in self._logs.values())
 
     async def run(self) -> None:
@@ -181,7 +181,7 @@ class Keeper:
         self._sampled.clear()
 
     async def step(self, *, everything: bool) -> None:
-        """One pass: write the facts that changed (or look at all), then see to the logs. Raises StorageError."""
+        """Run one pass: write changed records (or check all), then start log reads. Raises StorageError."""
         self._changed.clear()
         await self._record(everything=everything)
         if everything:
@@ -268,7 +268,7 @@ class Keeper:
         return await self._erase_logs(uids)
 
     async def erase_steps(self, namespace: str, workflow: str, since: datetime | None = None) -> int:
-        """As `erase`, of the steps of the Workflows of this name."""
+        """Like `erase`, for the steps of all Workflows of this name."""
         now = self._clock.now()
         uids = await self._store.do(lambda store: store.erase_steps(namespace, workflow, now=now, since=since))
         return await self._erase_logs(uids)
@@ -346,7 +346,7 @@ class Keeper:
                 kept.ended, kept.gone_at = True, self._clock.monotonic()
 
     async def _follow_later(self, pods: list[tuple[Obj, KeptPod]]) -> None:
-        """Note which logs are to be read: of containers that have started, and not to their end."""
+        """Register the logs to read: those of started containers that are not completely read."""
         if self._api is None or not pods:
             return
         wanted = [(pod, row, log) for pod, row in pods for log in _logs_of(pod, row)]
@@ -494,7 +494,7 @@ class Keeper:
             leave_to_another(self._deleted, self._dirty, now=now)
 
     async def _change_or_turn(self) -> None:
-        """Wait for a change, or until it is time to look at the logs."""
+        """Wait for a change, or until the next check of the logs."""
         tick = asyncio.ensure_future(self._clock.sleep(TURN_SECONDS))
         change = asyncio.ensure_future(self._changed.wait())
         try:
@@ -515,7 +515,7 @@ def _joined(known: KeptRun, more: KeptRun) -> KeptRun:
 
 
 class _Started(NamedTuple):
-    """The log of a container that has started."""
+    """The log of a started container."""
 
     key: str
     container: str | None

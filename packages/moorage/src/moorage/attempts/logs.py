@@ -36,7 +36,7 @@ def log_key(uid: str, container: str = "") -> str:
 
 
 def pod_of(key: str) -> str:
-    """The uid of the pod that a log is of."""
+    """The uid of the log's pod."""
     return key.partition(_BESIDE)[0]
 
 
@@ -82,14 +82,14 @@ class Logs(Protocol):
         ...
 
     def sizes(self) -> list[LogSize]:
-        """Every log, the longest unchanged first."""
+        """All logs; the log that has not changed for the longest time comes first."""
         ...
 
     def close(self) -> None: ...
 
 
 class LogFolder:
-    """Safe for threads, as long as only one at a time appends to a log. Methods raise StorageError."""
+    """Logs in a folder. Thread-safe if one thread at a time appends to a log. Methods raise StorageError."""
 
     def __init__(self, path: Path, *, keep_bytes: int) -> None:
         self._path = path
@@ -147,7 +147,7 @@ class LogFolder:
             shutil.rmtree(self._folder(key))
 
     def sizes(self) -> list[LogSize]:
-        """Every log, the longest unchanged first."""
+        """All logs; the log that has not changed for the longest time comes first."""
         sizes = []
         with _errors("read", self._path):
             if not self._path.is_dir():
@@ -160,7 +160,7 @@ class LogFolder:
         return sorted(sizes, key=lambda size: (size.changed, size.key))
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: this class has no open files."""
 
     def _folder(self, key: str) -> Path:
         if not _KEY.fullmatch(key) or key.startswith("."):
@@ -174,7 +174,10 @@ class LogFolder:
 
 
 def end_of(data: bytes, *, cut: bool, keep_bytes: int) -> LogEnd:
-    """The last whole lines within `keep_bytes`, and one at least. `cut`: there were lines before `data`."""
+    """The last complete lines within `keep_bytes`, at least one line.
+
+    `cut`: `data` does not begin at the log's start.
+    """
     data = data[: data.rfind(b"\n") + 1]
     if len(data) > keep_bytes:
         at = data.find(b"\n", len(data) - keep_bytes - 1) + 1
@@ -189,7 +192,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _segments(folder: Path) -> list[tuple[int, str]]:
-    """Number and name of each segment, oldest first; of a plain file that is compressed already, the latter."""
+    """The number and file name of each segment, oldest first. If both files exist, the compressed file."""
     segments: dict[int, str] = {}
     for name in sorted(_names(folder)):  # .log before .z
         if match := _SEGMENT.fullmatch(name):
@@ -198,13 +201,13 @@ def _segments(folder: Path) -> list[tuple[int, str]]:
 
 
 def _stale(folder: Path) -> list[str]:
-    """Plain segments that a killed process had compressed, and not deleted yet."""
+    """Uncompressed segments that also exist compressed, because a process was killed before it deleted them."""
     names = set(_names(folder))
     return [name for name in names if name.endswith(".log") and name.removesuffix("log") + "z" in names]
 
 
 def _read(path: Path) -> bytes | None:
-    """A segment's lines; None: it was deleted or compressed meanwhile and cannot be read."""
+    """The lines of a segment; None if the file was deleted meanwhile or is damaged."""
     try:
         return path.read_bytes() if path.suffix == ".log" else zlib.decompress(path.read_bytes())
     except FileNotFoundError:

@@ -29,7 +29,7 @@ _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,6})?\d*(Z|[+-]\d\
 
 
 class Wanted(Struct, frozen=True, kw_only=True):
-    """A log that is not read to its end. Times are seconds of a monotonic clock."""
+    """A log that is not completely read. Times are seconds of a monotonic clock."""
 
     key: str
     ended: bool  # its container, or its pod is being deleted
@@ -40,14 +40,14 @@ class Wanted(Struct, frozen=True, kw_only=True):
 
 
 class Read(Struct, frozen=True):
-    """Begin to read a log; with `follow`, until its container ends."""
+    """Start to read a log; with `follow`, until its container ends."""
 
     key: str
     follow: bool
 
 
 class Stop(Struct, frozen=True):
-    """Stop following a log, for others to have their turn. It takes its turn among them."""
+    """Stop following a log, so that others get a turn. The stopped log waits for its next turn."""
 
     key: str
 
@@ -96,7 +96,7 @@ class NewLines:
         self._kept = Counter(line for line in lines if not self._is_old(stamp_of(line)))
 
     def since_seconds(self, now: datetime) -> int | None:
-        """How far back to read; None: all."""
+        """The age in seconds from which to read; None for the whole log."""
         if self.newest is None:
             return None
         return max(1, int((now - self.newest) / timedelta(seconds=1)) + 1 + int(OVERLAP.total_seconds()))
@@ -125,7 +125,7 @@ class Splitter:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that are whole now, with their ends."""
+        """Add a piece of the log; return the lines that are now complete, with their line ends."""
         *lines, rest = piece.split(b"\n")
         if not lines:
             self._rest = (self._rest + rest)[: self._most]
@@ -135,13 +135,13 @@ class Splitter:
         return [line[: self._most] + b"\n" for line in lines]
 
     def end(self) -> list[bytes]:
-        """The last line, where the log does not end with one."""
+        """Return an incomplete last line, if there is one."""
         rest, self._rest = self._rest, b""
         return [rest + b"\n"] if rest else []
 
 
 def stamp_of(line: bytes) -> datetime | None:
-    """The time in front of a line, as kubelets write it (to the nanosecond); None where there is none."""
+    """The timestamp at the start of a line, in the format of kubelets (nanoseconds); None if absent."""
     stamp = _STAMP.match(line)
     if stamp is None:
         return None

@@ -66,7 +66,10 @@ _SELECT_PODS = f"SELECT {', '.join(PODS.columns)} FROM {PODS.name}"
 
 
 class AttemptStore:
-    """Methods block, and are for one thread at a time. Each raises StorageError, StorageFull when the disk is."""
+    """Records of attempts. Methods block; use one thread at a time.
+
+    They raise StorageError, StorageFull on a full disk.
+    """
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -84,7 +87,7 @@ class AttemptStore:
             self._db.upsert(PODS, [_pod_row(pod) for pod in pods if pod.job_uid not in erased])
 
     def open(self) -> KeptRun:
-        """The attempts and pods that were there when they were last seen."""
+        """The attempts and pods that are not recorded as deleted."""
         return KeptRun(
             attempts=self._jobs("WHERE gone_at IS NULL AND forgotten = 0"),
             pods=self._pods("WHERE gone_at IS NULL"),
@@ -104,7 +107,10 @@ class AttemptStore:
         return tuple(sorted(map(_pod, rows), key=lambda pod: (pod.attempt, _stamp(pod.created), pod.name)))
 
     def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
-        """The pods of the steps of the Workflow with this uid, in the order of their start. `pod`: a name."""
+        """The pods of a Workflow's steps, sorted by start, for the Workflow's uid.
+
+        `pod`: only pods with this name.
+        """
         rows = self._pods(
             "WHERE job_uid = ? AND namespace = ? AND run = ?" + (" AND pod = ?" if pod else ""),
             *(uid, namespace, f"{_OF_WORKFLOW}{workflow}"),
@@ -127,7 +133,7 @@ class AttemptStore:
         return KeptRun(attempts=tuple(attempts), pods=tuple(pods))
 
     def forgotten(self, jobs: Iterable[str]) -> set[str]:
-        """Those of these Jobs' uids that were erased."""
+        """The uids among these Jobs that were erased."""
         rows = self._db.by_keys(JOBS, [(uid,) for uid in sorted(set(jobs))], columns=("job_uid", "forgotten"))
         return {uid for uid, erased in rows if erased}
 
@@ -141,7 +147,10 @@ class AttemptStore:
     def erase_steps(
         self, namespace: str, workflow: str, *, now: datetime, since: datetime | None = None
     ) -> list[str]:
-        """Forget the steps of every Workflow of this name, for good; the uids of their pods, as above."""
+        """Erase the steps of every Workflow of this name, for good; return the uids of their pods.
+
+        Steps that were created before `since` stay.
+        """
         return self._erase(namespace, f"{_OF_WORKFLOW}{workflow}", now, since)
 
     def _erase(self, namespace: str, name: str, now: datetime, since: datetime | None) -> list[str]:

@@ -1,6 +1,6 @@
-"""Whether Argo's own controller works in a cluster.
+"""Detect whether Argo's own controller runs in a cluster.
 
-It holds a Lease `workflow-controller` while it runs; with an instance id the Lease's name ends with that id.
+It has a Lease `workflow-controller` while it runs; with an instance id, the Lease's name ends with that id.
 https://argo-workflows.readthedocs.io/en/latest/high-availability/
 """
 
@@ -21,12 +21,12 @@ SLACK = timedelta(seconds=30)  # clocks of two machines differ, and a restarting
 
 
 async def argo_controller(api: Api, now: datetime) -> Key | None:
-    """The Lease of a controller of Argo that runs, in any namespace; None: none does. Raises ApiError."""
+    """The Lease of a running Argo controller in any namespace; None if none runs. Raises ApiError."""
     return running_controller((await api.list(LEASES)).items, now)
 
 
 def running_controller(leases: Iterable[Mapping[str, Any]], now: datetime) -> Key | None:
-    """The same, of leases that were read."""
+    """The Lease of a running Argo controller among these leases; None if none runs."""
     for lease in leases:
         key, spec = key_of(lease), lease.get("spec") or {}
         if not key.name.startswith(LEASE_PREFIX) or not spec.get("holderIdentity"):

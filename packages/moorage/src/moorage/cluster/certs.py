@@ -65,7 +65,7 @@ TOKEN_BYTES = 24
 
 
 class Issued(Struct, frozen=True, kw_only=True):
-    """A certificate with its key, and the authority that vouches for it; all PEM."""
+    """A certificate with its key and the authority that signed it, all in PEM."""
 
     certificate: bytes
     key: bytes
@@ -86,12 +86,12 @@ def issue(names: Sequence[str], *, now: datetime, lifetime: timedelta = LIFETIME
 
 
 def service_names(service: str = WEBHOOK_SERVICE, namespace: str = SYSTEM_NAMESPACE) -> tuple[str, ...]:
-    """The names under which the API server and others reach a Service; it asks for the first."""
+    """The DNS names of a Service. The API server uses the first name."""
     return f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", f"{service}.{namespace}"
 
 
 def why_renew(data: Mapping[str, bytes], names: Sequence[str], *, now: datetime) -> str | None:
-    """Why a Secret's contents cannot go on serving; None when they can."""
+    """The reason to renew the certificate in a Secret; None if it is still good."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives import serialization
@@ -120,7 +120,7 @@ def why_renew(data: Mapping[str, bytes], names: Sequence[str], *, now: datetime)
 
 
 def bundle(newest: bytes, before: bytes, *, now: datetime) -> bytes:
-    """The authorities to trust: the newest, and the one before it while it is still valid."""
+    """The trusted authorities: the newest, and the previous one while it is still valid."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
 
@@ -144,7 +144,7 @@ async def keep_certificates(
     check_seconds: float = CHECK_SECONDS,
     ours: bool = True,
 ) -> None:
-    """See to Secrets and registrations until cancelled; failures are logged and tried again."""
+    """Maintain Secrets and registrations until cancelled; failures are logged and retried."""
     while True:
         try:
             for name in (PAGE_SECRET, EXTENDER_SECRET):
@@ -160,7 +160,7 @@ async def keep_certificates(
 
 
 async def ensure_token(api: Api, name: str, *, namespace: str = SYSTEM_NAMESPACE) -> None:
-    """Make the token in a Secret when there is none. It is never changed: browsers and schedulers hold it."""
+    """Create the token in a Secret if there is none. An existing token never changes, since clients use it."""
     try:
         await api.get(SECRETS, name, namespace)
     except NotFound:
@@ -200,7 +200,7 @@ async def ensure_scheduler_files(api: Api, *, namespace: str = SYSTEM_NAMESPACE)
 
 
 async def ensure_certificate(api: Api, *, clock: Clock = SYSTEM, namespace: str = SYSTEM_NAMESPACE) -> None:
-    """One pass: the Secret holds a good certificate, and the registrations trust its authority."""
+    """Run one pass: put a valid certificate into the Secret, and its authority into the registrations."""
     registrations = await _registrations(api)
     names = service_names(namespace=namespace)
     now = clock.now()
@@ -248,7 +248,7 @@ async def ensure_audit_token(api: Api, *, namespace: str = SYSTEM_NAMESPACE) -> 
 
 
 async def _registrations(api: Api) -> list[tuple[Resource, Obj]]:
-    """Those that are there."""
+    """The webhook registrations that exist."""
     return [
         (resource, registration)
         for resource, name in (
@@ -272,7 +272,7 @@ def contents(secret: Mapping[str, Any] | None) -> dict[str, bytes]:
 
 
 def make_secret(name: str, namespace: str, data: Mapping[str, bytes], *, type_: str = "Opaque") -> Obj:
-    """A Secret of ours."""
+    """A Secret with the labels of Moorage."""
     return make_object(
         SECRETS,
         name,

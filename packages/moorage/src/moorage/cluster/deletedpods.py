@@ -1,4 +1,4 @@
-"""Pods killed for their memory that no longer exist, as an informer saw them go."""
+"""Deleted pods that were killed because of their memory use, remembered by an informer's handler."""
 
 from __future__ import annotations
 

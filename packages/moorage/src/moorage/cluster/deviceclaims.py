@@ -16,7 +16,7 @@ TEMPLATES = tuple(
 
 
 async def read_claim_templates(api: Api, namespace: str) -> ClaimTemplates:
-    """The templates of a namespace, as far as they may be read. Raises ApiError where the server fails."""
+    """The templates of a namespace that the caller may read. Raises ApiError if the server fails."""
     for resource in TEMPLATES:
         with contextlib.suppress(NotFound):
             try:

@@ -102,7 +102,7 @@ class Kubelets:
 
 
 def address_of(node: Mapping[str, Any]) -> str | None:
-    """host:port of a node's kubelet; None where it names no port, or no address."""
+    """The host:port of a node's kubelet; None if the node has no port or no address."""
     status = node.get("status") or {}
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
     by_type = {address.get("type"): str(address.get("address") or "") for address in status.get("addresses") or ()}

@@ -1,4 +1,4 @@
-"""Workloads of Kueue, read, and deactivated when a run is cancelled; its LocalQueues."""
+"""Kueue's Workloads, which are deactivated when a run is cancelled, and its LocalQueues."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from moorage_kube.resources import Obj, Resource
 
 
 async def local_queues(api: Api, namespace: str) -> frozenset[str] | None:
-    """The LocalQueues of a namespace; None where Kueue is not installed. Raises ApiError for all else."""
+    """The LocalQueues of a namespace; None if Kueue is not installed. Raises ApiError for other errors."""
     for resource in LOCAL_QUEUES:
         with contextlib.suppress(NotFound):
             return frozenset(obj["metadata"]["name"] for obj in (await api.list(resource, namespace)).items)
@@ -38,7 +38,7 @@ async def workloads_of(api: Api, job: Mapping[str, Any]) -> list[tuple[Resource,
 
 
 async def deactivate(api: Api, job: Mapping[str, Any]) -> bool:
-    """Let Kueue start a Job no more: it resumes one that others have suspended. Returns whether it knows the Job.
+    """Stop Kueue from starting a Job, since it resumes Jobs that others suspend; return whether it knows the Job.
 
     Raises ApiError.
     """
@@ -46,7 +46,7 @@ async def deactivate(api: Api, job: Mapping[str, Any]) -> bool:
 
 
 async def activate(api: Api, job: Mapping[str, Any]) -> bool:
-    """Let Kueue start a Job again that was deactivated. Returns whether it knows the Job. Raises ApiError."""
+    """Let Kueue start a deactivated Job again; return whether Kueue knows the Job. Raises ApiError."""
     return await _set_active(api, job, active=True)
 
 
@@ -76,7 +76,7 @@ async def read_queue_wait(api: Api, *objs: Obj | None) -> QueueWait | None:
 
 
 async def read_queues(api: Api, namespace: str) -> Queues:
-    """The queues of a namespace, as far as they may be read. Raises ApiError for a server that does not answer."""
+    """The queues of a namespace that the caller may read. Raises ApiError if the server does not answer."""
     try:
         return Queues(await local_queues(api, namespace))
     except Forbidden:

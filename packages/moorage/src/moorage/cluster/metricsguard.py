@@ -1,4 +1,4 @@
-"""`/metrics` for those who may `get` it, as Kubernetes' own parts answer it.
+"""Restrict `/metrics` to users who may `get` it, like the components of Kubernetes.
 
 https://kubernetes.io/docs/reference/access-authn-authz/rbac/#referring-to-resources (nonResourceURLs)
 """
@@ -26,7 +26,7 @@ _GET = {"nonResourceAttributes": {"verb": "get", "path": PATH}}
 
 
 class MetricsGuard:
-    """The ASGI layer before a service: every other path passes."""
+    """The ASGI layer in front of a service. It checks only requests for `/metrics`."""
 
     def __init__(self, app: ASGIApp, api: Api, *, token: str = "", clock: Clock = SYSTEM) -> None:
         """`token`: a further token that may read the page, in addition to those of the API server; "": none."""

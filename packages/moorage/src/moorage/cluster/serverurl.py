@@ -1,4 +1,4 @@
-"""Where Moorage's own server is, as its ConfigMap names it."""
+"""The address of Moorage's server, from its ConfigMap."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from moorage_kube.resources import CONFIGMAPS
 
 
 async def server_url(api: Api) -> str:
-    """The address of Moorage's server as pods reach it; empty when this cluster has none (or hides it)."""
+    """The address of Moorage's server for pods; "" if this cluster has no server, or hides its address."""
     return (await platform_info(api)).server_url
 
 

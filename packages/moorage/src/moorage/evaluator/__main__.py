@@ -1,7 +1,7 @@
-"""The evaluating process: one request after the other, until its parent closes the pipe.
+"""The evaluating process: it handles one request after the other, until its parent closes the pipe.
 
-`python -m moorage.evaluator` is started by `.pool`, with a low priority and a limit on its memory. A request that
-takes longer than its processor time ends the process (SIGXCPU).
+`.pool` starts `python -m moorage.evaluator` with a low priority and a memory limit. A request that exceeds its
+processor time ends the process (SIGXCPU).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NICENESS = 10  # the services go first where a processor is short
 
 
 def answer(request: Request) -> Answer:
-    """Carry out a request. Errors of ours are answers too."""
+    """Carry out a request. A MoorageError becomes an answer."""
     _limit_time(request.seconds)
     with shared(request.budget) as budget:
         try:
@@ -35,7 +35,7 @@ def answer(request: Request) -> Answer:
 
 
 def _limit_time(seconds: int) -> None:
-    """Have the kernel end this process after some more seconds of processor time."""
+    """Let the kernel end this process after this many more seconds of processor time."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, hard = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + 1 + seconds, hard))

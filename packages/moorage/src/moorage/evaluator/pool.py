@@ -1,6 +1,6 @@
-"""Ask an evaluating process, and end one that takes too long.
+"""Send requests to evaluating processes, and end a process that takes too long.
 
-A tenant has one turn at a time, so that the others go on while its text is evaluated.
+Each tenant has one turn at a time, so that other tenants continue while its text is evaluated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEPT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEM
 
 
 class Evaluation(Protocol):
-    """Where functions run that users' text drives."""
+    """Runs functions whose work depends on users' text."""
 
     async def call(
         self, tenant: str, what: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
@@ -48,12 +48,12 @@ class Evaluation(Protocol):
         ...
 
     def is_full(self, tenant: str) -> bool:
-        """Whether so much waits for the tenant's turn that the next had better come later."""
+        """Whether so many calls of the tenant wait that the next call should come later."""
         ...
 
 
 class InPlace:
-    """No other process: for a program of one person, and for tests."""
+    """Evaluates in this process: for a program of one person, and for tests."""
 
     async def call(
         self, _tenant: str, _what: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
@@ -70,7 +70,7 @@ class InPlace:
 
 
 class Evaluators:
-    """Processes that evaluate. One per service; close it at the end."""
+    """A pool of evaluating processes. One per service; close it at the end."""
 
     def __init__(self, *, seconds: int = SECONDS, most: int = PROCESSES) -> None:
         self._seconds = seconds
@@ -176,7 +176,7 @@ class _Process:
         return cls(process)
 
     async def ask(self, request: Request, what: str) -> Answer:
-        """Raises TooMuchWork where the process ends before it answers."""
+        """Send a request and wait for the answer. Raises TooMuchWork if the process ends before it answers."""
         pipe, answers = self._process.stdin, self._process.stdout
         assert pipe is not None
         assert answers is not None

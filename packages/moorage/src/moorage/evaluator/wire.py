@@ -1,6 +1,6 @@
 """Requests and answers of an evaluating process: a length of four bytes, then a pickle.
 
-Only the process that started the other end reads them, over pipes that nothing else has.
+Only the parent process and its child use these pipes.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def error_of(error: MoorageError) -> tuple[type[MoorageError], tuple[Any, ...], 
 
 
 def made_again(error: tuple[type[MoorageError], tuple[Any, ...], Mapping[str, Any]]) -> MoorageError:
-    """An error that was raised in the other process. Its class may take other arguments than it keeps."""
+    """Rebuild an error of the other process, without its constructor, which may take other arguments."""
     kind, arguments, fields = error
     made = kind.__new__(kind)
     made.args = arguments

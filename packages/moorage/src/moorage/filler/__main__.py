@@ -18,7 +18,7 @@ from moorage.filler.progress import Progress
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Do one thing; the last line on standard output is its result as JSON."""
+    """Run one command; the last line of standard output is its result as JSON."""
     given = _parser().parse_args(argv)
     progress = Progress()
     try:

@@ -74,7 +74,7 @@ class _Limits:
         self._seen: set[str] = set()
 
     def member(self, name: str) -> str:
-        """The path of a member; folders count too. Raises UnsafePath, TooManyFiles."""
+        """The safe path of a member; folders count as members, too. Raises UnsafePath, TooManyFiles."""
         self._members += 1
         if self._members > self._most_files:
             raise TooManyFiles(f"the archive has more than {self._most_files:,} members")

@@ -38,7 +38,7 @@ class Target(Protocol):
     """A store of backups. Raises FillError subclasses."""
 
     def writing(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]:
-        """A new file, there under its name only when the block ended without an error."""
+        """A new file. It gets its name only after the block ends without an error."""
         ...
 
     def reading(self, name: str) -> contextlib.AbstractContextManager[IO[bytes]]: ...
@@ -49,7 +49,7 @@ class Target(Protocol):
 
 
 def open_target(url: str) -> Target:
-    """folder:/path, s3://bucket/prefix or gs://bucket/prefix. Raises BadSource."""
+    """Open a target: folder:/path, s3://bucket/prefix or gs://bucket/prefix. Raises BadSource."""
     scheme = urlsplit(url).scheme
     if scheme == "folder":
         return FolderTarget(Path(url.removeprefix("folder:")))
@@ -191,7 +191,7 @@ def backup(
 
 
 def _add(tar: tarfile.TarFile, tree: Tree, entry: TreeEntry) -> bool:
-    """Put one thing in; False when it changed under our hands."""
+    """Add one entry to the archive; return False if a file changed while it was read."""
     info = tarfile.TarInfo(entry.path)
     info.mode, info.mtime = entry.mode, entry.mtime_ns // 10**9
     if entry.kind == "folder":
@@ -217,7 +217,7 @@ def _add(tar: tarfile.TarFile, tree: Tree, entry: TreeEntry) -> bool:
 
 
 class _Padded:
-    """Exactly so many bytes of a file: zeros where it has become shorter."""
+    """Exactly `size` bytes of a file; zeros at the end if the file has become shorter."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:
         self._file, self._left = file, size
@@ -231,7 +231,10 @@ class _Padded:
 
 
 def _tidy(target: Target, series: str, keep: int) -> list[str]:
-    """Remove backups of the series beyond `keep`, note first, and tars without a note; the names that stay."""
+    """Delete backups of the series beyond `keep` (the note first) and tars without a note.
+
+    Return the others' names.
+    """
     names = sorted(notes_of(target, series))
     for old in names[: max(0, len(names) - keep)]:
         target.remove(f"{old}.json")
@@ -245,7 +248,7 @@ def _tidy(target: Target, series: str, keep: int) -> list[str]:
 
 
 def notes_of(target: Target, series: str) -> dict[str, dict[str, Any]]:
-    """The backups of a series that are whole, by name."""
+    """The notes of a series' complete backups, by name."""
     notes = {}
     for file in target.names():
         name = file.removesuffix(".json")

@@ -1,4 +1,4 @@
-"""Why data could not be moved. `reason` is one CamelCase word from REASONS; conditions and results carry it."""
+"""Errors of moving data. `reason` is a CamelCase word from REASONS, for conditions and results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REASONS = (
 
 
 class FillError(MoorageError):
-    """Data could not be moved. `final`: another try would end the same way."""
+    """Data could not be moved. `final`: a retry would also fail."""
 
     reason: ClassVar[str] = "SourceFailed"
     final: ClassVar[bool] = True
@@ -60,13 +60,13 @@ class SourceEmpty(FillError):
 
 
 class BadSource(FillError):
-    """The source is written in a way that is not understood."""
+    """The address of the source has an invalid format."""
 
     reason = "BadSource"
 
 
 class SourceFailed(FillError):
-    """The source, or the way to it, failed for now."""
+    """The source or the connection to it failed; a retry may help."""
 
     final = False
 
@@ -92,7 +92,7 @@ class VolumeFull(FillError):
 
 
 class VolumeFailed(FillError):
-    """The volume refused to read or write."""
+    """The volume could not be read or written."""
 
     reason = "VolumeFailed"
     final = False

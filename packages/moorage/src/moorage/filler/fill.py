@@ -79,7 +79,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A file that is in its place."""
+    """A completed file of the fill."""
 
     path: str
     size: int
@@ -88,7 +88,7 @@ class Done:
 
 
 class Journal:
-    """Files that are done, on disk a moment later. A line cut short by a kill is no line."""
+    """The journal of completed files, written to the disk with a short delay. An incomplete line is ignored."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
@@ -210,7 +210,10 @@ class _Fill:
     # --- existing files
 
     def _ready(self) -> dict[str, Any] | None:
-        """The result of an earlier process, if the fill is done; another dataset on the volume is an error."""
+        """The stored result of a completed fill; None if there is none.
+
+        Raises VolumeFailed for another dataset's.
+        """
         for folder in (STATE, PARTS):
             self._tree.make_folder(folder)
         text = self._tree.read_whole(READY)
@@ -225,7 +228,9 @@ class _Fill:
         return None
 
     def _is_moved(self) -> bool:
-        """Whether an earlier process was killed between putting the data in place and saying so."""
+        """Whether an earlier process was killed after it moved the data into place, but before it recorded
+        the result.
+        """
         begun = _json(self._tree.read_whole(BEGUN))
         return (
             begun.get("revision") == self._order.revision
@@ -260,7 +265,7 @@ class _Fill:
         return entries
 
     def _still_good(self, journal: Journal, listing: list[Entry]) -> dict[str, Done]:
-        """Files that are done and of the version listed; the rest of the journal is forgotten."""
+        """Completed files whose version is still the listed one; all others are removed from the journal."""
         known = journal.read()
         self._tree.make_folder(FILLING)
         done = {}
@@ -320,7 +325,7 @@ class _Fill:
         raise AssertionError("unreachable")
 
     async def _write_part(self, entry: Entry, part: str) -> tuple[int, str]:
-        """The file under its passing name, whole and on the disk; its size and SHA-256."""
+        """Download a file completely under its temporary name and sync it; return its size and SHA-256."""
         if entry.size is not None and entry.size <= SMALL:
             data = bytearray()
             async for chunk in self._source.read(entry):
@@ -450,7 +455,7 @@ class _Fill:
         return hash_file(fd)
 
     def _unpack(self, entry: Entry) -> list[Done]:
-        """The files of the archive, in place of it."""
+        """Unpack the archive; return the files that replace it."""
         self._tree.clear(FILLING)
         self._tree.make_folder(FILLING)
         fd = self._tree.open(f"{PARTS}/archive")
@@ -539,14 +544,14 @@ def checksum(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def hash_file(fd: int) -> tuple[int, str]:
-    """Size and SHA-256 of an open file, which is closed."""
+    """The size and SHA-256 of an open file; closes the file."""
     with failing("cannot read a file back"), os.fdopen(fd, "rb", buffering=0) as file:
         digest = hashlib.file_digest(file, "sha256")
         return file.tell(), digest.hexdigest()
 
 
 def read_lines(text: bytes) -> Iterator[dict[str, Any]]:
-    """Lines of JSON objects. One that was cut short, which only the last can be, is left out."""
+    """Parse lines of JSON objects. An incomplete last line is skipped."""
     for line in text.split(b"\n"):
         if line:
             with contextlib.suppress(ValueError):

@@ -38,13 +38,13 @@ def checked(path: str) -> str:
 
 
 def shown(path: str) -> str:
-    """A path as messages show it: quoted, odd characters escaped, and not longer than a line."""
+    """Format a path for messages: quoted, with odd characters escaped, at most one line."""
     text = ascii(path) if not path.isprintable() else repr(path)
     return text if len(text) <= 200 else f"{text[:197]}…{text[-1]}"
 
 
 def conflict_of(paths: list[str]) -> tuple[str, str] | None:
-    """Two paths of which one is a folder of the other, as object stores allow and file systems do not.
+    """Two conflicting paths: one would be a file and also a folder. Object stores allow that, file systems do not.
 
     `paths` must be sorted by their parts.
     """

@@ -16,7 +16,7 @@ EVERY_SECONDS = 1.0
 
 
 class Progress:
-    """Writes at most one line a second, and the last one always."""
+    """Writes progress lines, at most one per second; the last line is always written."""
 
     def __init__(self, *, every: float = EVERY_SECONDS) -> None:
         self._every = every
@@ -56,7 +56,9 @@ class Progress:
             print(json.dumps(document), flush=True)
 
     def end(self, document: Mapping[str, Any]) -> None:
-        """The result: the last line, and the container's termination message where there is a place for it."""
+        """Print the result as the last line, and write it to the container's termination message if that
+        exists.
+        """
         self.line(document)
         text = json.dumps(document).encode()
         if len(text) <= TERMINATION_BYTES and os.access(TERMINATION_LOG, os.W_OK):
@@ -66,5 +68,5 @@ class Progress:
 
 
 def say(text: str) -> None:
-    """To people who read the log; never the last line."""
+    """Print a message for people who read the log. It is never the last line."""
     print(text, file=sys.stderr, flush=True)

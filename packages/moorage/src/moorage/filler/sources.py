@@ -56,10 +56,10 @@ class Entry:
 
 
 class Source(Protocol):
-    """Every method raises FillError subclasses."""
+    """A source of files. Every method raises subclasses of FillError."""
 
     async def entries(self, *, most: int) -> list[Entry]:
-        """Every file there is now, in the order of their paths. Raises TooManyFiles beyond `most`."""
+        """All current files, sorted by path. Raises TooManyFiles beyond `most`."""
         ...
 
     def read(self, entry: Entry, start: int = 0) -> AsyncIterator[bytes]:
@@ -70,7 +70,7 @@ class Source(Protocol):
 
 
 def open_source(url: str, *, anonymous: bool = False, env: Mapping[str, str] = os.environ) -> Source:
-    """The source behind an address: https://, http://, s3://, gs://, or folder:/path of a mounted volume.
+    """Open the source of an address: https://, http://, s3://, gs://, or folder:/path of a mounted volume.
 
     Raises BadSource.
     """
@@ -85,7 +85,7 @@ def open_source(url: str, *, anonymous: bool = False, env: Mapping[str, str] = o
 
 
 class _Links(html.parser.HTMLParser):
-    """The addresses that a page's anchors lead to, with whether their text says that it is a folder."""
+    """The links of an HTML page, and whether the text of each link marks it as a folder."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ def links_of(page: str, url: str, base: str) -> Iterable[tuple[str, str]]:
 
 
 class HttpSource:
-    """A web server: one file, or with an address that ends in "/" all that its listings of folders link to."""
+    """A web server: a single file, or, if the address ends in "/", all files in its folder listings."""
 
     def __init__(self, url: str, *, authorization: str = "") -> None:
         parts = urlsplit(url)
@@ -164,7 +164,7 @@ class HttpSource:
         return checked(name), self._url
 
     async def _listed(self, most: int) -> list[tuple[str, str]]:
-        """All files below the folder; listings that link in circles end, as nothing is read twice."""
+        """All files below the folder. Each listing is read only once, so circular links are harmless."""
         files: dict[str, str] = {}
         seen = {self._url}
         level = [self._url]
@@ -288,7 +288,7 @@ def _version(answer: aiohttp.ClientResponse) -> str:
 
 
 async def _patiently(ask: Callable[[], Any], *, tries: int = 5) -> Any:
-    """Ask again after a failure that may pass, half a second later at first and twice as long each time."""
+    """Retry after temporary failures, first after half a second; each delay is twice as long."""
     import aiohttp
 
     for left in reversed(range(tries)):
@@ -304,9 +304,9 @@ async def _patiently(ask: Callable[[], Any], *, tries: int = 5) -> Any:
 
 
 def open_store(scheme: str, *, anonymous: bool = False) -> Any:
-    """The fsspec file system of an object store. Credentials come from the environment, as for its own tools.
+    """The fsspec file system of an object store. Credentials come from the environment, as for the store's tools.
 
-    Raises BadSource when this image lacks the package for it.
+    Raises BadSource if this image lacks the package for the store.
     """
     import fsspec
 
@@ -321,7 +321,7 @@ def open_store(scheme: str, *, anonymous: bool = False) -> Any:
 
 
 class ObjectSource:
-    """A bucket's objects below a prefix, or one object, by fsspec."""
+    """All objects of a bucket below a prefix, or a single object, read with fsspec."""
 
     def __init__(self, store: Any, url: str) -> None:
         self._store = store
@@ -378,7 +378,7 @@ def object_version(info: Mapping[str, Any]) -> str:
 
 
 def in_our_words(what: str) -> Callable[[Callable[[], R]], R]:
-    """Runs a call of fsspec; its errors, and those of the stores' own packages, become ours."""
+    """Run a call of fsspec; convert its errors, and those of the stores' packages, to FillErrors."""
 
     def run(call: Callable[[], R]) -> R:
         try:
@@ -399,7 +399,7 @@ def in_our_words(what: str) -> Callable[[Callable[[], R]], R]:
 
 
 class FolderSource:
-    """A folder of a mounted volume. Links inside it that lead to a file inside it are read as that file."""
+    """A folder of a mounted volume. Links to files inside the folder are read as those files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

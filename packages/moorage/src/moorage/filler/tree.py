@@ -24,7 +24,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """One thing in a tree: `kind` is file, folder, link or other; `target` is a link's text."""
+    """An entry of a tree. `kind`: file, folder, link or other; `target`: the target of a link."""
 
     path: str
     kind: str
@@ -38,7 +38,7 @@ LeavesOut = Callable[[TreeEntry], bool]
 
 
 class Tree:
-    """The folder `root`, which must exist (or is made). Errors of the disk are raised as FillError."""
+    """The folder `root`, which must exist or is created. Errors of the file system become FillErrors."""
 
     def __init__(self, root: Path, *, create: bool = False) -> None:
         self.root = root
@@ -52,14 +52,14 @@ class Tree:
 
     @contextlib.contextmanager
     def parent(self, path: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
-        """The open folder that holds `path`, and the name in it. Raises UnsafePath for a link on the way."""
+        """Open the parent folder of `path`; yield it with the last name. Raises UnsafePath if a part is a link."""
         *folders, name = checked(path).split("/")
         with self._opened(folders, path, create=create) as fd:
             yield fd, name
 
     @contextlib.contextmanager
     def folder(self, path: str, *, create: bool = False) -> Iterator[int]:
-        """The folder itself, open; "" is the root."""
+        """Open a folder; "" is the root."""
         with self._opened(checked(path).split("/") if path else [], path, create=create) as fd:
             yield fd
 
@@ -102,7 +102,7 @@ class Tree:
             return made
 
     def reopen(self, path: str) -> int:
-        """A file that exists, open for reading and writing."""
+        """Open an existing file for reading and writing."""
         with failing(f"cannot write {shown(path)}"), self.parent(path) as (fd, name):
             return os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
 
@@ -138,7 +138,7 @@ class Tree:
                 ) from error
 
     def link(self, path: str, target: str) -> None:
-        """Make a symbolic link with this text; it is not followed."""
+        """Create a symbolic link with this target; the target is not followed."""
         with failing(f"cannot write {shown(path)}"), self.parent(path, create=True) as (fd, name):
             with contextlib.suppress(FileNotFoundError):
                 _unlink(name, fd, path)
@@ -188,7 +188,7 @@ class Tree:
                     continue
 
     def sync_folders(self, below: str = "") -> None:
-        """Bring the names of all folders below, and of this one, to the disk."""
+        """Sync a folder and all folders below it, so that their names are on the disk."""
         for entry in self.walk(below):
             if entry.kind == "folder":
                 self.sync(entry.path)
@@ -199,7 +199,7 @@ class Tree:
             os.fsync(fd)
 
     def write_whole(self, path: str, data: bytes) -> None:
-        """Write a small file so that it is there whole or not at all, also after a loss of power."""
+        """Write a small file atomically, even if the power fails."""
         temporary = f"{path}.new"
         fd = self.create(temporary)
         with failing(f"cannot write {shown(path)}"), os.fdopen(fd, "wb") as out:
@@ -210,7 +210,7 @@ class Tree:
         self.sync(path.rpartition("/")[0])
 
     def read_whole(self, path: str) -> bytes | None:
-        """A small file's content; None: there is none."""
+        """Read a small file; None if it does not exist."""
         try:
             fd = self.open(path)
         except FileNotFoundError:
@@ -219,7 +219,7 @@ class Tree:
             return file.read()
 
     def clear(self, below: str) -> None:
-        """Remove a folder with all that is in it, if it exists."""
+        """Delete a folder with its contents, if it exists."""
         try:
             entries = list(self.walk(below))
         except FileNotFoundError:
@@ -237,7 +237,7 @@ class Tree:
 
 @contextlib.contextmanager
 def failing(what: str, *, missing: bool = False) -> Iterator[None]:
-    """The disk's errors in our words; with `missing`, FileNotFoundError is left as it is."""
+    """Convert errors of the file system to FillErrors; with `missing`, FileNotFoundError is not converted."""
     try:
         yield
     except FillError:

@@ -1,4 +1,4 @@
-"""How current a process's copies of the cluster are."""
+"""Metrics of a process's copies of cluster objects, such as their age."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters and histograms that a service feeds while it works: cheap, bounded, for any thread."""
+"""Counters and histograms that a service updates while it works: cheap, bounded, thread-safe."""
 
 from __future__ import annotations
 

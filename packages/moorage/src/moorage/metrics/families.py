@@ -47,7 +47,7 @@ class Spread(Struct, frozen=True):
 
 
 class Measured(Struct, frozen=True, kw_only=True):
-    """A family with its values, by the values of its labels in their order."""
+    """A family with its values, by label values in the order of the labels."""
 
     family: Family
     values: Mapping[tuple[str, ...], float] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Measured(Struct, frozen=True, kw_only=True):
 
 
 def measured(family: Family, values: Iterable[tuple[tuple[str, ...], float]]) -> Measured:
-    """The values of a family; those of one label set are added up, and those beyond its bound."""
+    """Add up the values of each label set; label sets beyond the family's bound are added to one series."""
     sums: dict[tuple[str, ...], float] = {}
     for labels, value in values:
         key = labels if labels in sums or len(sums) < family.series_max else (OTHER,) * len(family.labels)

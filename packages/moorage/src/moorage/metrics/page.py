@@ -1,4 +1,4 @@
-"""The page that Prometheus reads, in its text format.
+"""The metrics page in Prometheus' text format.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -18,10 +18,10 @@ BUILD = Family(name="moorage_build_info", help="1, with the version that runs", 
 
 
 def exposition(rows: Iterable[Measured], *, process: bool = False) -> bytes:
-    """The page. `process`: with the processor, memory and open files of this process.
+    """The metrics page. `process`: include processor time, memory and open files of this process.
 
-    Lines are written here and not by `prometheus_client`, which takes four times as long: a page has 10,000.
-    It is imported late: it costs 40 ms, which no command should pay.
+    The lines are written here, since `prometheus_client` takes four times as long: a page has 10,000 lines.
+    It is imported late, since its import takes 40 ms, which would slow every command.
     """
     from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 

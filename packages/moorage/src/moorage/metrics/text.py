@@ -1,4 +1,4 @@
-"""Prometheus' text format: the words of a line.
+"""Prometheus' text format: the parts of a line.
 
 https://prometheus.io/docs/instrumenting/exposition_formats/
 """
@@ -18,7 +18,7 @@ def labels_text(labels: Iterable[tuple[str, str]]) -> str:
 
 
 def braced(labels: str) -> str:
-    """Nothing for no labels."""
+    """Labels in braces; "" if there are no labels."""
     return f"{{{labels}}}" if labels else ""
 
 

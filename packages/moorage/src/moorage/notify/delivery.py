@@ -18,7 +18,7 @@ class Delivery(Struct, frozen=True):
 
 
 class NotDelivered(Exception):
-    """One try failed; the text holds no secret. `again`: another may help, after so many seconds."""
+    """One attempt failed; the message contains no secrets. `again`: a retry may help, after `after` seconds."""
 
     def __init__(self, problem: str, *, again: bool, after: float = 0.0) -> None:
         super().__init__(problem)

@@ -7,5 +7,5 @@ from moorage.notify.webhook import request
 
 
 async def beat(address: str, outbound: Outbound) -> None:
-    """Say that something lives, started, ended or failed. Raises NotDelivered, without the address."""
+    """Send a heartbeat. Raises NotDelivered; its message does not contain the address."""
     await request("GET", address, outbound, what="heartbeat")

@@ -33,7 +33,10 @@ async def mail(notice: Notice, target: Email, outbound: Outbound) -> None:
 
 
 def make_message(notice: Notice, target: Email, sender: str) -> EmailMessage:
-    """Headers take no line breaks: addresses were checked, and the subject is made one plain line."""
+    """Build the message.
+
+    Headers have no line breaks: addresses were checked, and the subject becomes a single line.
+    """
     message = EmailMessage(policy=SMTP)
     domain = sender.rpartition("@")[2]
     message["From"] = sender

@@ -27,7 +27,10 @@ _EMBEDS_IPV4 = (  # networks whose addresses lead to an IPv4 address that anothe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailServer:
-    """`security`: "starttls", "tls" from the first byte, or "none"; a password is never sent without either."""
+    """A mail server. `security`: "starttls", "tls" (from the first byte) or "none".
+
+    A password is never sent without TLS.
+    """
 
     host: str
     port: int
@@ -59,7 +62,7 @@ class Outbound(Struct, frozen=True, kw_only=True):
     seconds: float = 10.0  # patience with each try
 
     def allows(self, address: Address) -> bool:
-        """Whether a webhook may lead there: public addresses, and the networks named."""
+        """Whether webhooks may use an address: all public addresses, and the configured networks."""
         inner = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         if inner is not None:
             return self.allows(inner)
@@ -79,10 +82,10 @@ def outbound_of(environment: Mapping[str, str]) -> Outbound:
 
 
 def mail_server_of(environment: Mapping[str, str]) -> MailServer | None:
-    """The mail server of `MOORAGE_SMTP_URL` and `MOORAGE_SMTP_FROM`; None when neither is set.
+    """The mail server of `MOORAGE_SMTP_URL` and `MOORAGE_SMTP_FROM`; None if both are unset.
 
     smtps://USER:PASSWORD@HOST:465 is TLS from the first byte, smtp://…:587 STARTTLS, smtp+plain://…:25 neither.
-    Messages do not repeat the address, for it may hold a password.
+    Messages do not contain the address, since it may contain a password.
     """
     address, sender = SMTP_URL.read(environment), SMTP_FROM.read(environment)
     if not address and not sender:

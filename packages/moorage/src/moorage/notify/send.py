@@ -1,4 +1,4 @@
-"""Try to deliver a notice to each target, and again while that may help."""
+"""Deliver a notification to each target; retry failures that may be temporary."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LONGEST_WAIT = 30.0  # that a receiver may ask for by Retry-After
 async def send(
     notice: Notice, targets: Sequence[Target], outbound: Outbound | None = None, *, clock: Clock = SYSTEM
 ) -> tuple[Delivery, ...]:
-    """Deliver to all targets at once; one Delivery each, in their order. Raises nothing but a cancellation.
+    """Deliver to all targets at the same time; return one Delivery each, in order. Raises only a cancellation.
 
-    Takes at most about a minute and a half: four tries of `outbound.seconds` per step, and the waits between.
+    Takes at most about a minute and a half: four attempts of `outbound.seconds` per step, and the waits between.
     """
     allowed = outbound or Outbound()
     return tuple(await asyncio.gather(*(_deliver(notice, target, allowed, clock) for target in targets)))

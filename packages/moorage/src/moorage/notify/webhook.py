@@ -48,7 +48,7 @@ async def request(
     headers: Mapping[str, str] | None = None,
     json: object = None,
 ) -> None:
-    """One request to an address that a user wrote; `what` it is, for messages. Raises NotDelivered."""
+    """Send one request to a user's address. `what` names the address in messages. Raises NotDelivered."""
     # imported here: only a process that sends needs it
     import aiohttp
     from aiohttp.abc import AbstractResolver

@@ -107,7 +107,7 @@ def way(entry: AuditEntry) -> str:
 
 
 def _is_kubernetes(entry: AuditEntry) -> bool:
-    """Its verbs are in lower case; HTTP's methods are not."""
+    """Whether the entry is from Kubernetes: its verbs are in lower case, HTTP methods are not."""
     return entry.method.islower()
 
 

@@ -1,4 +1,4 @@
-"""Requests as the commands that ask for the same: forms show them, so that people learn them."""
+"""Convert requests to equivalent commands. Forms show them, so that users learn the commands."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _SHELL = re.compile(r"[|&;<>()$`*?~\n]")
 
 
 def command_words(text: str) -> tuple[str, ...]:
-    """The words of a command line; one that needs a shell (a pipe, a variable, two lines) is given to `sh -c`.
+    """Split a command line into arguments; if it needs a shell (a pipe, a variable, two lines), use `sh -c`.
 
-    Raises ValueError for a quotation that is not closed.
+    Raises ValueError for an unclosed quotation.
     """
     text = text.replace("\r\n", "\n").strip()
     if _SHELL.search(text):
@@ -27,7 +27,7 @@ def command_words(text: str) -> tuple[str, ...]:
 
 
 def run_line(body: NewJob) -> str:
-    """The `moor run` that starts the same run."""
+    """The `moor run` command that starts the same run."""
     words = ["moor", "run", "-n", body.namespace]
     for option, value in (
         ("--name", body.name),
@@ -60,7 +60,7 @@ def run_line(body: NewJob) -> str:
 
 
 def map_line(namespace: str, body: NewMap, workers: MapWorkers, items: Iterable[str]) -> str:
-    """The `moor map create` that makes the same map; `items` are the options that name its items."""
+    """The `moor map create` command for the same map; `items`: the options that select its items."""
     policy = body.policy
     words = ["moor", "map", "create", body.name, "-n", namespace, *items]
     for option, value in (
@@ -85,7 +85,7 @@ def map_line(namespace: str, body: NewMap, workers: MapWorkers, items: Iterable[
 
 
 def dataset_line(body: NewDataset) -> str:
-    """The `moor dataset create` that fills the same dataset."""
+    """The `moor dataset create` command for the same dataset."""
     source: Mapping[str, Any] = body.spec.get("source") or {}
     words = ["moor", "dataset", "create", body.name, "-n", body.namespace]
     words += ["--source", str(source.get("url") or "")]

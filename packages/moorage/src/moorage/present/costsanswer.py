@@ -1,4 +1,4 @@
-"""Reports of money as answers. Pure."""
+"""Convert cost reports to answers. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How credentials for a bucket or a web server are given: the Secret that a dataset names, and its keys."""
+"""How to provide credentials for a bucket or a web server: the Secret of a dataset, and its keys."""
 
 from __future__ import annotations
 

@@ -108,7 +108,10 @@ def ending_lines(run: RunView, *, public: bool) -> list[str]:
 
 
 def _verb(run: RunView) -> str:
-    """How it ended; of a deleted run, how it ended before: "was Succeeded" is its reason."""
+    """The verb for a run's end.
+
+    A deleted run may have a reason such as "was Succeeded"; then that state counts.
+    """
     state: str = run.state
     if run.state is State.DELETED and run.reason.startswith("was "):
         state = run.reason.removeprefix("was ")
@@ -130,7 +133,7 @@ def _tries(run: RunView) -> list[str]:
 
 
 def _why_failed(run: RunView) -> list[str]:
-    """Why a run failed, in words; the cause before its consequence."""
+    """The reasons why a run failed, in words; the cause comes before its consequence."""
     pod = _newest(run)
     reason = pod.reason if pod else ""
     message = [pod.message] if pod and pod.message and pod.message != reason else []
@@ -154,7 +157,10 @@ def _why_failed(run: RunView) -> list[str]:
 
 
 def _ended_by_operator(reason: str) -> str:
-    """The operator writes "Reason: sentence" where no attempt follows."""
+    """The sentence in the operator's reason, "Reason.
+
+    Sentence", which it writes if there is no further attempt.
+    """
     word, colon, sentence = reason.partition(": ")
     if not colon or word not in ("RestartLimit", "TimeLimit", "Evicted", "Deleted"):
         return ""
@@ -206,5 +212,5 @@ def _newest(run: RunView) -> PodView | None:
 
 
 def moment_text(moment: datetime) -> str:
-    """A day and a time of it, to the minute: "20 Nov 14:05 UTC"."""
+    """Format a date and time to the minute: "20 Nov 14:05 UTC"."""
     return moment.strftime("%d %b %H:%M UTC")

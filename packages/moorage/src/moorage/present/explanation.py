@@ -1,4 +1,4 @@
-"""Why a pod waits, as people read it: the same words in the command line and on the page.
+"""The explanation why a pod waits, in the same words for the command line and the page.
 
 `explanation_view` gives headline, advice and sections; `explain_text` lays them out as text, the page as HTML.
 """
@@ -119,7 +119,7 @@ def _and_more(obstacles: Sequence[str]) -> str:
 
 
 class Section(Struct, frozen=True, kw_only=True):
-    """A part of an explanation: sentences, or the rows of a table under a heading."""
+    """A section of an explanation: sentences, or the rows of a table under a heading."""
 
     heading: str = ""
     lines: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ class ExplanationView(Struct, frozen=True, kw_only=True):
 
 
 def explanation_view(explanation: Explanation) -> ExplanationView:
-    """The explanation for people. No full stop after single sentences."""
+    """The explanation for people. Single sentences have no full stop."""
     who = explanation.who
     if explanation.ended is not None:
         return ExplanationView(
@@ -168,7 +168,7 @@ def explanation_view(explanation: Explanation) -> ExplanationView:
 
 
 def explain_text(explanation: Explanation) -> str:
-    """The explanation as text, its sections parted by empty lines."""
+    """The explanation as text; empty lines separate its sections."""
     view = explanation_view(explanation)
     lines = [view.headline, *view.advice]
     for section in view.sections:
@@ -224,7 +224,10 @@ def _blocks(explanation: Explanation) -> list[str]:
 
 
 def starting_reason(explanation: Explanation) -> str:
-    """Why the containers do not run on the node that it has, in one line; empty: they do, or it has no node."""
+    """The reason why the containers do not run on the pod's node, in one line.
+
+    "" if they run, or it has no node.
+    """
     starting = explanation.starting
     if starting is None:
         return ""
@@ -236,7 +239,7 @@ def starting_reason(explanation: Explanation) -> str:
 
 
 def mount_text(mount: FailedMount) -> str:
-    """Which volume of a pod is not there: "volume config (Secret keys) cannot be mounted"."""
+    """The volume of a pod that is missing: "volume config (Secret keys) cannot be mounted"."""
     named = f"volume {mount.volume}" if mount.volume else "a volume"
     of = f" ({mount.source.kind} {mount.source.name})" if mount.source is not None else ""
     verb = "attached to the node" if mount.reason == FAILED_ATTACH else "mounted"
@@ -315,7 +318,7 @@ def _holders_section(explanation: Explanation) -> Section | None:
 
 
 def held_row(held: HeldBy, now: datetime) -> tuple[str, ...]:
-    """A holder as a row: owner, run, amount, node, since when, until when."""
+    """A holder as a row: owner, run, amount, node, start, end."""
     holder = held.holder
     since = (
         f"since {moment_text(holder.since)} ({format_duration(now - holder.since)})"
@@ -355,12 +358,12 @@ def until_text(holder: Holder, usual: Usual | None, now: datetime) -> str:
 
 
 def usual_text(usual: Usual) -> str:
-    """The ground of a forecast: "8 of 10 like it: same name"."""
+    """The basis of a forecast: "8 of 10 like it: same name"."""
     return f"{usual.done} of {usual.of} like it: {LIKENESS[usual.likeness]}"
 
 
 def about(moment: datetime, now: datetime) -> str:
-    """A moment that is not known to the minute: rounded up to about a tenth of how far away it is."""
+    """Format an uncertain moment, rounded up to about a tenth of the time until then."""
     left = max(timedelta(), moment - now)
     steps = (1, 5, 15, 30, 60, 180, 360, 720, 1440)
     step = next((step for step in reversed(steps) if timedelta(minutes=step) * 10 <= left), 1)
@@ -402,7 +405,7 @@ def _start_section(explanation: Explanation) -> Section | None:
 
 
 def start_lines(explanation: Explanation) -> list[str]:
-    """When it could start, and how sure that is."""
+    """The possible start of the pod, and how certain it is."""
     if explanation.state == "fits":
         return []
     is_stopped = explanation.suspended and explanation.queue is None
@@ -450,12 +453,12 @@ def _earliest_text(explanation: Explanation, earliest: Earliest) -> str:
 
 
 def smaller_text(change: str, node: str, options: str) -> str:
-    """A smaller request in a sentence."""
+    """A sentence that proposes a smaller request."""
     return f"It would start now with {change}, on {node}" + (f" (`{options}`)" if options else "")
 
 
 def _nodes_section(explanation: Explanation) -> Section | None:
-    """A row for each node; of many, those that fit and then the reasons with how many nodes have them."""
+    """A row for each node. If there are many: the nodes that fit, then each reason with its number of nodes."""
     verdicts = explanation.verdicts
     if not verdicts or explanation.machine is not None:
         return None
@@ -502,7 +505,7 @@ def _of_type(missing: Missing) -> str:
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Rows with two spaces before and between the columns; the last column is not padded."""
+    """Format rows with two spaces before and between the columns; the last column is not padded."""
     if not rows:
         return []
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]) - 1)]

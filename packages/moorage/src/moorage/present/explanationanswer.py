@@ -1,4 +1,4 @@
-"""Why a pod waits, as programs read it: the answer of `GET /api/v1/explain/{namespace}/{name}`."""
+"""The explanation why a pod waits, for programs: `GET /api/v1/explain/{namespace}/{name}`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from moorage_kube.quantity import format_amount
 
 
 def make_explanation(explanation: Explanation) -> wire.Explanation:
-    """The answer for programs, with its text for people. Amounts are Kubernetes quantities."""
+    """Convert an explanation to an answer; it includes the text for people. Amounts are Kubernetes quantities."""
     # times in whole seconds, lists as tuples: all values are JSON
     until, ended = explanation.until, explanation.ended
     return wire.Explanation(

@@ -91,7 +91,7 @@ class Refusal(Struct, frozen=True, kw_only=True):
 
 
 def refusal_of(message: str) -> Refusal | None:
-    """Read the message of a 403 of RBAC; None for refusals of others: admission, quotas, Pod Security."""
+    """Parse the message of an RBAC 403; None for other refusals: admission, quotas, Pod Security."""
     parts = _REFUSAL.search(message)
     if parts is None:
         return None

@@ -1,4 +1,4 @@
-"""GPUs and their holders, as programs read them: the answer of `GET /api/v1/gpus`."""
+"""GPUs and their holders, for programs: `GET /api/v1/gpus`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_gpus(
     process_runtime: bool = False,
     tenant: Mapping[str, Any] | None = None,
 ) -> wire.Gpus:
-    """Every GPU at a moment. `tenant`: the part of a Tenant that decides about runs."""
+    """Convert all GPUs to an answer. `tenant`: the fields of a Tenant that decide about runs."""
     return wire.Gpus(
         now=whole_seconds(now),
         totals=_counts(view.totals),

@@ -23,7 +23,7 @@ def mark_of(record: Record, now: datetime) -> str:
 
 
 def mark_of_run(run: JobSummary, now: datetime) -> str:
-    """ "" for a run that is in use, and for a suspended one: its reason says it."""
+    """The idle label of a run; "" for an active run and for a suspended run: its reason says it already."""
     return "" if run.state == "Suspended" else _mark(run.idle_since, run.idle_next, run.idle_next_at, now)
 
 

@@ -1,4 +1,4 @@
-"""A run with its events, use and advice as one answer."""
+"""Combine a run with its events, use and advice in one answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_overview(
     use: Use | None = None,
     advice: Iterable[SizeAdvice] = (),
 ) -> JobOverview:
-    """`job`: the run on the wire; `events`: of its Jobs and pods."""
+    """`job`: the run as an API object; `events`: the events of its Jobs and pods."""
     problem, hint = _mount(run, events)
     return JobOverview(
         job=job,
@@ -55,7 +55,7 @@ def _event(event: RunEvent) -> JobEvent:
 
 
 def _idle(run: RunView, now: datetime) -> str:
-    """ "" for a suspended run, too: its reason says it."""
+    """The idle label of a run; "" also for a suspended run: its reason says it already."""
     mark = "" if run.state is State.SUSPENDED else mark_of(run.idle, now)
     return f"{mark}: {run.idle.why}" if mark and run.idle.why else mark
 

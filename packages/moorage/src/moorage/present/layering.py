@@ -24,14 +24,14 @@ Point = tuple[float, float]
 
 
 class Size(Struct, frozen=True):
-    """Of a box, greater than 0."""
+    """The size of a box; both values are greater than 0."""
 
     width: float
     height: float
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """From one box to another by their places; `points` go down, two for each part that is to be drawn."""
+    """A line from one box to another, given by their numbers. `points` go down: two for each section to draw."""
 
     start: int
     end: int
@@ -39,7 +39,7 @@ class Line(Struct, frozen=True, kw_only=True):
 
 
 class Layout(Struct, frozen=True, kw_only=True):
-    """Upper left corners of the boxes, in their order, and the lines, within `width` × `height`."""
+    """The upper left corners of the boxes, in order, and the lines, within `width` × `height`."""
 
     corners: tuple[Point, ...]
     lines: tuple[Line, ...]
@@ -48,7 +48,7 @@ class Layout(Struct, frozen=True, kw_only=True):
 
 
 def reduced(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The edges without those that say no more than a longer way does. Each leads from a lower place to a higher.
+    """Remove edges that a longer path implies. Each edge leads from a lower number to a higher one.
 
     Takes time and memory in count × edges / 64.
     """
@@ -68,14 +68,17 @@ def reduced(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[int, int
 
 
 def lay_out(sizes: Sequence[Size], edges: Sequence[tuple[int, int]], *, wide: float) -> Layout:
-    """Place boxes; each edge leads from a lower place to a higher. Rows are as wide as `wide`, or as one box."""
+    """Place boxes. Each edge leads from a lower number to a higher one.
+
+    Rows are at most `wide`, or one box, wide.
+    """
     if not sizes:
         return Layout(corners=(), lines=(), width=0.0, height=0.0)
     return _Sketch(sizes, tuple(dict.fromkeys(edges)), wide).layout()
 
 
 class _Sketch:
-    """Boxes are numbered by their places, lanes by the numbers after those."""
+    """Intermediate data. Boxes have numbers from 0; lanes have the numbers after the boxes."""
 
     def __init__(self, sizes: Sequence[Size], edges: Sequence[tuple[int, int]], wide: float) -> None:
         self._sizes, self._edges, self._wide = sizes, edges, wide
@@ -107,7 +110,7 @@ class _Sketch:
         )
 
     def _make_lanes(self) -> dict[tuple[int, int], int]:
-        """Start of edges and a layer that they pass → their common lane there."""
+        """The lane of edges from a box through a layer, by (box, layer). Edges from the same box share a lane."""
         furthest: dict[int, int] = {}
         for start, end in self._edges:
             furthest[start] = max(furthest.get(start, 0), self._layer_of[end])
@@ -157,7 +160,7 @@ class _Sketch:
         return sum(map(self._is_lane, layer)) if len(rows) > 1 else 0
 
     def _rows(self, layer: Sequence[int]) -> list[list[int]]:
-        """One row with its lanes, or several without."""
+        """Split a layer into rows: a single row with its lanes if it fits, else several rows without lanes."""
         if self._row_width(layer) <= self._wide:
             return [list(layer)]
         boxes = [item for item in layer if not self._is_lane(item)]
@@ -169,7 +172,7 @@ class _Sketch:
         return rows if len(rows) > 1 else [list(layer)]
 
     def _place(self, layer: Sequence[int], rows: Sequence[Sequence[int]], left: float, top: float) -> float:
-        """Give each of a layer its place; the bottom of the layer."""
+        """Set the position of each box and lane of a layer; return the lower edge of the layer."""
         y, rows_width = top, max(self._row_width(row) for row in rows)
         lane_xs: dict[int, float] = {}
         for row in rows:

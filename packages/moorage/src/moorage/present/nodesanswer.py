@@ -1,4 +1,4 @@
-"""Nodes, as programs read them: the answer of `GET /api/v1/nodes`."""
+"""Nodes, for programs: `GET /api/v1/nodes`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from moorage_kube.moments import whole_seconds
 
 
 def make_nodes(views: Iterable[NodeView], *, now: datetime) -> wire.Nodes:
-    """Every node at a moment."""
+    """Convert all nodes to an answer."""
     return wire.Nodes(now=whole_seconds(now), nodes=tuple(_node(view) for view in views))
 
 

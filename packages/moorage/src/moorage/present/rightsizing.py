@@ -12,7 +12,7 @@ DECIMALS = 3
 
 
 def advice_text(advice: Advice) -> str:
-    """Such as "memory 16Gi → 2560Mi: 3 runs used 2Gi at most, in 3 h"."""
+    """Advice as text, such as "memory 16Gi → 2560Mi: 3 runs used 2Gi at most, in 3 h"."""
     runs, used = counted(advice.runs, "run"), advice.used
     hours = f"{advice.hours:,.1f} h" if advice.hours >= 0.1 else f"{advice.hours * 60:,.0f} min"
     match advice.kind:
@@ -56,7 +56,7 @@ def option(advice: Advice) -> str:
 
 
 def make_work(work: Work) -> WorkAdvice:
-    """A work as the server answers it."""
+    """Convert a piece of work to an answer."""
     return WorkAdvice(
         namespace=work.namespace,
         owner=work.owner,

@@ -17,7 +17,7 @@ WIDTH = 60  # columns of a chart at most
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """One measure. `values`: one for each window, None where nothing was measured; `most`: the top of the axis."""
+    """One measure. `values`: one for each window, None if nothing was measured; `most`: the top of the axis."""
 
     name: str
     values: Sequence[float | None]
@@ -42,7 +42,7 @@ def bars(values: Sequence[float | None], *, most: float = 0.0, blocks: bool = Tr
 
 
 def squeezed(values: Sequence[float | None], width: int = WIDTH) -> list[float | None]:
-    """At most `width` values, each the mean of as many neighbours; None where none of them was measured."""
+    """Reduce values to at most `width`: each is the mean of neighbours, None if none of them was measured."""
     together = max(1, -(-len(values) // width))
     means: list[float | None] = []
     for start in range(0, len(values), together):
@@ -52,7 +52,7 @@ def squeezed(values: Sequence[float | None], width: int = WIDTH) -> list[float |
 
 
 def chart_lines(lines: Sequence[Line], *, blocks: bool = True) -> list[str]:
-    """The lines of a chart, aligned. A measure without a value is left out."""
+    """The lines of a chart, aligned. Measures without values are left out."""
     known = [line for line in lines if any(value is not None for value in line.values)]
     if not known:
         return []
