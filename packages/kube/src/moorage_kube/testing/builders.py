@@ -129,6 +129,7 @@ def a_pod(
     """
     given_main = {"image": image, "command": command, "requests": requests, "limits": limits, "gpus": gpus}
     main = a_container(**given_main | dict(container or {}))
+    # an ended container implies a phase, which a test may still set
     if exit_code is not None or finished:
         phase = phase or ("Failed" if exit_code else "Succeeded")
         statuses = [a_container_status(main["name"], exit_code=exit_code or 0, started=started, finished=finished)]
@@ -261,6 +262,7 @@ def a_job(
     if end:
         state |= {"conditions": [a_condition(end, reason=reason, message=message, since=finished)]}
         state |= given(completionTime=time_of(finished if end == "Complete" else None))
+    # `spec` replaces the fields of the other arguments
     made = given(suspend=suspend, template=template) | dict(spec or {})
     return an_object(JOBS, name, spec=made, status=state | dict(status or {}), **meta)
 

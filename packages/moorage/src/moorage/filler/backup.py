@@ -164,6 +164,7 @@ def backup(
     and counted in `changed`.
     """
     checked_name(name)
+    # an earlier process may have finished this backup
     known = notes_of(target, series)
     if name in known:
         return known[name] | {"phase": "ready", "kept": _tidy(target, series, keep)}
@@ -184,6 +185,7 @@ def backup(
                     progress.add(files=int(entry.kind == "file"), size=entry.size if entry.kind == "file" else 0)
     finally:
         tree.close()
+    # the note comes last: a tar without a note is not a backup
     note = {"name": name, "files": files, "bytes": out.size, "sha256": out.running.hexdigest(), "changed": changed}
     with target.writing(f"{name}.json") as file:
         file.write(json.dumps(note).encode())
@@ -283,6 +285,7 @@ def restore(
             wanted = str(note["sha256"])
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(f"the note of the backup {name} cannot be read") from error
+    # files of other programs must not be lost without `force`
     tree = open_tree(root)
     try:
         begun = tree.stat(f"{ASIDE}.done") is not None  # the present files may be half of this restore
@@ -291,6 +294,7 @@ def restore(
             raise NotEmpty(
                 f"the volume is not empty: it has {shown(there[0])}", hint="restore to a new one, or use --force"
             )
+        # the mark is written once all files are unpacked: a killed restore continues with the moves
         if not begun:
             tree.clear(ASIDE)
             tree.make_folder(ASIDE)
