@@ -134,7 +134,7 @@ class AsyncMap(Generic[R]):
 
     @classmethod
     async def _attach_by_server(cls, name: str, options: Options) -> AsyncMap[R]:
-        """Attach to a map over the server only, which `moorage.Client` also does: pods have no kubeconfig."""
+        """Attach to a map through the server that `moorage.Client` finds, because pods have no kubeconfig."""
         connection = Connection(finder_of(Given(namespace=options.namespace)), patience=AT_ONCE)
         client = MapClient(connection)
         made: AsyncMap[R] = cls(client, options, name, "")
