@@ -1,4 +1,4 @@
-"""Builders of the platform's objects for tests: runs, nodes with GPUs, intervals, machines, budgets, tenants.
+"""Builders of the platform's objects for tests: runs, nodes with GPUs, intervals and tenants.
 
 A dict is an object as the API server stores it. An argument that is absent leaves its field out, unless the
 docstring names a default. Plain objects of Kubernetes are in `moorage_kube.testing.builders`.
@@ -6,18 +6,15 @@ docstring names a default. Plain objects of Kubernetes are in `moorage_kube.test
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from moorage.decide.admission.templates import WORKLOADS
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State
 from moorage.decide.usage.intervals import Interval
-from moorage.model.budget import BUDGETS
-from moorage.model.reservation import RESERVATIONS
 from moorage.model.tenant import TENANTS
 from moorage_kube.resources import Obj
-from moorage_kube.testing.builders import GPU, a_job, a_node, a_pod, an_object, given
+from moorage_kube.testing.builders import a_job, a_node, a_pod, an_object, given
 from moorage_kube.testing.clock import NOON
 
 Texts = Mapping[str, str]
@@ -109,57 +106,6 @@ def a_gpu_node(name: str = "n1", gpus: int = 2, *, kind: str = "a100", **node: A
     return a_node(name, **sizes)
 
 
-def a_guest(name: str, group: str = "gpu", kind: str = "big", *, backfill: bool = False, **pod: Any) -> Obj:
-    """Pod for a machine of the type `kind` in the machine group `group`; `pod` as in `a_pod`."""
-    labels = keyed(machine_group=group, machine_type=kind, backfill="true" if backfill else None)
-    return a_pod(name, labels=labels | pod.pop("labels", {}), **pod)
-
-
-def a_machine(
-    name: str = "m",
-    *,
-    group: str = "gpu",
-    nodes: Sequence[str] = ("n0",),
-    taint: bool = False,
-    kind: str = "big",
-    available: int = 1,
-    size: Mapping[str, Any] | None = None,
-    **spec: Any,
-) -> Obj:
-    """A Machine of the group "gpu": one type "big" (1 CPU, 1 GiB, one GPU), one of it available, on n0."""
-    one_gpu: Obj = {"cpu": "1", "memory": "1Gi", "gpu": {"type": GPU, "num": 1}}
-    pool = [{"name": node, "mode": "ready", "taint": taint, "machineType": [{"name": kind}]} for node in nodes]
-    types = [{"name": kind, "spec": dict(size or one_gpu), "available": available}]
-    return {
-        "metadata": {"name": name, "uid": "u", "labels": {"moorage.dev/machine-group": group}},
-        "spec": {"nodePool": pool, "machineTypes": types} | spec,
-    }
-
-
-def a_reservation(start: str, end: str, *, name: str = "course", namespace: str = "lab", **spec: Any) -> Obj:
-    """A Reservation of two "big" of the machine group "gpu", from `start` to `end`."""
-    asked = {"machineGroup": "gpu", "machineType": "big", "count": 2, "from": start, "to": end} | spec
-    return an_object(RESERVATIONS, name, namespace=namespace, spec=asked)
-
-
 def a_tenant(name: str = "lab", namespace: str = "", **spec: Any) -> Obj:
     """A Tenant; its namespace has the same name, unless `namespace` is given."""
     return an_object(TENANTS, name, uid=f"uid-{name}", spec={"namespace": namespace or name} | spec)
-
-
-def a_budget(
-    name: str = "month", uses: Mapping[str, int] | None = None, *, end: str = "2026-12-01T00:00:00Z", **spec: Any
-) -> Obj:
-    """A Budget of 100 GPU hours for each user. `uses`: percent of it that each user has used in November."""
-    rows = [{"name": user, "used": str(used), "percent": int(used)} for user, used in (uses or {}).items()]
-    status = None if uses is None else {"start": "2026-11-01T00:00:00Z", "end": end, "uses": rows}
-    spec = {"users": ["*"], "gpuHours": "100"} | spec
-    return an_object(BUDGETS, name, metadata={"resourceVersion": "1", "generation": 1}, spec=spec, status=status)
-
-
-def a_workload(kind: str, spec: Any, **meta: Any) -> Obj:
-    """An object of a kind that makes pods, with `spec` as the spec of its pods; `meta` is of the object."""
-    obj: Obj = {"spec": spec}
-    for step in reversed(WORKLOADS[kind]):
-        obj = {str(step): obj}
-    return obj | {"metadata": {"name": "x"} | meta}
