@@ -23,7 +23,8 @@ from moorage.decide.usage.gpus import view_gpus
 from moorage.decide.usage.samples import GpuReading, Reading
 from moorage.metrics.families import OTHER
 from moorage_kube.meta import Key
-from tests.unit.decide.measures.test_gpus import a_node, a_pod
+from moorage_testing.builders import a_gpu_node
+from tests.unit.decide.measures.test_gpus import a_pod
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -39,7 +40,7 @@ def values(nodes, pods, readings):
 
 
 def test_means_are_over_measured_gpus_and_the_others_are_counted_apart():
-    nodes = [a_node("n1", 4), a_node("n2", 2)]
+    nodes = [a_gpu_node("n1", 4), a_gpu_node("n2", 2)]
     pods = [a_pod("train", "n1", 2), a_pod("tune", "n1", 1, "ben"), a_pod("dark", "n2", 2)]
     made = values(nodes, pods, a_reading("train", 90, 30) | a_reading("tune", 0))
     assert made[NODE_USE] == {("n1", "a100"): pytest.approx(0.4)}
@@ -56,7 +57,7 @@ def test_means_are_over_measured_gpus_and_the_others_are_counted_apart():
 
 
 def test_a_reading_without_gpus_measures_none_and_one_of_too_many_no_more_than_are_held():
-    nodes = [a_node("n1", 4)]
+    nodes = [a_gpu_node("n1", 4)]
     made = values(nodes, [a_pod("train", "n1", 1)], a_reading("train"))
     assert made[USER_USE] == {}
     assert made[USER_COUNT] == {("ada", "yes"): 0, ("ada", "no"): 1}
@@ -94,7 +95,7 @@ def test_each_held_gpu_is_counted_once_and_means_are_ratios(asked):
     readings = {
         key: reading for at, row in enumerate(asked) for key, reading in a_reading(f"p{at}", *row[3]).items()
     }
-    made = values([a_node("n1", 12), a_node("n2", 12)], pods, readings)
+    made = values([a_gpu_node("n1", 12), a_gpu_node("n2", 12)], pods, readings)
     held = sum(gpus for _, gpus, _, _ in asked)
     for family in (NODE_COUNT, USER_COUNT, TENANT_COUNT):
         assert sum(made[family].values()) == held
