@@ -29,7 +29,7 @@ class ByCode(Request):
 
 
 class ByProof(Request):
-    """A proof by a CertificateSigningRequest that the person made; see docs/design/0014."""
+    """A proof by a CertificateSigningRequest that the person made; see docs/design/0014-server-from-outside.md."""
 
     name: Annotated[Text, about("Name of the CertificateSigningRequest: moorage-login- and 32 hex digits.")]
     audience: Annotated[Text, about("URL of the server that the proof is for.")]

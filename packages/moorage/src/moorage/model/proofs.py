@@ -1,4 +1,7 @@
-"""How a user without a token proves their name to the server, by the API server; see docs/design/0014."""
+"""How a user without a token proves their name to the server, by the API server.
+
+See docs/design/0014-server-from-outside.md.
+"""
 
 from __future__ import annotations
 
