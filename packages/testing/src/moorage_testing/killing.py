@@ -20,6 +20,7 @@ from pathlib import Path
 
 from moorage.cli.datafolder import DataFolder
 from moorage.cli.supervisor import CHILDREN
+from moorage_kube.testing import pausing
 from moorage_testing.cluster import Cluster
 
 EVERYTHING = "everything"
@@ -168,7 +169,7 @@ class Trouble:
         starting = asyncio.create_task(self.bring_back())
         try:
             if self.chance.random() < again:
-                await asyncio.sleep(self.chance.uniform(0.0, 2.0))
+                await pausing.pause(self.chance, 0.0, 2.0)
                 await self.kill(self.chance.choice(names))
         finally:
             await starting
@@ -182,7 +183,7 @@ class Trouble:
         `seen` returns the progress of the work.
         """
         while self.total < kills:
-            await asyncio.sleep(self.chance.uniform(*pause))
+            await pausing.pause(self.chance, *pause)
             before = self.total
             await self.strike(*names)
             if self.total // 10 != before // 10:

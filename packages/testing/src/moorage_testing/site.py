@@ -17,6 +17,7 @@ from moorage.server.service import ServerService
 from moorage_kube.clock import rfc3339
 from moorage_kube.resources import JOBS, NODES, PODS, Obj
 from moorage_kube.testing.clock import NOON, FakeClock
+from moorage_kube.testing.waiting import soon
 from moorage_local.testing.fakeapi import FakeApi
 from moorage_testing.htmlpage import Page
 
@@ -165,11 +166,8 @@ class Site:
             await asyncio.gather(task, return_exceptions=True)
 
     async def until(self, check: Callable[[], T]) -> T:
-        """Wait for a state for at most a minute."""
-        async with asyncio.timeout(120):
-            while not (found := check()):  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
-        return found
+        """Wait for a state of the server for at most two minutes."""
+        return await soon("a state of the server", check, patience=120)
 
     def node(self, name: str = "n1", gpus: int = 2, kind: str = "a100", **spec: Any) -> Obj:
         return self.api.put(
