@@ -216,7 +216,10 @@ def disrupted_status(pod: Obj, to: str, *, now: datetime) -> Obj | None:
 
 
 def still_waits(jobs: Sequence[Obj], pods: Sequence[Obj]) -> bool:
-    """Whether a run has an unfinished attempt, but no pod with a node. Pass all its Jobs and pods."""
+    """Whether a run has an active attempt, but no unfinished pod with a node. Pass all its Jobs and pods.
+
+    An active attempt is unfinished, and neither suspended nor being deleted.
+    """
     live = [job for job in jobs if not any(is_condition_true(job, end) for end in ("Complete", "Failed"))]
     if not any(not job["spec"].get("suspend") and not is_deleting(job) for job in live):
         return False

@@ -128,7 +128,7 @@ def plan(seen: Observed) -> Plan:
 def objects_of(
     tenant: Mapping[str, Any], accounts: Sequence[Obj]
 ) -> tuple[dict[tuple[str, str], tuple[Resource, Obj]], set[str]]:
-    """The objects of the namespace, by kind and name; and all people with a role."""
+    """The desired objects of the namespace, by kind and name; and all people with a role."""
     spec = tenant.get("spec") or {}
     name, namespace = str(tenant["metadata"]["name"]), str(spec["namespace"])
     objects: dict[tuple[str, str], tuple[Resource, Obj]] = {}
@@ -175,7 +175,10 @@ def with_claims(hard: Mapping[str, str]) -> dict[str, str]:
 
 
 def people_of(members: Mapping[str, Any], accounts: Sequence[Obj]) -> set[str]:
-    """The people named, and the members of the groups named, without members whose account is disabled."""
+    """The people named, and the members of the groups named.
+
+    Members of a group with a disabled account are left out; people named directly are not.
+    """
     groups = set(members.get("groups") or ())
     by_group = {
         person_in(account)

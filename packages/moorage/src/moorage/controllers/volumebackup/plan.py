@@ -159,7 +159,7 @@ def _state(seen: Seen, copies: Sequence[JobSeen], active: JobSeen | None) -> tup
 
 
 def _backups(known: Sequence[Kept], copies: Sequence[JobSeen]) -> tuple[tuple[Kept, ...], str]:
-    """The complete backups, as the last finished Job listed them, and the time of that list."""
+    """The complete backups, as the last successful Job listed them, and the time of that list."""
     by_name, success, kept = {copy.name: copy for copy in known}, "", None
     for job in copies:
         if not (job.succeeded and _is_done(job)) or job.result is None:

@@ -71,7 +71,7 @@ def key_of_pod(pod: Mapping[str, Any]) -> WorkKey | None:
 
 
 class HeldWork:
-    """All work that holds GPUs. A piece of work is parsed again only if one of its objects was replaced.
+    """All work that holds GPUs. A piece of work is not parsed again while its objects are the same.
 
     For objects that are never changed in place, such as those of informers. Thread-safe.
     """

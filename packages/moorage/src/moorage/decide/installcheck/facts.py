@@ -18,7 +18,7 @@ DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
 
 
 class Unread(Struct, frozen=True):
-    """An object that could not be read, and why."""
+    """The reason why a fact could not be read."""
 
     why: str
 

@@ -101,7 +101,10 @@ class Guest(Struct, frozen=True, kw_only=True):
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """The recent use of an owner, as of `Seen.shares_at`, and the machines that they held from then on."""
+    """The recent use of an owner, as of `Seen.shares_at`, and the number of devices that they held from then on.
+
+    A machine without devices counts as one.
+    """
 
     used: int  # machine-seconds × devices
     holding: int = 0
@@ -170,7 +173,7 @@ class Add(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """Record on a guest the booking that it waits for; empty: none any more."""
+    """Record on a guest the bookings that it waits for; empty: none any more."""
 
     guest: Guest
     text: str

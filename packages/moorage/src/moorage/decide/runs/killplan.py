@@ -182,7 +182,7 @@ def _settle(work: _Work, slot: str) -> None:
 
 
 def _ledger(seen: Seen, work: _Work) -> Ledger:
-    """The newest kills, and the forgiven and stopped ones among them."""
+    """The newest kills, their total count, and the forgiven and stopped ones of all known kills."""
     before = {kill.uid for kill in seen.ledger.kills}
     kept = sorted(seen.kills.values(), key=lambda kill: (kill.at, kill.uid))[-REMEMBERED:]
     count = seen.ledger.count + sum(
