@@ -287,7 +287,7 @@ class AsyncMap(Generic[R]):
                 pause = min(pause * 1.5, longest)
 
     async def failures(self) -> list[ItemError]:
-        """Return the items that failed in all attempts, in order."""
+        """Return the items that failed for good, in order."""
         return [failure async for failure in self._failures()]
 
     async def retry(self) -> int:

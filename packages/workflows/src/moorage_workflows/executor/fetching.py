@@ -48,7 +48,7 @@ def prepare(step: Path, order: Order, *, busybox: Path = BUSYBOX) -> None:
 
 
 def _prepare_set(step: Path, members: Sequence[str]) -> None:
-    """Create the folder in which the containers of a set record their ends. Any user may write there."""
+    """Create the folder in which containers of a set record their starts and ends. Any user may write there."""
     folder = step / "set"
     folder.mkdir(exist_ok=True)
     folder.chmod(0o777)
@@ -73,7 +73,7 @@ def _make_pipe(path: Path) -> None:
 def fetch_all(
     step: Path, order: Order, server: Callable[[], Server], stores: Stores, retrying: Retrying, *, volumes: Path
 ) -> None:
-    """Fetch every input. `server`: called for the first input in our own store. Raises StepError with its name."""
+    """Fetch every input. `server`: called for each input in our own store. Raises StepError with its name."""
     for number, entry in enumerate(order.inputs):
         try:
             _fetch(step, number, entry, server, stores, retrying, volumes)
@@ -183,7 +183,7 @@ def digest_of(file: Path) -> str:
 
 
 def _inside(root: Path, below: str) -> Path:
-    """A path in a volume; links may not lead out of it. Raises StepError."""
+    """Return a path in a volume. Raises StepError if a link in its parent folders leads out of the volume."""
     target = root if below == "." else root / below
     parent = root if below == "." else target.parent
     if not parent.resolve().is_relative_to(root.resolve()):

@@ -27,7 +27,10 @@ class Retrying:
         self._chance = random.Random()
 
     def call(self, what: str, work: Callable[[], T]) -> T:
-        """Call `work` until it succeeds. Raises StepError at once, and the last Passing when the time is over."""
+        """Call `work` until it succeeds, again after each Passing.
+
+        Raises StepError: at once for other failures; for Passing, with its message when the time is over.
+        """
         waited, pause = 0.0, FIRST_SECONDS
         while True:
             try:

@@ -455,7 +455,7 @@ class _Planner:
         )
 
     def _old(self) -> list[RunSeen]:
-        """Return the ended runs above the history limits, except those of backfills."""
+        """Return the ended runs above the history limits, except those of backfills and of pending slots."""
         ended = [run for run in self.seen.runs if run.is_completed and not run.backfill and not run.is_deleting]
         pending = self._pending_names()
         ended.sort(key=lambda run: (run.finished or run.created, run.name), reverse=True)

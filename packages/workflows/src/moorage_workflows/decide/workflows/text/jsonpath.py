@@ -120,7 +120,7 @@ _INTEGER = re.compile(r"\s*(-?[0-9]{1,18})\s*")
 
 
 def query(path: str, document: Any, budget: Budget) -> Any:
-    """The values that the path selects in a JSON document.
+    """Return the value that the path selects in a JSON document, or a list of several values.
 
     Raises SyntaxProblem for a path that cannot be read, TextError where a key or index does not exist.
     """
