@@ -73,7 +73,7 @@ class DatasetSource(Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class DatasetSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The source, the volume to fill, and the namespaces that may read it."""
+    """The source, the volume to fill, and the tenants that may read it."""
 
     source: DatasetSource
     size: Annotated[Quantity, Meta(description="How much the volume holds.")]

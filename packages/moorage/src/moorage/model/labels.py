@@ -21,6 +21,6 @@ def is_reserved_label(key: str) -> bool:
 
 
 def user_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels that a user set; at most USER_LABELS_MAX."""
+    """The labels that a user set, sorted by key; at most USER_LABELS_MAX."""
     chosen = [(key, value) for key, value in sorted(labels.items()) if not is_reserved_label(key)]
     return dict(chosen[:USER_LABELS_MAX])

@@ -23,7 +23,7 @@ def stop_time_while_running(pod: Mapping[str, Any]) -> datetime | None:
 
 
 def was_suspended(job: Mapping[str, Any]) -> bool:
-    """Whether the Job failed because its suspension interrupted the program: the run is suspended, not failed."""
+    """Whether the Job failed because its suspension interrupted the program: the run can continue."""
     failed = condition(job, "Failed") or {}
     is_failed = failed.get("status") == "True" and f" exit code {STOPPED} " in str(failed.get("message"))
     return is_failed and bool(job["spec"].get("suspend")) and SUSPENDED_ANNOTATION in annotations_of(job)
