@@ -1,19 +1,27 @@
-"""A cluster in memory for tests of installations: server-side apply, and the controllers that react to it."""
+"""A cluster in memory for tests of installations: server-side apply, and the controllers that react to it.
+
+`moor` runs a command line with it.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
+import random
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import pytest
 
 from moorage.actions.install.cluster import RESOURCES
+from moorage.decide.install.record import InstallRecord, parse_record
 from moorage.decide.install.steps import REGISTRATIONS
+from moorage.model.names import SYSTEM_NAMESPACE
 from moorage_kube.errors import Conflict, NotFound
 from moorage_kube.meta import Key
 from moorage_kube.resources import (
+    CONFIGMAPS,
     CRDS,
     DEPLOYMENTS,
     NAMESPACES,
@@ -22,9 +30,12 @@ from moorage_kube.resources import (
     Obj,
     Resource,
 )
+from moorage_kube.testing.clock import QuickClock
 from moorage_local.apiserver.wire.patch import merge_patch
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.commandline import Moor
 
+IMAGE = "registry.example.org/moorage:0.1.0"
 IS_DEFAULT = {"storageclass.kubernetes.io/is-default-class": "true"}
 DEFAULT_CLASS = {"metadata": {"name": "fast", "annotations": IS_DEFAULT}}
 
@@ -130,6 +141,25 @@ class InstallableApi(FakeApi):
 
     def has(self, resource: Resource, name: str, namespace: str = "") -> bool:
         return Key(namespace, name) in self._objects.get(resource, {})
+
+
+@pytest.fixture
+def api() -> InstallableApi:
+    return InstallableApi()
+
+
+@pytest.fixture
+def moor(api: InstallableApi, capsys: pytest.CaptureFixture[str]) -> Moor:
+    return Moor(capsys, api=api, server=None, clock=QuickClock())  # type: ignore[arg-type]  # no command asks it
+
+
+def record_of(api: InstallableApi) -> InstallRecord:
+    return parse_record(api.stored(CONFIGMAPS, "moorage-install", SYSTEM_NAMESPACE))
+
+
+def cuts(writes: int) -> list[int]:
+    """Numbers of writes after which the connection breaks: 0, three by chance, and the last three."""
+    return [0, *random.sample(range(1, writes - 3), 3), *range(writes - 3, writes)]
 
 
 def _copy(obj: Any) -> Any:

@@ -47,3 +47,10 @@ class FakeClock:
         for _, woken in due:
             if not woken.done():
                 woken.set_result(None)
+
+
+class QuickClock(FakeClock):
+    """A `FakeClock` on which `sleep` moves the time itself and returns at once."""
+
+    async def sleep(self, seconds: float) -> None:
+        self.advance(seconds)

@@ -10,28 +10,28 @@ from moorage.model.dataset import DATASETS, reader_claim_name
 from moorage.model.volumebackup import BACKUPS
 from moorage_kube.errors import Forbidden, ServerError
 from moorage_kube.resources import JOBS, PODS, PVCS, SECRETS
+from moorage_kube.testing.builders import a_condition, an_object
 from moorage_kube.testing.clock import FakeClock
+from moorage_testing.builders import a_run_pod, keyed
+from moorage_testing.commandline import Moor
 from moorage_testing.datasets import make_dataset
 
 
-def a_dataset(phase="Ready", **status):
-    obj = make_dataset("photos", "default", url="s3://b/x")
-    obj["status"] = {"phase": phase, "claim": "dataset-photos", "files": 3, "bytes": 30} | status
-    return obj
+def a_dataset(phase="Ready", name="photos", **status):
+    status = {"phase": phase, "claim": f"dataset-{name}", "files": 3, "bytes": 30} | status
+    return make_dataset(name, "default", url="s3://b/x") | {"status": status}
 
 
-def a_reader(namespace="default"):
-    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "dataset-photos"}}
-    meta = {"name": "p", "namespace": namespace, "labels": {"moorage.dev/run": "train"}}
-    return {"metadata": meta, "spec": {"containers": [], "volumes": [volume]}, "status": {"phase": "Running"}}
+def put_reader(moor: Moor) -> None:
+    moor.api.put(PODS, a_run_pod("p", namespace="default", claims=["dataset-photos"]))
 
 
-def a_secret(name="aws"):
-    return {"metadata": {"name": name, "namespace": "default"}, "data": {}}
+def put_secret(moor: Moor) -> None:
+    moor.api.put(SECRETS, an_object(SECRETS, "aws", namespace="default", data={}))
 
 
-def test_a_dataset_is_made_with_what_was_typed(moor):
-    moor.api.put(SECRETS, a_secret())
+def test_a_dataset_has_the_typed_options(moor):
+    put_secret(moor)
     done = moor("dataset", "create", "photos", "--source", "s3://b/x", "--size", "5Gi", "--secret", "aws",
                 "--reader", "vision", "--unpack")  # fmt: skip
     assert (done.code, done.out) == (0, "photos\n")
@@ -58,7 +58,7 @@ def test_a_secret_that_is_missing_is_named_with_the_command_that_creates_it(moor
 
 
 @pytest.mark.parametrize(("verb", "code"), [("get", 2), ("create", 0)])
-def test_who_may_create_secrets_learns_without_reading_that_one_is_missing(moor, verb, code):
+def test_a_missing_secret_is_found_without_the_right_to_read_it(moor, verb, code):
     moor.api.refuse[verb, "secrets"] = Forbidden("secrets is forbidden")
     assert moor("dataset", "create", "p", "--source", "s3://b/x", "--secret", "aws").code == code
 
@@ -72,19 +72,16 @@ def test_who_may_create_secrets_learns_without_reading_that_one_is_missing(moor,
             " --from-literal=AWS_ACCESS_KEY_ID=… --from-literal=AWS_SECRET_ACCESS_KEY=…\n"
             "then delete the dataset and create it with --secret photos-keys: moor dataset delete photos\n",
         ),
-        (
-            ("--secret", "aws"),
-            "hint: correct the keys in Secret 'aws', then run: moor dataset refill photos\n",
-        ),
+        (("--secret", "aws"), "hint: correct the keys in Secret 'aws', then run: moor dataset refill photos\n"),
     ],
 )
-def test_a_source_that_refuses_says_what_to_do_about_the_keys(moor, words, hint):
-    moor.api.put(SECRETS, a_secret())
-    word = {"type": "Ready", "status": "False", "reason": "SourceDenied", "message": "s3://b/x: Forbidden"}
+def test_a_refusal_by_the_source_comes_with_a_hint_about_the_keys(moor, words, hint):
+    put_secret(moor)
+    denied = a_condition("Ready", False, reason="SourceDenied", message="s3://b/x: Forbidden")
 
     def refuse(verb, kind, name):
         if (verb, kind) == ("get", "datasets"):
-            moor.api.put(DATASETS, a_dataset("Failed", conditions=[word]))
+            moor.api.put(DATASETS, a_dataset("Failed", conditions=[denied]))
 
     moor.api.on_call = refuse
     done = moor("dataset", "create", "photos", "--source", "s3://b/x", "--wait", *words)
@@ -105,7 +102,7 @@ def test_a_source_that_refuses_says_what_to_do_about_the_keys(moor, words, hint)
         (["share", "p"], "tenant missing"),
     ],
 )
-def test_what_is_wrong_is_one_clear_error_and_nothing_is_made(moor, words, says):
+def test_wrong_usage_is_one_clear_error_and_nothing_is_created(moor, words, says):
     done = moor("dataset", *words)
     assert done.code == 2
     assert says in done.err
@@ -113,18 +110,17 @@ def test_what_is_wrong_is_one_clear_error_and_nothing_is_made(moor, words, says)
     assert moor.api.named(DATASETS) == []
 
 
-def test_datasets_are_listed_with_those_that_others_share(moor):
+def test_datasets_are_listed_with_shared_ones(moor):
     moor.api.put(DATASETS, a_dataset(usedBy=[{"namespace": "default", "name": "train", "active": True}]))
-    labels = {"moorage.dev/dataset": "faces", "moorage.dev/dataset-namespace": "lab"}
-    meta = {"name": reader_claim_name("lab", "faces"), "namespace": "default", "labels": labels}
-    moor.api.put(PVCS, {"metadata": meta, "spec": {}, "status": {"phase": "Bound"}})
+    meta = {"namespace": "default", "labels": keyed(dataset="faces", dataset_namespace="lab")}
+    moor.api.put(PVCS, an_object(PVCS, reader_claim_name("lab", "faces"), status={"phase": "Bound"}, **meta))
     rows = [row.split()[:3] for row in moor("dataset", "list").out.splitlines()[1:]]
     assert rows == [["photos", "Ready", "3"], ["lab/faces", "Ready", "-"]]
 
 
-def test_a_dataset_in_use_is_kept_unless_forced_and_what_breaks_is_told(moor):
+def test_a_dataset_in_use_is_deleted_only_by_force_and_its_users_are_named(moor):
     moor.api.put(DATASETS, a_dataset(usedBy=[{"namespace": "vision", "name": "theirs", "active": True}]))
-    moor.api.put(PODS, a_reader())
+    put_reader(moor)
     done = moor("dataset", "delete", "photos", "--yes")
     assert done.code == 1
     assert "in use by train, vision/theirs" in done.err
@@ -134,7 +130,7 @@ def test_a_dataset_in_use_is_kept_unless_forced_and_what_breaks_is_told(moor):
     assert moor.api.named(DATASETS) == moor.api.named(PODS) == []
 
 
-def test_what_is_ready_is_not_filled_anew(moor):
+def test_only_a_failed_dataset_is_filled_again(moor):
     moor.api.put(DATASETS, a_dataset())
     assert moor("dataset", "refill", "photos").code == 1
     moor.api.put(DATASETS, a_dataset("Failed"))
@@ -143,23 +139,21 @@ def test_what_is_ready_is_not_filled_anew(moor):
     assert annotations["moorage.dev/refill"]
 
 
-def test_readers_come_and_go(moor):
+def test_readers_are_added_and_removed(moor):
     moor.api.put(DATASETS, a_dataset())
     moor("dataset", "share", "photos", "--with", "a", "--with", "b")
     assert moor("dataset", "share", "photos", "--without", "a").out == "photos can be read by b\n"
 
 
-def test_a_run_mounts_a_dataset_read_only_and_bears_its_label(moor):
+def test_a_run_mounts_a_dataset_read_only_and_has_its_label(moor):
     moor.node("node-1")
     moor.api.put(DATASETS, a_dataset())
     done = moor("run", "--name", "r", "--dataset", "photos:/data", "--", "true")
     assert done.code == 0, done.err
     job = moor.api.objects["jobs", "default", "r"]
     pod = job["spec"]["template"]["spec"]
-    assert {
-        "name": "dataset-0",
-        "persistentVolumeClaim": {"claimName": "dataset-photos", "readOnly": True},
-    } in pod["volumes"]
+    claim = {"claimName": "dataset-photos", "readOnly": True}
+    assert {"name": "dataset-0", "persistentVolumeClaim": claim} in pod["volumes"]
     mount = {"name": "dataset-0", "mountPath": "/data", "subPath": "data", "readOnly": True}
     assert mount in pod["containers"][0]["volumeMounts"]
     for labels in (job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]):
@@ -170,6 +164,7 @@ def test_a_run_mounts_a_dataset_read_only_and_bears_its_label(moor):
 @pytest.mark.parametrize(
     ("mount", "says"),
     [
+        ("full:/data", "not ready: it is Filling"),
         ("none:/data", "dataset 'none' not found"),
         ("lab/faces:/data", "is not shared with namespace default"),
         ("../x:/data", "invalid dataset mount"),
@@ -180,23 +175,17 @@ def test_a_run_mounts_a_dataset_read_only_and_bears_its_label(moor):
         ("photos:/data:rw", "invalid dataset mount"),
     ],
 )
-def test_a_dataset_that_cannot_be_mounted_is_told(moor, mount, says):
+def test_a_dataset_that_cannot_be_mounted_is_refused(moor, mount, says):
     moor.node("node-1")
     moor.api.put(DATASETS, a_dataset())
+    moor.api.put(DATASETS, a_dataset("Filling", "full"))
     done = moor("run", "--dataset", mount, "--", "true")
     assert done.code == 2
     assert says in done.err
     assert moor.api.named(JOBS) == []
 
 
-def test_one_that_is_half_filled_cannot_be_mounted(moor):
-    moor.node("node-1")
-    moor.api.put(DATASETS, a_dataset("Filling"))
-    done = moor("run", "--dataset", "photos:/data", "--", "true")
-    assert (done.code, "not ready: it is Filling" in done.err) == (2, True)
-
-
-def test_backups_are_made_listed_and_brought_back(moor):
+def test_backups_are_made_listed_and_restored(moor):
     moor("volume", "create", "home")
     moor("volume", "create", "new")
     done = moor("volume", "backup", "home", "--to", "s3://b/x", "--schedule", "0 3 * * *", "--keep", "3")
@@ -207,8 +196,8 @@ def test_backups_are_made_listed_and_brought_back(moor):
     moor.api.put(BACKUPS, obj)
     assert json.loads(moor("volume", "backups", "-o", "json").out)[0]["backup"] == "default.home-1"
     assert moor("volume", "restore", "default.home-1", "--into", "new", "--no-wait").code == 0
-    wish = moor.api.objects["volumebackups", "default", "home"]["spec"]["restore"]
-    assert (wish["backup"], wish["volume"], wish["force"]) == ("default.home-1", "new", False)
+    asked = moor.api.objects["volumebackups", "default", "home"]["spec"]["restore"]
+    assert (asked["backup"], asked["volume"], asked["force"]) == ("default.home-1", "new", False)
     assert moor("volume", "restore", "default.home-2", "--into", "new").code == 1
     assert moor("volume", "restore", "default.home-1", "--into", "none").code == 1
 
@@ -232,14 +221,14 @@ def test_a_backup_to_nowhere_or_never_is_refused(moor, words):
 @pytest.mark.parametrize(
     "words", [["a", "b"], ["v:/x", "w:/y"], ["/no/such", "v:/x"], ["v:/../x", "/tmp/y"], ["v:/a\x00b", "/tmp/y"]]
 )
-def test_a_copy_that_makes_no_sense_is_refused(moor, words):
+def test_an_invalid_copy_is_refused(moor, words):
     done = moor("volume", "cp", *words)
     assert done.code == 2
     assert moor.api.named(PODS) == []
 
 
 class EndedPods(FakeClock):
-    """While a command waits, each pod that waits ends."""
+    """Each wait ends all pods."""
 
     def __init__(self, api):
         super().__init__()
@@ -252,7 +241,7 @@ class EndedPods(FakeClock):
 
 @pytest.fixture
 def member(moor):
-    """Someone who may not look at nodes; their server knows the image."""
+    """A user without the right to list nodes; the server knows the image."""
     moor.api.refuse["list", "nodes"] = Forbidden("nodes is forbidden")
     moor.server.answers["/api/v1/helper"] = {"image": "registry/moorage:1", "python": "python"}
     moor.clock = EndedPods(moor.api)
@@ -270,10 +259,8 @@ def photos(tmp_path):
 def test_a_members_helper_pod_runs_the_image_that_the_server_names(member):
     member("volume", "create", "data")
     images = []
-    member.api.on_call = lambda verb, kind, name: images.extend(
-        obj["spec"]["containers"][0]["image"]
-        for (plural, *_), obj in member.api.objects.items()
-        if plural == "pods"
+    member.api.on_call = lambda *_: images.extend(
+        obj["spec"]["containers"][0]["image"] for key, obj in member.api.objects.items() if key[0] == "pods"
     )
     done = member("volume", "cp", "data:/x", "/tmp/x")
     assert (done.code, "ended at once: Failed" in done.err) == (1, True)
@@ -297,7 +284,7 @@ def test_a_helper_pod_does_not_stay_although_the_answer_to_its_creation_is_lost(
     assert member.api.named(PODS) == []
 
 
-def test_without_an_image_nothing_is_made_and_the_way_on_is_said(member, photos):
+def test_without_an_image_nothing_is_created_and_the_hint_names_the_option(member, photos):
     member.server.answers.clear()
     member("volume", "create", "data")
     for words in (["volume", "cp", str(photos), "data:/"], ["dataset", "create", "p", "--source", str(photos)]):
@@ -312,7 +299,7 @@ def test_a_helper_that_does_not_start_leaves_no_volume_behind(member, photos):
     assert (member.api.named(PODS), member.api.named(PVCS), member.api.named(DATASETS)) == ([], [], [])
 
 
-def test_a_volume_that_an_earlier_command_began_stays(member, photos):
+def test_the_volume_of_an_earlier_command_stays(member, photos):
     member("volume", "create", "dataset-p-upload")
     assert member("dataset", "create", "p", "--source", str(photos)).code == 1
     assert member.api.named(PVCS) == ["dataset-p-upload"]

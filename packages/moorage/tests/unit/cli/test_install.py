@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
-from collections.abc import AsyncIterator, Callable
-from typing import Any
-
 import pytest
 import yaml
 
 from moorage import __version__
-from moorage.cli.main import main
-from moorage.cli.session import Session, Target
-from moorage.decide.install.record import InstallRecord, Ref, make_record, parse_record
+from moorage.decide.install.record import InstallRecord, Ref, make_record
+from moorage.model.argo import WORKFLOWS
 from moorage.model.manifests import CLUSTERROLEBINDINGS
 from moorage.model.names import SYSTEM_NAMESPACE
 from moorage_kube.resources import (
@@ -26,65 +20,32 @@ from moorage_kube.resources import (
     SERVICEACCOUNTS,
     STORAGECLASSES,
 )
-from moorage_kube.testing.clock import FakeClock
-from moorage_testing.installing import InstallableApi
-
-IMAGE = "registry.example.org/moorage:0.1.0"
-
-
-class QuickClock(FakeClock):
-    """Sleeps that are over at once."""
-
-    async def sleep(self, seconds: float) -> None:
-        self.advance(seconds)
-
-
-class Typed:
-    """What a command printed."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-@pytest.fixture
-def api() -> InstallableApi:
-    return InstallableApi()
-
-
-@pytest.fixture
-def moor(api: InstallableApi, capsys: Any) -> Callable[..., Typed]:
-    @contextlib.asynccontextmanager
-    async def opener(target: Target) -> AsyncIterator[Session]:
-        yield Session(api=api, server=None, clock=QuickClock())  # type: ignore[arg-type]
-
-    def call(*words: str) -> Typed:
-        code = main(words, opener=opener)
-        captured = capsys.readouterr()
-        return Typed(code, captured.out, captured.err)
-
-    return call
-
-
-def kept(api: InstallableApi) -> InstallRecord:
-    return parse_record(
-        api._objects[CONFIGMAPS][next(k for k in api._objects[CONFIGMAPS] if k.name == "moorage-install")]
-    )
+from moorage_kube.testing.builders import a_definition, a_node, an_object
+from moorage_testing.installing import IMAGE, InstallableApi, cuts, record_of
+from moorage_testing.installing import api as api
+from moorage_testing.installing import moor as moor
 
 
 def info(api: InstallableApi) -> dict[str, str]:
     return dict(api.stored(CONFIGMAPS, "moorage", SYSTEM_NAMESPACE)["data"])
 
 
+def set_version(api: InstallableApi, version: str, *more: Ref, image: str = IMAGE) -> None:
+    """Record an installation by this version, with `more` objects."""
+    record = record_of(api)
+    objects, values = (*record.objects, *more), record.values | {"image": image}
+    api.put(CONFIGMAPS, make_record(InstallRecord(values=values, version=version, objects=objects)))
+
+
 def test_an_installation_brings_all_up_and_names_the_first_user(moor, api):
     typed = moor("install", "--image", IMAGE)
     assert typed.code == 0
     assert typed.out.startswith("user: admin\npassword: ")
-    assert "moorage-server is available (1/1)" in typed.err
-    assert "the webhook answers" in typed.err
-    assert "create a team: moor tenant create TEAM" in typed.err
-    assert len(api.names(DEPLOYMENTS)) == 4
-    assert len(api.names(CRDS)) == 15
-    assert (kept(api).values, kept(api).version, kept(api).state) == ({"image": IMAGE}, __version__, "done")
+    for note in ("moorage-server is available (1/1)", "the webhook answers", "a team: moor tenant create TEAM"):
+        assert note in typed.err
+    assert (len(api.names(DEPLOYMENTS)), len(api.names(CRDS))) == (4, 15)
+    record = record_of(api)
+    assert (record.values, record.version, record.state) == ({"image": IMAGE}, __version__, "done")
     assert len(api.names(SERVICEACCOUNTS) & {"moorage-server", "moorage-operator"}) == 2
     assert any(name.startswith("moorage-admin-admin-") for name in api.names(CLUSTERROLEBINDINGS))
 
@@ -102,7 +63,7 @@ def test_values_of_earlier_installations_stay_and_can_be_taken_back(moor, api, t
     values.write_text("storageClass: fast\nreplicas: {webhook: 3}\npublicUrl: https://file.example.org\n")
     moor("install", "--image", IMAGE, "--values", str(values), "--public-url", "https://typed.example.org")
     moor("install", "--ingress-class", "nginx")
-    assert kept(api).values == {
+    assert record_of(api).values == {
         "image": IMAGE,
         "storageClass": "fast",
         "replicas": {"webhook": 3},
@@ -114,7 +75,7 @@ def test_values_of_earlier_installations_stay_and_can_be_taken_back(moor, api, t
     typed = moor("install", "--ingress-class", "")
     assert "removes Ingress moorage-system/moorage-server" in typed.err
     assert api.names(INGRESSES) == set()
-    assert "ingressClass" not in kept(api).values
+    assert "ingressClass" not in record_of(api).values
 
 
 def test_a_dry_run_writes_nothing_and_shows_fields(moor, api):
@@ -131,7 +92,7 @@ def test_a_dry_run_writes_nothing_and_shows_fields(moor, api):
     assert "publicUrl" not in info(api)
 
 
-def test_without_an_image_the_way_to_one_is_said(moor, api):
+def test_without_an_image_the_hint_says_how_to_build_one(moor, api):
     typed = moor("install")
     assert typed.code == 2
     assert typed.err.startswith("error: image missing: use --image REGISTRY/moorage:TAG\nhint: build it and push")
@@ -147,7 +108,7 @@ def test_all_rights_that_are_missing_are_named_before_anything_is_written(moor, 
     assert api.names(CONFIGMAPS) == set()
 
 
-def test_conflicts_are_named_by_who_and_field_and_can_be_taken_over(moor, api):
+def test_conflicts_are_named_by_manager_and_field_and_can_be_taken_over(moor, api):
     moor("install", "--image", IMAGE)
     api.theirs = {"moorage": ".data.publicUrl", "moorage-webhook": ".spec.replicas"}
     typed = moor("install", "--public-url", "https://a.example.org")
@@ -163,31 +124,28 @@ def test_an_installation_that_is_cut_anywhere_is_finished_by_the_next(moor, api)
     moor("install", "--image", IMAGE)
     whole, writes = api.snapshot(), api.writes
     assert writes > 70
-    for cut in [0, *random.sample(range(1, writes - 3), 3), *range(writes - 3, writes)]:
+    for cut in cuts(writes):
         api.clear()
         api.fail_after = cut
         with pytest.raises(ConnectionResetError):
             moor("install", "--image", IMAGE)
         api.fail_after = None
         assert moor("install", "--image", IMAGE).code == 0, f"cut after {cut} writes"
-        assert kept(api).state == "done", f"cut after {cut} writes"
+        assert record_of(api).state == "done", f"cut after {cut} writes"
         assert api.snapshot() == whole, f"cut after {cut} writes"
         assert "nothing changes" in moor("install").err, f"cut after {cut} writes"
 
 
 def test_an_upgrade_that_is_cut_anywhere_is_finished_by_the_next(moor, api):
     def older() -> None:
-        """An older version, with values of the admin's and an object that is shipped no more."""
+        """An older version, with values of the admin and an object that is shipped no more."""
         api.clear()
         moor("install", "--image", IMAGE, "--public-url", "https://m.example.org")
         stored = dict(api.stored(CONFIGMAPS, "moorage", SYSTEM_NAMESPACE))
         api.put(CONFIGMAPS, stored | {"data": stored["data"] | {"workspaceUrl": "https://*.apps.example.org"}})
-        api.put(CONFIGMAPS, {"metadata": {"name": "moorage-old", "namespace": SYSTEM_NAMESPACE}})
-        record = kept(api)
-        gone = Ref("v1", "ConfigMap", SYSTEM_NAMESPACE, "moorage-old")
-        values = record.values | {"image": "registry.example.org/moorage:0.0.9"}
-        older_record = InstallRecord(values=values, version="0.0.9", objects=(*record.objects, gone))
-        api.put(CONFIGMAPS, make_record(older_record))
+        api.put(CONFIGMAPS, an_object(CONFIGMAPS, "moorage-old", namespace=SYSTEM_NAMESPACE))
+        old = Ref("v1", "ConfigMap", SYSTEM_NAMESPACE, "moorage-old")
+        set_version(api, "0.0.9", old, image="registry.example.org/moorage:0.0.9")
 
     older()
     before = api.writes
@@ -195,7 +153,7 @@ def test_an_upgrade_that_is_cut_anywhere_is_finished_by_the_next(moor, api):
     whole, writes = api.snapshot(), api.writes - before
     assert info(api)["workspaceUrl"] == "https://*.apps.example.org"
     assert not api.has(CONFIGMAPS, "moorage-old", SYSTEM_NAMESPACE)
-    for cut in [0, *random.sample(range(1, writes - 3), 3), *range(writes - 3, writes)]:
+    for cut in cuts(writes):
         older()
         api.fail_after = cut
         with pytest.raises(ConnectionResetError):
@@ -217,7 +175,7 @@ def test_a_deployment_that_does_not_come_up_ends_with_its_reason(moor, api):
 
 def test_a_cluster_without_a_default_storage_class_asks_for_one(moor, api):
     api.remove(STORAGECLASSES, "fast")
-    api.put(STORAGECLASSES, {"metadata": {"name": "slow"}})
+    api.put(STORAGECLASSES, an_object(STORAGECLASSES, "slow"))
     typed = moor("install", "--image", IMAGE)
     assert "the cluster has no default StorageClass" in typed.err
     assert "--storage-class NAME; there are: slow" in typed.err
@@ -229,8 +187,7 @@ def test_an_old_kubernetes_and_a_local_cluster_are_refused(moor, api):
     api.kubernetes = "v1.29.1"
     assert "Moorage needs 1.30 or newer" in moor("install", "--image", IMAGE).err
     api.kubernetes = "v1.36.2"
-    status = {"nodeInfo": {"containerRuntimeVersion": "process://0.1.0"}}
-    api.put(NODES, {"metadata": {"name": "node-1"}, "status": status})
+    api.put(NODES, a_node(status={"nodeInfo": {"containerRuntimeVersion": "process://0.1.0"}}))
     assert "this is a local cluster" in moor("install", "--image", IMAGE).err
 
 
@@ -248,42 +205,31 @@ def test_another_namespace_and_wrong_values_are_refused(moor, tmp_path):
 # --- upgrade
 
 
-def installed(api: InstallableApi, version: str, image: str = "registry.example.org/moorage:{}") -> None:
-    """As another version left it."""
-    objects = kept(api).objects
-    record = InstallRecord(values={"image": image.format(version)}, version=version, objects=objects)
-    api.put(CONFIGMAPS, make_record(record))
-
-
 def test_an_upgrade_keeps_values_and_takes_the_image_of_its_version(moor, api):
     moor("install", "--image", IMAGE)
-    installed(api, "0.0.9")
+    set_version(api, "0.0.9", image="registry.example.org/moorage:0.0.9")
     typed = moor("upgrade")
     assert typed.code == 0
     assert f"Moorage {__version__} on Kubernetes v1.36.2, from 0.0.9" in typed.err
-    lines = typed.err.splitlines()
-    available = [line.split()[0] for line in lines if " is available " in line]
+    available = [line.split()[0] for line in typed.err.splitlines() if " is available " in line]
     assert available == ["moorage-webhook", "moorage-extender", "moorage-operator", "moorage-server"]
-    assert kept(api).values["image"] == f"registry.example.org/moorage:{__version__}"
+    assert record_of(api).values["image"] == f"registry.example.org/moorage:{__version__}"
 
 
 def test_an_upgrade_removes_what_it_ships_no_more_and_keeps_data(moor, api):
     moor("install", "--image", IMAGE)
-    for resource, name in ((CONFIGMAPS, "moorage-old"), (SERVICEACCOUNTS, "moorage-old")):
-        api.put(resource, {"metadata": {"name": name, "namespace": SYSTEM_NAMESPACE}})
-    record = kept(api)
-    gone = [Ref("v1", kind, SYSTEM_NAMESPACE, "moorage-old") for kind in ("ConfigMap", "ServiceAccount")]
-    older_record = InstallRecord(values=record.values, version="0.0.9", objects=(*record.objects, *gone))
-    api.put(CONFIGMAPS, make_record(older_record))
+    kinds = (CONFIGMAPS, SERVICEACCOUNTS)
+    for kind in kinds:
+        api.put(kind, an_object(kind, "moorage-old", namespace=SYSTEM_NAMESPACE))
+    set_version(api, "0.0.9", *(Ref("v1", kind.kind, SYSTEM_NAMESPACE, "moorage-old") for kind in kinds))
     typed = moor("upgrade", "--image", IMAGE)
     assert typed.err.count("this version does not ship it") == 2
-    assert not api.has(CONFIGMAPS, "moorage-old", SYSTEM_NAMESPACE)
-    assert not api.has(SERVICEACCOUNTS, "moorage-old", SYSTEM_NAMESPACE)
+    assert not any(api.has(kind, "moorage-old", SYSTEM_NAMESPACE) for kind in kinds)
 
 
-def test_an_upgrade_whose_image_cannot_be_told_asks_for_it(moor, api):
+def test_an_upgrade_to_an_unknown_image_asks_for_it(moor, api):
     moor("install", "--image", IMAGE)
-    installed(api, "0.0.9", "registry.example.org/moorage:ours")
+    set_version(api, "0.0.9", image="registry.example.org/moorage:ours")
     typed = moor("upgrade")
     assert typed.code == 2
     assert f"the image of version {__version__} is not known" in typed.err
@@ -292,7 +238,7 @@ def test_an_upgrade_whose_image_cannot_be_told_asks_for_it(moor, api):
 
 def test_a_downgrade_is_refused_unless_it_is_forced(moor, api):
     moor("install", "--image", IMAGE)
-    installed(api, "9.0.0")
+    set_version(api, "9.0.0")
     for words in (("upgrade",), ("install",)):
         typed = moor(*words, "--image", IMAGE)
         assert typed.code == 2
@@ -304,22 +250,15 @@ def test_an_upgrade_needs_an_installation(moor):
     assert "Moorage is not installed on this cluster" in moor("upgrade", "--image", IMAGE).err
 
 
-def test_an_installation_by_kubectl_is_taken_over_with_what_its_admin_set(moor, api):
+def test_an_installation_by_kubectl_is_taken_over_with_its_settings(moor, api):
     moor("install", "--image", IMAGE, "--public-url", "https://a.example.org")
     api.remove(CONFIGMAPS, "moorage-install", SYSTEM_NAMESPACE)
-    typed = moor("upgrade")
-    assert typed.code == 0
-    assert kept(api).values == {"image": IMAGE, "publicUrl": "https://a.example.org"}
+    assert moor("upgrade").code == 0
+    assert record_of(api).values == {"image": IMAGE, "publicUrl": "https://a.example.org"}
 
 
 def test_definitions_of_argo_itself_are_left_as_they_are(moor, api):
-    theirs = {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": "workflows.argoproj.io"},
-        "spec": {"group": "argoproj.io", "versions": [{"name": "v1alpha1"}]},
-    }
-    api.put(CRDS, theirs)
+    api.put(CRDS, a_definition(WORKFLOWS))
     before = api.stored(CRDS, "workflows.argoproj.io")
     assert moor("install", "--image", IMAGE).code == 0
     assert api.stored(CRDS, "workflows.argoproj.io") == before

@@ -12,96 +12,53 @@ import yaml
 
 from moorage.api.explain import Explanation
 from moorage_kube.clock import rfc3339
-from moorage_kube.resources import EVENTS, JOBS, PODS
+from moorage_kube.resources import EVENTS, JOBS, PODS, Obj
+from moorage_kube.testing.builders import GPU, a_condition, a_container_status, an_object
 from moorage_kube.testing.clock import NOON, FakeClock
+from moorage_testing.builders import a_run_job, a_run_pod, keyed
 
 
 def ago(**span: float) -> str:
     return rfc3339(NOON - timedelta(**span))
 
 
-def a_job(
-    name: str = "train", attempt: int = 1, *, end: str = "", reason: str = "", message: str = "", **notes: str
-):
-    conditions = (
-        [
-            {
-                "type": end,
-                "status": "True",
-                "reason": reason,
-                "message": message,
-                "lastTransitionTime": ago(minutes=1),
-            }
-        ]
-        if end
-        else []
-    )
-    labels = {"moorage.dev/run": name, "moorage.dev/attempt": str(attempt), "moorage.dev/owner": "ada"}
-    return {
-        "metadata": {
-            "name": name if attempt == 1 else f"{name}-r{attempt}",
-            "creationTimestamp": ago(hours=1),
-            "labels": labels,
-            "annotations": {"moorage.dev/command": "python train.py"}
-            | {f"moorage.dev/{key.replace('_', '-')}": value for key, value in notes.items()},
-        },
-        "spec": {
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    "containers": [
-                        {
-                            "name": "main",
-                            "resources": {"requests": {"cpu": "4", "memory": "1Gi", "nvidia.com/gpu": "1"}},
-                        }
-                    ]
-                },
-            }
-        },
-        "status": {"conditions": conditions},
-    }
+DISRUPTED = {
+    "end": "Failed",
+    "reason": "PodFailurePolicy",
+    "message": "Pod default/train-abc has condition DisruptionTarget matching FailJob rule at index 0",
+}
+EVICTED = a_condition("DisruptionTarget", reason="EvictionByEvictionAPI")
 
 
-def a_pod(name: str = "train-abc", phase: str = "Running", *, run: str = "train", attempt: int = 1, **more: Any):
-    state: dict[str, Any] = {"running": {"startedAt": ago(minutes=30)}}
-    if "code" in more:
-        state = {
-            "terminated": {
-                "exitCode": more["code"],
-                "reason": more.get("why", "Error"),
-                "startedAt": ago(minutes=30),
-                "finishedAt": ago(minutes=1),
-            }
-        }
-    elif phase == "Pending":
-        state = {}
-    return {
-        "metadata": {
-            "name": name,
-            "creationTimestamp": ago(minutes=31),
-            "labels": {"moorage.dev/run": run, "moorage.dev/attempt": str(attempt)},
-            "annotations": more.get("annotations", {}),
-        },
-        "spec": {
-            "nodeName": "" if phase == "Pending" else "node-1",
-            "activeDeadlineSeconds": 7200,
-            "containers": [
-                {
-                    "name": "main",
-                    "resources": {
-                        "limits": {"memory": "1Gi", "nvidia.com/gpu": "1"},
-                        "requests": {"memory": "1Gi", "nvidia.com/gpu": "1"},
-                    },
-                }
-            ],
-        },
-        "status": {
-            "phase": phase,
-            "startTime": ago(minutes=30),
-            "containerStatuses": [{"name": "main", "state": state}],
-            "conditions": more.get("conditions", []),
-        },
-    }
+def a_job(name: str = "train", attempt: int = 1, *, notes: Obj | None = None, **job: Any) -> Obj:
+    made: Obj = {"annotations": keyed(command="python train.py", **notes or {}), "created": ago(hours=1)}
+    made |= {"requests": {"cpu": "4", "memory": "1Gi", GPU: "1"}, "finished": ago(minutes=1)}
+    return a_run_job(name, attempt, namespace="default", user="ada", **made | job)
+
+
+def a_pod(
+    name: str = "train-abc",
+    phase: str = "Running",
+    *,
+    attempt: int = 1,
+    code: int | None = None,
+    why: str = "Error",
+    **pod: Any,
+) -> Obj:
+    ran = {"started": ago(minutes=30), "exit_code": code, "reason": why, "finished": ago(minutes=1)}
+    made: Obj = {"namespace": "default", "created": ago(minutes=31), "started": ago(minutes=30)}
+    made |= {"spec": {"activeDeadlineSeconds": 7200}, "requests": {"memory": "1Gi", GPU: "1"}}
+    made |= {"limits": {"memory": "1Gi"}, "gpus": 1}
+    if phase != "Pending":
+        made |= {"node": "node-1", "statuses": [a_container_status(**ran)]}
+    return a_run_pod(name, attempt=attempt, phase=phase, **made | pod)
+
+
+def an_event(reason: str, message: str, **about: str) -> Obj:
+    """Event of the pod train-abc, three minutes ago."""
+    pod = {"kind": "Pod", "name": "train-abc"} | about
+    said = {"reason": reason, "message": message, "lastTimestamp": ago(minutes=3)}
+    return an_object(EVENTS, "e", namespace="default", involvedObject=pod, **said)
 
 
 @pytest.fixture
@@ -113,11 +70,9 @@ def at_noon(moor):
 
 
 def test_the_runs_are_listed_with_what_matters(at_noon):
-    at_noon.api.put(JOBS, a_job(checkpoint="digits", checkpoint_at=ago(minutes=2)))
+    at_noon.api.put(JOBS, a_job(notes={"checkpoint": "digits", "checkpoint_at": ago(minutes=2)}))
     at_noon.api.put(PODS, a_pod())
-    retried = a_job("idle", end="Complete")
-    retried["status"] |= {"failed": 1, "succeeded": 1}
-    at_noon.api.put(JOBS, retried)
+    at_noon.api.put(JOBS, a_job("idle", end="Complete", status={"failed": 1, "succeeded": 1}))
     done = at_noon("jobs")
     assert (done.code, done.err) == (0, "")
     assert done.out == (
@@ -129,9 +84,7 @@ def test_the_runs_are_listed_with_what_matters(at_noon):
 
 def test_runs_are_found_by_their_labels_and_show_them(at_noon):
     for name, labels in (("train", {"project": "vision", "stage": "dev"}), ("test", {"project": "vision"})):
-        job = a_job(name)
-        job["metadata"]["labels"] |= labels
-        at_noon.api.put(JOBS, job)
+        at_noon.api.put(JOBS, a_job(name, labels=labels))
     assert at_noon("jobs", "-l", "project=vision,stage!=dev", "-o", "name").out == "test\n"
     [listed] = json.loads(at_noon("jobs", "--selector", "stage", "-o", "json").out)
     assert listed["labels"] == {"project": "vision", "stage": "dev"}
@@ -154,9 +107,7 @@ def test_runs_are_chosen_by_when_they_were_created(at_noon):
 
 
 def test_a_listing_is_for_programs_too(at_noon):
-    job = a_job()
-    job["status"] |= {"failed": 2, "active": 1}
-    at_noon.api.put(JOBS, job)
+    at_noon.api.put(JOBS, a_job(status={"failed": 2, "active": 1}))
     [listed] = json.loads(at_noon("jobs", "-o", "json").out)
     assert (listed["name"], listed["state"], listed["gpus"], listed["retries"]) == ("train", "Waiting", 1, 2)
     assert yaml.safe_load(at_noon("jobs", "-o", "yaml").out) == [listed]
@@ -172,27 +123,12 @@ def test_runs_are_filtered_by_owner_and_by_whether_they_ended(at_noon):
     assert at_noon("jobs", "--owner", "bob", "-o", "name").out == ""
 
 
-def test_show_tells_all_attempts_with_codes_and_reasons(at_noon):
-    disrupted = {
-        "end": "Failed",
-        "reason": "PodFailurePolicy",
-        "message": "Pod default/train-abc has condition DisruptionTarget matching FailJob rule at index 0",
-    }
-    at_noon.api.put(JOBS, a_job(**disrupted, checkpoint="digits", checkpoint_at=ago(minutes=45)))
+def test_show_prints_all_attempts_with_codes_and_reasons(at_noon):
+    at_noon.api.put(JOBS, a_job(notes={"checkpoint": "digits", "checkpoint_at": ago(minutes=45)}, **DISRUPTED))
     at_noon.api.put(JOBS, a_job(attempt=2))
-    condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
-    at_noon.api.put(PODS, a_pod(phase="Failed", code=143, conditions=[condition]))
+    at_noon.api.put(PODS, a_pod(phase="Failed", code=143, conditions=[EVICTED]))
     at_noon.api.put(PODS, a_pod("train-r2-xyz", attempt=2))
-    at_noon.api.put(
-        EVENTS,
-        {
-            "metadata": {"name": "e"},
-            "involvedObject": {"kind": "Pod", "name": "train-abc"},
-            "reason": "Evicted",
-            "message": "drained",
-            "lastTimestamp": ago(minutes=3),
-        },
-    )
+    at_noon.api.put(EVENTS, an_event("Evicted", "drained"))
     done = at_noon("show", "train")
     assert done.code == 0
     assert done.out == (
@@ -219,24 +155,11 @@ def test_show_tells_all_attempts_with_codes_and_reasons(at_noon):
     )
 
 
-def test_show_says_which_volume_cannot_be_mounted_and_what_to_do(at_noon):
+def test_show_names_a_volume_that_cannot_be_mounted_with_a_hint(at_noon):
     at_noon.api.put(JOBS, a_job())
-    pod = a_pod(phase="Pending")
-    pod["metadata"]["uid"] = "u"
-    pod["spec"]["nodeName"] = "node-1"
-    pod["status"] = {"phase": "Pending", "startTime": ago(minutes=5)}
-    at_noon.api.put(PODS, pod)
+    at_noon.api.put(PODS, a_pod(phase="Pending", uid="u", node="node-1", started=ago(minutes=5)))
     message = 'MountVolume.SetUp failed for volume "data" : persistentvolumeclaim "images" not found'
-    at_noon.api.put(
-        EVENTS,
-        {
-            "metadata": {"name": "e"},
-            "involvedObject": {"kind": "Pod", "name": "train-abc", "uid": "u"},
-            "reason": "FailedMount",
-            "message": message,
-            "lastTimestamp": ago(minutes=3),
-        },
-    )
+    at_noon.api.put(EVENTS, an_event("FailedMount", message, uid="u"))
     lines = at_noon("show", "train", "-n", "default").out.splitlines()
     assert lines[lines.index("Events") - 3 :] == [
         '  it does not start on node-1: volume data cannot be mounted: persistentvolumeclaim "images" not found',
@@ -250,7 +173,7 @@ def test_show_says_which_volume_cannot_be_mounted_and_what_to_do(at_noon):
     ]
 
 
-def test_show_tells_of_a_kill_for_memory_with_limit_and_peak(at_noon):
+def test_show_explains_a_kill_for_memory_with_limit_and_peak(at_noon):
     at_noon.api.put(JOBS, a_job(end="Failed", reason="BackoffLimitExceeded", message="it failed"))
     peak = {"localcluster.moorage.dev/peak-memory-bytes": str(1073741824 + 5 * 2**20)}
     at_noon.api.put(PODS, a_pod(phase="Failed", code=137, why="OOMKilled", annotations=peak))
@@ -318,13 +241,13 @@ def test_logs_of_several_pods_begin_with_the_pods_name(moor):
     )
 
 
-def test_a_run_without_logs_says_how_it_stands(moor):
+def test_a_run_without_logs_shows_its_state(moor):
     moor.api.put(JOBS, a_job())
     done = moor("logs", "train")
     assert (done.code, done.out, done.err) == (0, "", "train has no logs yet: Waiting\n")
 
 
-def test_a_time_that_is_none_is_refused(moor):
+def test_an_invalid_time_is_refused(moor):
     done = moor("logs", "train", "--since", "yesterday")
     assert done.code == 2
     assert done.err == "error: invalid --since 'yesterday'\nhint: use a time such as 10m, 2h or 1d\n"
@@ -333,12 +256,6 @@ def test_a_time_that_is_none_is_refused(moor):
 def test_following_goes_on_over_attempts_and_ends_with_the_run(moor):
     """The first attempt is evicted once its log was read; the second one ends well."""
     api = moor.api
-    disrupted = {
-        "end": "Failed",
-        "reason": "PodFailurePolicy",
-        "message": "Pod default/train-abc has condition DisruptionTarget matching FailJob rule at index 0",
-    }
-    condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
     api.put(JOBS, a_job())
     api.put(PODS, a_pod())
     api.pod_logs = {"train-abc": ["epoch 1", "ERROR", "epoch 2"], "train-r2-x": ["epoch 3"]}
@@ -347,8 +264,8 @@ def test_following_goes_on_over_attempts_and_ends_with_the_run(moor):
         if verb != "logs":
             return
         if name == "train-abc" and "ERROR" not in api.pod_logs[name]:  # read again after the break
-            api.put(PODS, a_pod(phase="Failed", code=143, conditions=[condition]))
-            api.put(JOBS, a_job(**disrupted))
+            api.put(PODS, a_pod(phase="Failed", code=143, conditions=[EVICTED]))
+            api.put(JOBS, a_job(**DISRUPTED))
             api.put(JOBS, a_job(attempt=2))
             api.put(PODS, a_pod("train-r2-x", attempt=2))
         if name == "train-r2-x":
@@ -365,23 +282,20 @@ def test_following_goes_on_over_attempts_and_ends_with_the_run(moor):
     )
 
 
-def test_following_a_run_that_waits_says_what_for_and_prints_a_pod_that_came_and_went(moor):
+def test_following_a_run_that_waits_prints_a_pod_that_started_and_ended_meanwhile(moor):
     api = moor.api
     api.put(JOBS, a_job())
-    unscheduled = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2"}]
-    api.put(PODS, a_pod(phase="Pending", conditions=unscheduled))
+    api.put(PODS, a_pod(phase="Pending", says="0/2"))
     api.pod_logs["train-abc"] = ["fast"]
     lists = []
 
     def scene(verb: str, plural: str, name: str) -> None:
-        if verb == "list" and plural == "pods":
-            lists.append(1)
-        if (verb, plural) == ("get", "never"):
-            raise AssertionError
-        if len(lists) == 1 and verb == "list" and plural == "pods":
-            # the watch of Jobs tells the end before the watch of pods does
+        if (verb, plural) != ("list", "pods"):
+            return
+        lists.append(1)
+        if len(lists) == 1:  # the watch of Jobs tells the end before the watch of pods does
             api.put(JOBS, a_job(end="Complete"))
-        if len(lists) == 2 and verb == "list" and plural == "pods":
+        if len(lists) == 2:
             api.put(PODS, a_pod(phase="Succeeded", code=0, why="Completed"))
 
     api.on_call = scene
@@ -403,7 +317,7 @@ def test_cancelling_marks_the_run_first_and_stops_its_newest_attempt(moor):
 
 
 @pytest.mark.parametrize("end", [{"end": "Complete"}, {"end": "Failed", "reason": "BackoffLimitExceeded"}])
-def test_what_has_ended_is_not_cancelled(moor, end):
+def test_a_run_that_has_ended_is_not_cancelled(moor, end):
     moor.api.put(JOBS, a_job(**end))
     done = moor("cancel", "train")
     assert (done.code, done.out) == (0, "train had ended already\n")
@@ -417,7 +331,7 @@ def test_deleting_frees_the_name_and_leaves_no_attempt(moor):
     assert moor.api.named(JOBS) == []
 
 
-def test_several_runs_are_cancelled_and_every_error_is_told(moor):
+def test_several_runs_are_cancelled_and_every_error_is_printed(moor):
     moor.api.put(JOBS, a_job("a"))
     done = moor("cancel", "a", "b", "c")
     assert done.code == 1

@@ -15,41 +15,26 @@ from moorage.cli.jobshow import LOST
 from moorage.decide.runs.state import RunView, view_run
 from moorage.decide.runs.storedruns import Seen, kept_pods_of, plan, view_deleted
 from moorage.present.joboverview import make_overview
-from moorage_kube.clock import rfc3339
 from moorage_kube.errors import Forbidden, ServerError
 from moorage_kube.resources import JOBS
+from moorage_kube.testing.builders import a_container_status, an_owner
 from moorage_kube.testing.clock import NOON, FakeClock
+from moorage_testing.builders import a_run_job, a_run_pod, keyed
 
 KEPT = "/api/v1/jobs/default/train/kept"
 OVERVIEW = "/api/v1/jobs/default/train/overview"
-LABELS = {"moorage.dev/run": "train", "moorage.dev/attempt": "1"}
-JOB = {
-    "metadata": {
-        "namespace": "default",
-        "name": "train",
-        "uid": "j1",
-        "labels": LABELS,
-        "annotations": {"moorage.dev/owner": "ada"},
-        "creationTimestamp": rfc3339(NOON),
-    },
-    "spec": {"suspend": True, "template": {"spec": {"containers": [{"name": "main"}]}}},
-    "status": {},
-}
-POD = {
-    "metadata": {
-        "namespace": "default",
-        "name": "train-x",
-        "uid": "p1",
-        "labels": LABELS,
-        "ownerReferences": [{"kind": "Job", "controller": True, "uid": "j1"}],
-        "creationTimestamp": rfc3339(NOON),
-    },
-    "spec": {"nodeName": "gpu-1", "containers": [{"name": "main"}]},
-    "status": {
-        "phase": "Running",
-        "containerStatuses": [{"state": {"running": {"startedAt": rfc3339(NOON)}}}],
-    },
-}
+JOB = a_run_job(
+    namespace="default", uid="j1", created=NOON, annotations=keyed(owner="ada"), suspend=True, status={"failed": 0}
+)
+POD = a_run_pod(
+    attempt=1,
+    namespace="default",
+    uid="p1",
+    owner=an_owner(uid="j1"),
+    created=NOON,
+    node="gpu-1",
+    statuses=[a_container_status(started=NOON)],
+)
 
 
 def facts(**of_pod) -> KeptRun:
@@ -62,20 +47,23 @@ def overview(run: RunView):
     return msgspec.to_builtins(make_overview(run, job_of(run, NOON), NOON))
 
 
+def overview_of_gone(**of_pod):
+    return overview(view_run([JOB], [], kept=kept_pods_of(facts(**of_pod), [JOB])))
+
+
 @pytest.fixture
 def gone(moor):
-    """A run whose pod is gone, of which the server keeps all."""
+    """A run whose pod is deleted; the server has its records."""
     moor.clock = FakeClock()
     moor.api.put(JOBS, JOB)
-    kept = facts()
-    moor.server.answers[KEPT] = msgspec.to_builtins(kept)
-    moor.server.answers[OVERVIEW] = overview(view_run([JOB], [], kept=kept_pods_of(kept, [JOB])))
+    moor.server.answers[KEPT] = msgspec.to_builtins(facts())
+    moor.server.answers[OVERVIEW] = overview_of_gone()
     log = KeptLog(lines=b"2026-11-21T12:00:00Z one\n2026-11-21T12:00:01Z two\n", cut=True, most_bytes=2**20)
     moor.server.answers[f"{KEPT}/p1"] = msgspec.to_builtins(log)
     return moor
 
 
-def test_facts_of_a_pod_that_is_gone_stand_among_the_attempts(gone):
+def test_a_deleted_pod_is_listed_among_the_attempts(gone):
     lines = gone("show", "train").out.splitlines()
     assert [re.split(" {2,}", line.strip()) for line in lines if "train-x" in line] == [
         ["1", "train-x", "gpu-1", "Failed, gone", "Deleted (exit code unknown)", "30m", "peak unknown, no limit"]
@@ -85,34 +73,32 @@ def test_facts_of_a_pod_that_is_gone_stand_among_the_attempts(gone):
     assert (pod["node"], pod["gone"], pod["ended"]) == ("gpu-1", True, "2026-11-21T12:30:00Z")
 
 
-def test_what_a_lost_node_never_reported_is_shown_as_unknown(gone):
+def test_facts_that_a_lost_node_never_reported_are_shown_as_unknown(gone):
     lost = {"ended": None, "reason": "DeletionByTaintManager", "memory_limit_bytes": 2**30}
-    kept = kept_pods_of(facts(**lost), [JOB])
-    gone.server.answers[OVERVIEW] = overview(view_run([JOB], [], kept=kept))
+    gone.server.answers[OVERVIEW] = overview_of_gone(**lost)
     lines = gone("show", "train").out.splitlines()
     assert [re.split(" {2,}", line.strip())[4:] for line in lines if "train-x" in line] == [
         ["DeletionByTaintManager (exit code unknown)", "unknown", "peak unknown, limit 1Gi"]
     ]
-    kept = kept_pods_of(facts(**lost | {"exit_code": 3, "ended": NOON}), [JOB])
-    gone.server.answers[OVERVIEW] = overview(view_run([JOB], [], kept=kept))
+    gone.server.answers[OVERVIEW] = overview_of_gone(**lost | {"exit_code": 3, "ended": NOON})
     assert "unknown" not in gone("show", "train").out
 
 
-def test_the_kept_log_is_printed_and_says_where_it_begins(gone):
+def test_the_stored_log_is_printed_with_a_note_about_its_first_line(gone):
     done = gone("logs", "train")
     assert (done.code, done.out) == (0, "one\ntwo\n")
     assert done.err == "note: earlier lines of train-x were dropped: the last 1Mi are stored\n"
     assert gone("logs", "train", "--tail", "1") == type(done)(0, "two\n", "")
 
 
-def test_a_run_that_was_deleted_is_shown_from_what_is_kept(gone):
+def test_a_deleted_run_is_shown_from_its_stored_records(gone):
     gone.api.remove(JOBS, "train")
     gone.server.answers[OVERVIEW] = overview(view_deleted(facts()))
     assert "state       Deleted: deleted before it ended" in gone("show", "train").out
     assert gone("logs", "train").out == gone("logs", "-f", "train").out == "one\ntwo\n"
 
 
-def test_a_server_that_cannot_be_asked_is_noted_once_and_stands_in_nobodys_way(gone):
+def test_a_server_that_does_not_answer_is_noted_once(gone):
     async def away(*_, **__):
         raise ServerError("Moorage's server at http://x does not answer", status=0)
 
@@ -142,7 +128,7 @@ def test_a_log_that_may_not_be_read_is_refused(gone):
     assert "may not read the logs of pods" in done.err
 
 
-def test_what_is_kept_is_erased_with_the_run_or_after_it(gone):
+def test_stored_records_are_erased_with_the_run_or_after_it(gone):
     erased = {"pods": 1}
     whole = gone.server.ask
 

@@ -228,11 +228,7 @@ def test_the_shell_is_told_commands_and_options():
 @pytest.mark.processes
 @pytest.mark.parametrize(
     ("line", "word", "want"),
-    [
-        ("moor j", "j", ["jobs"]),
-        ("moor volume cr", "cr", ["create"]),
-        ("moor vol rm --for", "--for", ["--force"]),
-    ],
+    [("moor j", "j", ["jobs"]), ("moor volume cr", "cr", ["create"]), ("moor vol rm --for", "--for", ["--force"])],
 )
 def test_fish_gives_the_word_instead_of_its_number(line, word, want):
     env = os.environ | {"_MOOR_COMPLETE": "fish_complete", "COMP_WORDS": line, "COMP_CWORD": word}

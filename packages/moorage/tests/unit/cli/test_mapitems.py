@@ -62,8 +62,7 @@ def test_a_glob_gives_paths_in_order(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "want"),
-    [("0:3", [0, 1, 2]), ("5:0:-2", [5, 3, 1]), ("10:20:5", [10, 15]), ("-2:1", [-2, -1, 0])],
+    ("text", "want"), [("0:3", [0, 1, 2]), ("5:0:-2", [5, 3, 1]), ("10:20:5", [10, 15]), ("-2:1", [-2, -1, 0])]
 )
 def test_ranges_count_as_python_does(text, want):
     assert list(parse_range(text)) == want

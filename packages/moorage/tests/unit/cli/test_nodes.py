@@ -8,6 +8,7 @@ import pytest
 
 from moorage_kube.resources import PODS
 from moorage_kube.testing.clock import FakeClock
+from moorage_testing.builders import a_run_pod
 
 
 @pytest.fixture
@@ -17,18 +18,11 @@ def lab(moor):
     moor.node("cpu-1")
     moor.node("gpu-1", gpus=4)
     limits = {"nvidia.com/gpu": "2", "cpu": "3500m", "memory": "8Gi"}
-    moor.api.put(
-        PODS,
-        {
-            "metadata": {"name": "p", "labels": {"moorage.dev/run": "train"}},
-            "spec": {"nodeName": "gpu-1", "containers": [{"name": "main", "resources": {"limits": limits}}]},
-            "status": {"phase": "Running"},
-        },
-    )
+    moor.api.put(PODS, a_run_pod("p", namespace="default", node="gpu-1", limits=limits))
     return moor
 
 
-def test_the_nodes_are_listed_with_what_is_taken(lab):
+def test_the_nodes_are_listed_with_their_use(lab):
     done = lab("nodes")
     assert (done.code, done.err) == (0, "")
     assert [line.split() for line in done.out.splitlines()] == [
@@ -57,6 +51,6 @@ def test_one_node_is_shown_with_its_runs(lab):
     ]
 
 
-def test_an_unknown_node_is_refused_with_those_there_are(lab):
+def test_an_unknown_node_is_refused_with_the_known_names(lab):
     done = lab("nodes", "gpu-9")
     assert (done.code, done.err) == (1, "error: node 'gpu-9' not found\nhint: there are: cpu-1, gpu-1\n")

@@ -8,29 +8,17 @@ import yaml
 
 from moorage.cli.main import main
 from moorage_kube.resources import NODES, PODS
+from moorage_kube.testing.builders import a_node, a_pod, an_owner
 
 EXAMPLE = Path(__file__).parents[5] / "examples" / "plan" / "prices.yaml"
 SEED = ["plan", "--items", "150000", "--memory", "2Gi", "--machines", str(EXAMPLE), "--region", "us-west1"]
 
 
-def table(out: str) -> list[list[str]]:
-    return [line.split() for line in out.splitlines()]
-
-
 def test_the_seeds_estimate_is_the_marked_row(capsys):
     assert main([*SEED, "--seconds", "4", "--parallelism", "3600", "--hold", "20m"]) == 0
     shown = capsys.readouterr()
-    assert table(shown.out)[1][:9] == [
-        "*",
-        "n1-standard-96",
-        "us-west1",
-        "spot",
-        "38",
-        "3,600",
-        "2m48s",
-        "2m48s",
-        "12.16",
-    ]
+    row = ["*", "n1-standard-96", "us-west1", "spot", "38", "3,600", "2m48s", "2m48s", "12.16"]
+    assert shown.out.splitlines()[1].split()[:9] == row
     assert "note: quotas do not apply: none is given" in shown.err
     assert "days old; check that they are still right" in shown.err
 
@@ -44,7 +32,7 @@ def test_the_seeds_measured_run_foretells_38_nodes_and_itself(capsys):
     assert by_nodes[38]["seconds"] / 60 == pytest.approx(14.4, abs=0.2)
 
 
-def test_a_plan_nobody_can_keep_fails_with_figures_and_still_shows_the_choices(capsys):
+def test_an_impossible_plan_fails_with_figures_and_still_shows_the_choices(capsys):
     assert main([*SEED, "--seconds", "uniform:1..60", "--deadline", "45s"]) == 1
     shown = capsys.readouterr()
     assert "error: a deadline of 45s cannot be met: the slowest of 150,000 items takes about 1m" in shown.err
@@ -64,10 +52,8 @@ def test_a_sample_gives_times_and_memory(tmp_path, capsys):
 def test_prices_may_be_csv_and_names_can_be_printed(tmp_path, capsys):
     sheet = tmp_path / "prices.csv"
     sheet.write_text("name,region,cpu,memory,spot,on_demand\nsmall,,4,16Gi,,0.2\n")
-    assert (
-        main(["plan", "--items", "8", "--seconds", "4", "--machines", str(sheet), "--nodes", "2", "-o", "name"])
-        == 0
-    )
+    words = ["plan", "--items", "8", "--seconds", "4", "--machines", str(sheet), "--nodes", "2", "-o", "name"]
+    assert main(words) == 0
     assert capsys.readouterr().out == "2xsmall/on-demand\n"
 
 
@@ -107,7 +93,7 @@ def test_wrong_usage_names_the_option(words, says, capsys):
         ("date: someday\nmachines: [{name: a, cpu: 4, memory: 1Gi, prices: [{spot: 1}]}]", "date is 'someday'"),
     ],
 )
-def test_a_price_file_that_is_none_is_named_with_the_field(text, says, tmp_path, capsys):
+def test_an_invalid_price_file_is_named_with_the_field(text, says, tmp_path, capsys):
     sheet = tmp_path / "prices.yaml"
     sheet.write_text(text)
     assert main(["plan", "--items", "1", "--seconds", "1", "--machines", str(sheet)]) == 2
@@ -124,33 +110,14 @@ def test_a_clusters_nodes_are_candidates_with_the_room_their_daemons_leave(moor,
     )
     kinds = {"node.kubernetes.io/instance-type": "big", "topology.kubernetes.io/region": "west"}
     for name, labels in (("n1", kinds), ("n2", {"node.kubernetes.io/instance-type": "odd"}), ("n3", {})):
-        room = {"cpu": "16", "memory": "64Gi", "pods": "110"}
-        moor.api.put(
-            NODES,
-            {
-                "metadata": {"name": name, "labels": labels},
-                "spec": {},
-                "status": {"allocatable": room, "capacity": room},
-            },
-        )
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": "u", "controller": True}
-    container = {"name": "c", "image": "x", "resources": {"requests": {"cpu": "500m"}}}
-    moor.api.put(
-        PODS,
-        {
-            "metadata": {"name": "agent-1", "ownerReferences": [owner]},
-            "spec": {"nodeName": "n1", "containers": [container]},
-            "status": {"phase": "Running"},
-        },
-        "kube-system",
-    )
-    done = moor(
-        "plan", "--items", "100", "--seconds", "4", "--machines", str(sheet), "--from-cluster", "-o", "json"
-    )
+        moor.api.put(NODES, a_node(name, labels=labels, cpu="16", memory="64Gi", capacity={}))
+    owner, where = an_owner("DaemonSet", "agent"), {"namespace": "kube-system", "node": "n1", "phase": "Running"}
+    moor.api.put(PODS, a_pod("agent-1", owner=owner, requests={"cpu": "500m"}, **where))
+    words = ["--items", "100", "--seconds", "4", "--machines", str(sheet), "--from-cluster", "-o", "json"]
+    done = moor("plan", *words)
     assert done.code == 0, done.err
     choices = json.loads(done.out)["choices"]
-    assert {(choice["machine"], choice["region"], choice["podsPerNode"]) for choice in choices} == {
-        ("big", "west", 15)
-    }
+    kinds_of = {(choice["machine"], choice["region"], choice["podsPerNode"]) for choice in choices}
+    assert kinds_of == {("big", "west", 15)}
     assert "left out: 1 of 3" in done.err
     assert "no price for odd" in done.err

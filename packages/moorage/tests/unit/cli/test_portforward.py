@@ -1,4 +1,4 @@
-"""`moor wait`, `exec` and `port-forward` against a cluster in memory: what is refused, and in which words."""
+"""`moor wait`, `exec` and `port-forward` against a cluster in memory: refusals and their messages."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from moorage.cli.datafolder import pod_on_port
 from moorage.cli.portforward import Forward, parse_forward
 from moorage_kube.errors import Forbidden, UsageError
 from moorage_kube.resources import JOBS
-from moorage_kube.testing.clock import NOON, FakeClock
+from moorage_kube.testing.clock import QuickClock
+from moorage_testing.builders import a_run_job
+from moorage_testing.commandline import Moor
 
 
-def a_job(name: str, end: str = "") -> dict[str, object]:
-    labels = {"moorage.dev/run": name, "moorage.dev/attempt": "1", "moorage.dev/owner": "ada"}
-    conditions = [{"type": end, "status": "True"}] if end else []
-    spec = {"template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main"}]}}}
-    return {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {"conditions": conditions}}
+def put_run(moor: Moor, name: str = "train", end: str = "") -> None:
+    moor.api.put(JOBS, a_run_job(name, user="ada", namespace="default", end=end))
 
 
 def test_waiting_for_runs_that_have_ended_says_how_each_ended(moor):
-    moor.api.put(JOBS, a_job("good", "Complete"))
-    moor.api.put(JOBS, a_job("bad", "Failed"))
+    put_run(moor, "good", "Complete")
+    put_run(moor, "bad", "Failed")
     done = moor("wait", "good")
     assert (done.code, done.out, done.err) == (0, "good Succeeded\n", "")
     done = moor("wait", "good", "bad", "good")
@@ -31,7 +30,7 @@ def test_waiting_for_runs_that_have_ended_says_how_each_ended(moor):
 
 
 def test_every_name_that_does_not_exist_is_named_before_anything_is_waited_for(moor):
-    moor.api.put(JOBS, a_job("train"))
+    put_run(moor)
     done = moor("wait", "train", "trian", "x")
     assert (done.code, done.out) == (1, "")
     assert done.err == (
@@ -41,16 +40,9 @@ def test_every_name_that_does_not_exist_is_named_before_anything_is_waited_for(m
     )
 
 
-class Hasty(FakeClock):
-    """A clock on which every wait is over at once."""
-
-    async def sleep(self, seconds: float) -> None:
-        self.advance(seconds)
-
-
-def test_a_wait_that_is_over_names_what_is_not_done(moor):
-    moor.api.put(JOBS, a_job("train"))
-    moor.clock = Hasty(NOON)
+def test_a_wait_that_times_out_names_the_runs_that_have_not_ended(moor):
+    put_run(moor)
+    moor.clock = QuickClock()
     done = moor("wait", "train", "--timeout", "10m")
     assert (done.code, done.out) == (1, "")
     assert done.err == (
@@ -62,7 +54,7 @@ def test_a_wait_that_is_over_names_what_is_not_done(moor):
 
 
 def test_a_run_that_waits_cannot_be_entered(moor):
-    moor.api.put(JOBS, a_job("train"))
+    put_run(moor)
     for words in (["exec", "train", "--", "ls"], ["port-forward", "train", "80"]):
         done = moor(*words)
         assert (done.code, done.err) == (
@@ -95,7 +87,7 @@ def test_a_port_is_the_same_here_or_another_or_any(text, want):
 
 
 @pytest.mark.parametrize("text", ["", "0", ":", "80:", "x:80", "70000", "1:2:3", "-1", "80:0"])
-def test_what_is_no_port_is_refused_with_what_is_allowed(text):
+def test_an_invalid_port_is_refused_with_the_valid_form(text):
     with pytest.raises(UsageError) as caught:
         parse_forward(text)
     assert caught.value.message == f"invalid port {text!r}: use [LOCAL:]REMOTE, numbers from 1 to 65535"
@@ -103,10 +95,8 @@ def test_what_is_no_port_is_refused_with_what_is_allowed(text):
 
 def test_only_runs_and_workspaces_have_ports(moor):
     done = moor("port-forward", "deployment/web", "80")
-    assert (done.code, done.err) == (
-        2,
-        "error: invalid name 'deployment/web': use the name of a run, or workspace/NAME\n",
-    )
+    error = "error: invalid name 'deployment/web': use the name of a run, or workspace/NAME\n"
+    assert (done.code, done.err) == (2, error)
 
 
 RBAC = (
@@ -132,20 +122,14 @@ NO_TEAM = (
         (("port-forward", "x", "80"), "forward ports of runs"),
     ],
 )
-def test_a_refusal_names_what_was_typed(moor, words, doing):
+def test_a_refusal_names_the_typed_action(moor, words, doing):
     moor.api.refuse["list", "jobs"] = Forbidden(RBAC)
     moor.server.answers["/api/v1/jobs"] = Forbidden(RBAC)
     done = moor(*words)
     assert (done.code, done.err) == (1, f"error: ada may not {doing} in namespace default\n{NO_TEAM}")
 
 
-@pytest.mark.parametrize(
-    ("environ", "uid"),
-    [
-        (b"PATH=/bin\0MOORAGE_POD_UID=u-1\0", "u-1"),
-        (b"PATH=/bin\0", ""),
-    ],
-)
+@pytest.mark.parametrize(("environ", "uid"), [(b"PATH=/bin\0MOORAGE_POD_UID=u-1\0", "u-1"), (b"PATH=/bin\0", "")])
 def test_the_pod_that_listens_on_a_port_is_known_by_its_process(tmp_path, environ, uid):
     (tmp_path / "net").mkdir()
     line = "0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 77 1"

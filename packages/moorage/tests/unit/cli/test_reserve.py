@@ -1,4 +1,4 @@
-"""`moor reserve`: moments in one's own zone, what does not fit refused with what would, and how it stands."""
+"""`moor reserve`: times in the user's zone, refusals with a reservation that fits, and the state."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from moorage.cli.reserve import parse_span, parse_when, show
 from moorage.model.machine import MACHINES
 from moorage.model.reservation import RESERVATIONS
 from moorage_kube.errors import UsageError
+from moorage_kube.testing.builders import an_object
 from moorage_kube.testing.clock import NOON, FakeClock
 
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -37,7 +38,7 @@ def test_a_moment_is_read_in_the_zone_and_kept_in_utc(text: str, want: str) -> N
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "+", "+3", "+3y", "2026-13-01", "2026-03-29T02:30"])
-def test_what_is_no_moment_is_refused(text: str) -> None:
+def test_an_invalid_moment_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_when(text, NOON, BERLIN)
 
@@ -53,7 +54,7 @@ def gpus(moor: Any) -> Any:
     moor.clock = FakeClock()
     size = {"cpu": 1, "memory": "1Gi", "gpu": {"type": "nvidia.com/gpu", "num": 2, "family": "a100"}}
     kinds = [{"name": "two", "spec": size, "available": 4}]
-    moor.api.put(MACHINES, {"metadata": {"name": "gpu"}, "spec": {"machineTypes": kinds}})
+    moor.api.put(MACHINES, an_object(MACHINES, "gpu", spec={"machineTypes": kinds}))
     return moor
 
 
@@ -72,13 +73,8 @@ def test_machines_are_reserved_as_typed(gpus: Any) -> None:
         "note: 4 gpu/two will be reserved for namespace default from 2026-12-01 09:00 CET to 2026-12-04 09:00 CET"
         " (3d)\n"
     )
-    assert spec_of(gpus) == {
-        "machineGroup": "gpu",
-        "machineType": "two",
-        "count": 4,
-        "from": "2026-12-01T08:00:00Z",
-        "to": "2026-12-04T08:00:00Z",
-    }
+    size = {"machineGroup": "gpu", "machineType": "two", "count": 4}
+    assert spec_of(gpus) == size | {"from": "2026-12-01T08:00:00Z", "to": "2026-12-04T08:00:00Z"}
 
 
 def test_gpus_for_a_user_with_a_lead_of_their_own(gpus: Any) -> None:
@@ -88,7 +84,7 @@ def test_gpus_for_a_user_with_a_lead_of_their_own(gpus: Any) -> None:
     assert (spec["count"], spec["user"], spec["leadSeconds"]) == (2, "ada@lab.org", 7200)
 
 
-def test_for_a_tenant_it_lives_there(gpus: Any) -> None:
+def test_a_reservation_for_a_tenant_is_in_its_namespace(gpus: Any) -> None:
     assert make(gpus, "course", "--machine", "gpu/two", "--to", "+1h", "--tenant", "lab").code == 0
     assert spec_of(gpus, namespace="lab")["count"] == 1
 
@@ -101,7 +97,7 @@ def test_a_dry_run_prints_the_manifest_and_reserves_nothing(gpus: Any) -> None:
     assert gpus.api.named(RESERVATIONS) == []
 
 
-def test_what_does_not_fit_is_refused_with_what_would(gpus: Any) -> None:
+def test_a_reservation_that_does_not_fit_is_refused_with_one_that_fits(gpus: Any) -> None:
     make(gpus, "course", "--machine", "two", "--count", "3", "--from", "+1h", "--to", "+3h")
     done = make(gpus, "more", "--machine", "two", "--count", "2", "--from", "+2h", "--to", "+2h")
     assert done.code == 1
@@ -125,29 +121,22 @@ def test_what_does_not_fit_is_refused_with_what_would(gpus: Any) -> None:
         (("--machine", "two", "--to", "+1h", "--user", "ada", "--tenant", "lab"), "cannot be used together"),
     ],
 )
-def test_what_is_wrong_is_said(gpus: Any, words: tuple[str, ...], message: str) -> None:
+def test_wrong_usage_is_refused(gpus: Any, words: tuple[str, ...], message: str) -> None:
     done = make(gpus, "course", *words)
     assert done.code == 2
     assert message in done.err
 
 
-def a_reservation(**status: Any) -> Any:
-    return {
-        "metadata": {"name": "course", "namespace": "lab"},
-        "spec": {
-            "machineGroup": "gpu",
-            "machineType": "two",
-            "count": 4,
-            "from": "2026-11-21T11:00:00Z",
-            "to": "2026-11-23T11:00:00Z",
-        },
-        "status": {"phase": "Active", "held": 3, "inUse": 1, "shortfall": 1} | status,
-    }
+def a_reservation(name: str = "course", **status: Any) -> Any:
+    size = {"machineGroup": "gpu", "machineType": "two", "count": 4}
+    spec = size | {"from": "2026-11-21T11:00:00Z", "to": "2026-11-23T11:00:00Z"}
+    status = {"phase": "Active", "held": 3, "inUse": 1, "shortfall": 1} | status
+    return an_object(RESERVATIONS, name, spec=spec, status=status)
 
 
-def test_the_calendar_is_listed_over_all_namespaces_without_what_is_over(gpus: Any) -> None:
+def test_the_calendar_lists_all_namespaces_without_expired_reservations(gpus: Any) -> None:
     gpus.api.put(RESERVATIONS, a_reservation())
-    gpus.api.put(RESERVATIONS, a_reservation(phase="Expired") | {"metadata": {"name": "old", "namespace": "lab"}})
+    gpus.api.put(RESERVATIONS, a_reservation("old", phase="Expired"))
     assert gpus("reserve", "list", "--time-zone", "UTC").out == (
         "NAMESPACE   NAME     MACHINE   COUNT   FOR   FROM                   TO                     PHASE    HELD"
         "   SHORT\n"
@@ -157,7 +146,7 @@ def test_the_calendar_is_listed_over_all_namespaces_without_what_is_over(gpus: A
     assert gpus("reserve", "list", "--all", "-o", "name").out.split() == ["lab/course", "lab/old"]
 
 
-def test_one_is_shown_with_who_is_in_the_way(gpus: Any) -> None:
+def test_a_reservation_is_shown_with_its_blockers(gpus: Any) -> None:
     blocker = {"owner": "bob", "namespace": "other", "pod": "train", "until": "2026-11-21T13:00:00Z"}
     gpus.api.put(RESERVATIONS, a_reservation(fullAt="2026-11-21T13:00:00Z", blockedBy=[blocker]))
     done = gpus("reserve", "show", "course", "-n", "lab", "--time-zone", "UTC")
@@ -168,7 +157,7 @@ def test_one_is_shown_with_who_is_in_the_way(gpus: Any) -> None:
     assert reservation["blockedBy"] == [blocker]
 
 
-def test_deleting_says_what_was_deleted_and_unknown_names_are_refused(gpus: Any) -> None:
+def test_a_deletion_names_the_reservation_and_unknown_names_are_refused(gpus: Any) -> None:
     gpus.api.put(RESERVATIONS, a_reservation())
     assert gpus("reserve", "delete", "course", "-n", "lab", "--dry-run").out == "course would be deleted\n"
     assert gpus("reserve", "delete", "course", "-n", "lab").out == "course deleted\n"
@@ -176,10 +165,10 @@ def test_deleting_says_what_was_deleted_and_unknown_names_are_refused(gpus: Any)
     assert (done.code, "reservation 'course' not found in namespace lab" in done.err) == (1, True)
 
 
-def test_machines_says_how_many_are_kept_by_the_calendar_now(gpus: Any) -> None:
+def test_machines_lists_the_number_that_is_reserved_now(gpus: Any) -> None:
     gpus.server.serves = gpus.api
     gpus.api.put(RESERVATIONS, a_reservation())
-    gpus.api.put(RESERVATIONS, a_reservation(phase="Preparing") | {"metadata": {"name": "b", "namespace": "lab"}})
+    gpus.api.put(RESERVATIONS, a_reservation("b", phase="Preparing"))
     (row,) = json.loads(gpus("machines", "-o", "json").out)
     assert row["booked"] == 3
     assert "BOOKED" in gpus("machines", "gpu").out

@@ -18,7 +18,8 @@ from moorage.model.retention import AUDIT_DAYS, USAGE_DAYS
 from moorage.settings import USAGE_KEPT_DAYS
 from moorage_kube.errors import NotReady, ServerError, UsageError
 from moorage_kube.resources import EVENTS, JOBS
-from moorage_kube.testing.clock import FakeClock
+from moorage_kube.testing.builders import a_job, an_object
+from moorage_kube.testing.clock import FakeClock, QuickClock
 from moorage_local.testing.fakeapi import FakeApi
 
 
@@ -30,7 +31,7 @@ def test_days_that_would_delete_all_history_are_refused_by_name(text: str) -> No
         login_settings({"MOORAGE_AUDIT_DAYS": text})
 
 
-def test_days_are_read_and_usual_where_none_are_given() -> None:
+def test_days_are_read_with_their_defaults() -> None:
     assert USAGE_KEPT_DAYS.read({}) == USAGE_KEPT_DAYS.read({"MOORAGE_USAGE_DAYS": ""}) == USAGE_DAYS
     assert USAGE_KEPT_DAYS.read({"MOORAGE_USAGE_DAYS": "30"}) == 30
     assert login_settings({}).audit_days == AUDIT_DAYS
@@ -38,7 +39,7 @@ def test_days_are_read_and_usual_where_none_are_given() -> None:
 
 
 @pytest.mark.processes
-def test_a_start_that_the_environment_forbids_tells_who_waits_why(tmp_path: Path) -> None:
+def test_a_start_with_an_invalid_variable_reports_it_to_the_waiting_process(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path / "data")
     folder.prepare()
     reading, telling = os.pipe()
@@ -57,13 +58,6 @@ def test_a_start_that_the_environment_forbids_tells_who_waits_why(tmp_path: Path
         os.close(reading)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-
-
-class Hasty(FakeClock):
-    """Whoever sleeps wakes at once, later."""
-
-    async def sleep(self, seconds: float) -> None:
-        self.advance(seconds)
 
 
 class SlowApi:
@@ -99,7 +93,7 @@ async def test_a_start_that_fails_ends_what_it_waits_for() -> None:
 
 @pytest.mark.anyio
 async def test_services_wait_for_a_local_cluster_as_long_as_moor_up_does() -> None:
-    clock = Hasty()
+    clock = QuickClock()
     await wait_for_api(SlowApi(clock, 600), asyncio.Event(), patience=LOCAL_API_WAIT_SECONDS, clock=clock)
     assert clock.monotonic() >= 600
     assert LOCAL_API_WAIT_SECONDS >= GIVE_UP_SECONDS
@@ -110,26 +104,20 @@ async def test_services_wait_for_a_local_cluster_as_long_as_moor_up_does() -> No
 @pytest.mark.anyio
 async def test_a_workflow_that_hung_the_operator_is_suspended_with_the_reason():
     api = FakeApi()
-    workflow = api.put(
-        WORKFLOWS, {"metadata": {"name": "w", "namespace": "lab"}, "spec": {"entrypoint": "main"}, "status": {}}
-    )
+    workflow = api.put(WORKFLOWS, an_object(WORKFLOWS, "w", spec={"entrypoint": "main"}))
     await set_aside(api, WORKFLOWS, workflow, "it hung")
-    there = await api.get(WORKFLOWS, "w", "lab")
-    assert there["spec"] == {"entrypoint": "main", "suspend": True}
-    (condition,) = there["status"]["conditions"]
-    assert {name: condition[name] for name in ("type", "status", "reason", "message")} == {
-        "type": "SpecError",
-        "status": "True",
-        "reason": "Quarantined",
-        "message": "it hung",
-    }
+    stored = await api.get(WORKFLOWS, "w", "lab")
+    assert stored["spec"] == {"entrypoint": "main", "suspend": True}
+    (condition,) = stored["status"]["conditions"]
+    condition.pop("lastTransitionTime", None)
+    assert condition == {"type": "SpecError", "status": "True", "reason": "Quarantined", "message": "it hung"}
     (event,) = (await api.list(EVENTS, "lab")).items
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "Quarantined", "it hung")
 
 
 @pytest.mark.anyio
-async def test_another_object_that_hung_a_controller_is_left_as_it_is_and_told_of():
+async def test_another_object_that_hung_a_controller_only_gets_an_event():
     api = FakeApi()
-    job = api.put(JOBS, {"metadata": {"name": "j", "namespace": "lab"}, "spec": {"suspend": False}})
+    job = api.put(JOBS, a_job(suspend=False))
     assert await set_aside(api, JOBS, job, "it hung") == job
     assert [event["reason"] for event in (await api.list(EVENTS, "lab")).items] == ["Quarantined"]

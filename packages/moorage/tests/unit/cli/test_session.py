@@ -1,7 +1,8 @@
-"""Asking Moorage's own server, and who we are."""
+"""Requests to Moorage's server, and the name of the user."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,6 +17,7 @@ from moorage.client.connection import Connection as Server
 from moorage_kube.errors import Forbidden, NotFound, NotReady, ServerError
 from moorage_kube.remote.config import Connection
 from moorage_kube.resources import CONFIGMAPS
+from moorage_kube.testing.builders import an_object
 
 pytestmark = pytest.mark.anyio
 
@@ -29,34 +31,28 @@ async def server_of(api: Any, connection: Connection) -> AsyncIterator[Server]:
         await server.close()
 
 
-def named(api: Any, url: str) -> Any:
-    info = {"metadata": {"name": "moorage", "namespace": "moorage-system"}, "data": {"serverUrl": url}}
-    api.put(CONFIGMAPS, info)
-    return api
+def put_address(api: Any, url: str) -> None:
+    api.put(CONFIGMAPS, an_object(CONFIGMAPS, "moorage", namespace="moorage-system", data={"serverUrl": url}))
 
 
-async def answering(handler: Any) -> TestServer:
+@asynccontextmanager
+async def answering(api: Any, handler: Any, token: str = "") -> AsyncIterator[Server]:
+    """A client of a server whose address is in the ConfigMap."""
     app = web.Application()
     app.router.add_get("/api/v1/top", handler)
-    server = TestServer(app)
-    await server.start_server()
-    return server
+    async with TestServer(app) as server:
+        put_address(api, str(server.make_url("/")))
+        async with server_of(api, Connection(server="https://x", token=token)) as ours:
+            yield ours
 
 
 async def test_the_server_of_the_configmap_is_asked_with_the_kubeconfigs_token(api):
     async def handler(request: web.Request) -> web.Response:
         return web.json_response({"token": request.headers["Authorization"], "by": request.query["by"]})
 
-    server = await answering(handler)
-    try:
-        by_token = Connection(server="https://x", token="t0k")
-        async with server_of(named(api, str(server.make_url("/"))), by_token) as ours:
-            assert await ours.ask(dict, "GET", "/api/v1/top", params={"by": "run"}) == {
-                "token": "Bearer t0k",
-                "by": "run",
-            }
-    finally:
-        await server.close()
+    async with answering(api, handler, "t0k") as ours:
+        answer = await ours.ask(dict, "GET", "/api/v1/top", params={"by": "run"})
+    assert answer == {"token": "Bearer t0k", "by": "run"}
 
 
 @pytest.mark.parametrize(
@@ -67,27 +63,20 @@ async def test_the_server_of_the_configmap_is_asked_with_the_kubeconfigs_token(a
         (502, "<html>", ServerError, "answered HTTP 502", None),
     ],
 )
-async def test_a_refusal_keeps_the_servers_words(status, body, kind, message, hint, api):
+async def test_a_refusal_has_the_message_of_the_server(status, body, kind, message, hint, api):
     async def handler(_: web.Request) -> web.Response:
-        return (
-            web.json_response(body, status=status)
-            if isinstance(body, dict)
-            else web.Response(text=body, status=status)
-        )
+        text = body if isinstance(body, str) else json.dumps(body)
+        return web.Response(text=text, status=status)
 
-    server = await answering(handler)
-    try:
-        async with server_of(named(api, str(server.make_url("/"))), Connection(server="https://x")) as ours:
-            with pytest.raises(kind) as caught:
-                await ours.ask(dict, "GET", "/api/v1/top")
-        assert message in caught.value.message
-        assert caught.value.hint == hint
-    finally:
-        await server.close()
+    async with answering(api, handler) as ours:
+        with pytest.raises(kind, match=message) as caught:
+            await ours.ask(dict, "GET", "/api/v1/top")
+    assert caught.value.hint == hint
 
 
 async def test_a_server_that_is_away_is_one_error(api):
-    async with server_of(named(api, "http://127.0.0.1:1"), Connection(server="https://x")) as ours:
+    put_address(api, "http://127.0.0.1:1")
+    async with server_of(api, Connection(server="https://x")) as ours:
         with pytest.raises(ServerError, match="Moorage's server at http://127.0.0.1:1 does not answer"):
             await ours.ask(dict, "GET", "/api/v1/top")
 
@@ -98,7 +87,7 @@ async def test_a_cluster_without_a_server_says_so(api):
             await ours.ask(dict, "GET", "/api/v1/top")
 
 
-async def test_who_we_are_is_asked_of_the_api_server(api):
+async def test_the_api_server_names_the_user(api):
     api.user = "eve@example.org"
     session = Session(api=api, server=None)  # type: ignore[arg-type]
     assert await session.user() == "eve@example.org"

@@ -15,15 +15,7 @@ from moorage.cli.tables import cut, format_table, text_width
 HEADERS = ("NAME", "OWNER", "STATE", "GPUS", "NODE", "AGE", "CHECKPOINT")
 ROWS = [
     ["train-7f3a", "ada", "Running", "8", "gpu-node-01", "3h", "5m ago"],
-    [
-        "a-very-long-name-of-a-run-that-nobody-can-read",
-        "grace@example.com",
-        "Waiting",
-        "1",
-        "-",
-        "2d",
-        "-",
-    ],
+    ["a-very-long-name-of-a-run-that-nobody-can-read", "grace@example.com", "Waiting", "1", "-", "2d", "-"],
     ["学習ジョブ", "山田花子", "Failed", "0", "gpu-node-02", "12d", "none yet"],
 ]
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
-import random
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 
-from moorage.cli.main import main
-from moorage.cli.session import Session, Target
-from moorage.decide.install.record import parse_record
 from moorage.model.argo import FINALIZER, INSTANCE_LABEL, OUR_INSTANCE, WORKFLOWS
 from moorage.model.dataset import DATASETS
 from moorage.model.names import BEATS_FINALIZER, CRON_FINALIZER, SYSTEM_NAMESPACE
@@ -28,184 +21,139 @@ from moorage_kube.resources import (
     SERVICEACCOUNTS,
     SERVICES,
 )
-from moorage_kube.testing.clock import FakeClock
-from moorage_testing.installing import InstallableApi
-
-IMAGE = "registry.example.org/moorage:0.1.0"
-
-
-class QuickClock(FakeClock):
-    """Sleeps that are over at once."""
-
-    async def sleep(self, seconds: float) -> None:
-        self.advance(seconds)
+from moorage_kube.testing.builders import a_definition, a_job, a_pod, an_object
+from moorage_testing.commandline import Moor
+from moorage_testing.installing import IMAGE, InstallableApi, cuts, record_of
+from moorage_testing.installing import api as api
+from moorage_testing.installing import moor as moor
 
 
 @pytest.fixture
-def api() -> InstallableApi:
-    return InstallableApi()
-
-
-@pytest.fixture
-def moor(api: InstallableApi, capsys: Any) -> Callable[..., tuple[int, str, str]]:
-    @contextlib.asynccontextmanager
-    async def opener(target: Target) -> AsyncIterator[Session]:
-        yield Session(api=api, server=None, clock=QuickClock())  # type: ignore[arg-type]
-
-    def call(*words: str) -> tuple[int, str, str]:
-        code = main(words, opener=opener)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
-def users_dataset(api: InstallableApi) -> None:
-    meta = {"name": "digits", "namespace": "lab", "finalizers": ["moorage.dev/dataset"]}
-    api.put(DATASETS, {"metadata": meta, "spec": {}})
-
-
-def test_what_is_kept_stays_and_the_rest_goes(moor, api):
+def installed(moor: Moor) -> Moor:
     moor("install", "--image", IMAGE)
-    users_dataset(api)
+    return moor
+
+
+def put_dataset(api: InstallableApi, finalizer: str = "moorage.dev/dataset") -> None:
+    api.put(DATASETS, an_object(DATASETS, "digits", finalizers=[finalizer], spec={}))
+
+
+def test_data_stays_and_the_rest_is_removed(installed, api):
+    put_dataset(api)
     stored = dict(api.stored(CONFIGMAPS, "moorage", SYSTEM_NAMESPACE))
     api.put(CONFIGMAPS, stored | {"data": stored["data"] | {"workspaceUrl": "https://*.apps.example.org"}})
-    code, out, err = moor("uninstall", "--yes")
-    assert (code, out) == (0, "")
-    assert "Moorage is removed\ninstall it again: moor install." in err
+    done = installed("uninstall", "--yes")
+    assert (done.code, done.out) == (0, "")
+    assert "Moorage is removed\ninstall it again: moor install." in done.err
     assert api.names(MUTATING_WEBHOOKS) | api.names(DEPLOYMENTS) | api.names(SERVICES) == set()
     assert api.names(CONFIGMAPS) == {"moorage-install"}
     assert len(api.names(CRDS)) == 15
     assert api.names(NAMESPACES) == {"moorage-system", "moorage-users"}
     assert "finalizers" not in api.stored(DATASETS, "digits", "lab")["metadata"]
-    kept = parse_record(api.stored(CONFIGMAPS, "moorage-install", SYSTEM_NAMESPACE))
-    assert kept.state == "removed"
-    assert kept.values == {
-        "image": IMAGE,
-        "workspaceUrl": "https://*.apps.example.org",
-    }
-
-    code, out, err = moor("install")
-    assert (code, out) == (0, "")  # the first user is there
-    assert (
-        api.stored(CONFIGMAPS, "moorage", SYSTEM_NAMESPACE)["data"]["workspaceUrl"] == "https://*.apps.example.org"
-    )
+    record, values = record_of(api), {"image": IMAGE, "workspaceUrl": "https://*.apps.example.org"}
+    assert (record.state, record.values) == ("removed", values)
+    again = installed("install")
+    assert (again.code, again.out) == (0, "")  # the first user is there
+    info = api.stored(CONFIGMAPS, "moorage", SYSTEM_NAMESPACE)["data"]
+    assert info["workspaceUrl"] == "https://*.apps.example.org"
 
 
-def test_all_goes_with_delete_data(moor, api):
-    moor("install", "--image", IMAGE)
-    users_dataset(api)
-    code, _, err = moor("uninstall", "--delete-data", "--yes")
-    assert code == 0
-    assert "  DATA: 1 Dataset, with the volumes of datasets" in err
+def test_delete_data_removes_all(installed, api):
+    put_dataset(api)
+    done = installed("uninstall", "--delete-data", "--yes")
+    assert done.code == 0
+    assert "  DATA: 1 Dataset, with the volumes of datasets" in done.err
     for resource in (CRDS, NAMESPACES, DATASETS, PRIORITYCLASSES):
         assert api.names(resource) == set()
-    assert moor("uninstall", "--yes")[2].startswith("error: Moorage is not installed on this cluster")
+    assert installed("uninstall", "--yes").err.startswith("error: Moorage is not installed on this cluster")
 
 
 @pytest.mark.parametrize("words", [(), ("--delete-data",)], ids=["data kept", "data deleted"])
 def test_a_removal_that_is_cut_anywhere_is_finished_by_the_next(moor, api, words):
-    def installed() -> None:
+    def install() -> None:
         api.clear()
         moor("install", "--image", IMAGE, "--public-url", "https://m.example.org")
-        users_dataset(api)
+        put_dataset(api)
 
-    installed()
+    install()
     before = api.writes
-    assert moor("uninstall", "--yes", *words)[0] == 0
+    assert moor("uninstall", "--yes", *words).code == 0
     whole, writes = api.snapshot(), api.writes - before
     assert writes > 40
-    for cut in [0, *random.sample(range(1, writes - 3), 3), *range(writes - 3, writes)]:
-        installed()
+    for cut in cuts(writes):
+        install()
         api.fail_after = cut
         with pytest.raises(ConnectionResetError):
             moor("uninstall", "--yes", *words)
         api.fail_after = None
-        code, _, err = moor("uninstall", "--yes", *words)
-        assert code == 0 or "is not installed" in err, f"cut after {cut} writes: {err}"
+        done = moor("uninstall", "--yes", *words)
+        assert done.code == 0 or "is not installed" in done.err, f"cut after {cut} writes: {done.err}"
         assert api.snapshot() == whole, f"cut after {cut} writes"
 
 
-def test_a_dry_run_says_it_and_removes_nothing(moor, api):
-    moor("install", "--image", IMAGE)
-    code, out, _ = moor("uninstall", "--dry-run")
-    assert code == 0
-    lines = out.splitlines()
-    assert lines[:2] == [
-        "uninstall",
-        "to remove:",
-    ]
+def test_a_dry_run_prints_the_objects_and_removes_nothing(installed, api):
+    done = installed("uninstall", "--dry-run")
+    lines = done.out.splitlines()
+    assert done.code == 0
+    assert lines[:2] == ["uninstall", "to remove:"]
     assert "  services: moorage-extender, moorage-operator, moorage-server, moorage-webhook" in lines
     assert "  accounts in moorage-users: 1; these users cannot log in meanwhile" in lines
     assert len(api.names(DEPLOYMENTS)) == 4
 
 
-def test_nothing_goes_without_an_answer_or_without_rights(moor, api, monkeypatch):
-    moor("install", "--image", IMAGE)
+def test_nothing_is_removed_without_an_answer_or_without_rights(installed, api, monkeypatch):
     for answer, code in (("", 2), ("n\n", 130)):
         monkeypatch.setattr("sys.stdin", io.StringIO(answer))
-        assert moor("uninstall")[0] == code
+        assert installed("uninstall").code == code
     api.denied = {("delete", "deployments")}
-    code, _, err = moor("uninstall", "--yes")
-    assert code == 1
-    assert "delete deployments.apps in namespace moorage-system" in err
+    done = installed("uninstall", "--yes")
+    assert done.code == 1
+    assert "delete deployments.apps in namespace moorage-system" in done.err
     assert len(api.names(DEPLOYMENTS)) == 4
 
 
-def test_a_priority_class_that_jobs_name_stays(moor, api):
-    moor("install", "--image", IMAGE)
-    template = {"spec": {"priorityClassName": "moorage-guest"}}
-    api.put(JOBS, {"metadata": {"name": "train", "namespace": "lab"}, "spec": {"template": template}})
-    _, _, err = moor("uninstall", "--yes")
-    assert "PriorityClass moorage-guest: Job lab/train could not create pods without it" in err
+def test_a_priority_class_that_jobs_name_stays(installed, api):
+    api.put(JOBS, a_job(pod={"priorityClassName": "moorage-guest"}))
+    done = installed("uninstall", "--yes")
+    assert "PriorityClass moorage-guest: Job lab/train could not create pods without it" in done.err
     assert api.names(PRIORITYCLASSES) == {"moorage-guest"}
 
 
-def test_a_gate_is_lifted_and_that_of_others_stays(moor, api):
-    moor("install", "--image", IMAGE)
-    gates = [{"name": "moorage.dev/machine"}, {"name": "example.org/mine"}]
-    api.put(PODS, {"metadata": {"name": "guest", "namespace": "lab"}, "spec": {"schedulingGates": gates}})
-    moor("uninstall", "--yes")
+def test_a_gate_is_lifted_and_that_of_others_stays(installed, api):
+    api.put(PODS, a_pod("guest", gates=["moorage.dev/machine", "example.org/mine"]))
+    installed("uninstall", "--yes")
     assert api.stored(PODS, "guest", "lab")["spec"]["schedulingGates"] == [{"name": "example.org/mine"}]
 
 
-def test_what_is_still_going_is_named(moor, api):
-    moor("install", "--image", IMAGE)
-    meta = {"name": "digits", "namespace": "lab", "finalizers": ["example.org/mine"]}
-    api.put(DATASETS, {"metadata": meta, "spec": {}})
-    code, _, err = moor("uninstall", "--delete-data", "--yes", "--timeout", "5s")
-    assert code == 1
-    assert "warning: Dataset lab/digits is still being deleted" in err
+def test_an_object_that_is_still_being_deleted_is_named(installed, api):
+    put_dataset(api, "example.org/mine")
+    done = installed("uninstall", "--delete-data", "--yes", "--timeout", "5s")
+    assert done.code == 1
+    assert "warning: Dataset lab/digits is still being deleted" in done.err
 
 
 def test_keeping_and_deleting_are_not_both_asked_for(moor):
-    assert moor("uninstall", "--keep-data", "--delete-data")[0] == 2
+    assert moor("uninstall", "--keep-data", "--delete-data").code == 2
 
 
-def test_pods_of_ours_that_do_not_end_do_not_block_it(moor, api):
-    moor("install", "--image", IMAGE)
+def test_pods_of_ours_that_do_not_end_do_not_block_it(installed, api):
     labels = {"app.kubernetes.io/name": "moorage-server"}
-    api.put(PODS, {"metadata": {"name": "lost", "namespace": SYSTEM_NAMESPACE, "labels": labels}, "spec": {}})
-    code, _, err = moor("uninstall", "--yes", "--timeout", "5s")
-    assert code == 0
-    assert "warning: these pods have not ended: lost" in err
+    api.put(PODS, a_pod("lost", namespace=SYSTEM_NAMESPACE, labels=labels))
+    done = installed("uninstall", "--yes", "--timeout", "5s")
+    assert done.code == 0
+    assert "warning: these pods have not ended: lost" in done.err
     assert "moorage-server" not in api.names(SERVICEACCOUNTS)
 
 
-def test_data_of_argo_itself_stays_where_ours_is_deleted(moor, api):
-    moor("install", "--image", IMAGE)
+def test_data_of_argo_itself_stays_where_ours_is_deleted(installed, api):
     ours = api.stored(CRDS, "workflows.argoproj.io")
-    api.put(CRDS, dict(ours) | {"spec": {"group": "argoproj.io", "versions": [{"name": "v1alpha1"}]}})
-    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "spec": {}}
-    adopted = {INSTANCE_LABEL: OUR_INSTANCE}
-    held = [FINALIZER, CRON_FINALIZER, BEATS_FINALIZER]
-    meta = {"name": "ours", "namespace": "lab", "labels": adopted, "finalizers": held}
-    api.put(WORKFLOWS, workflow | {"metadata": meta})
-    api.put(WORKFLOWS, workflow | {"metadata": {"name": "argos", "namespace": "lab"}})
-    step = {"name": "step", "namespace": "lab", "finalizers": [FINALIZER, "of/another"]}
-    api.put(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": step, "spec": {}})
-    code, _, err = moor("uninstall", "--yes", "--delete-data")
-    assert code == 0, err
+    api.put(CRDS, dict(ours) | {"spec": a_definition(WORKFLOWS)["spec"]})
+    adopted, held = {INSTANCE_LABEL: OUR_INSTANCE}, [FINALIZER, CRON_FINALIZER, BEATS_FINALIZER]
+    api.put(WORKFLOWS, an_object(WORKFLOWS, "ours", labels=adopted, finalizers=held, spec={}))
+    api.put(WORKFLOWS, an_object(WORKFLOWS, "argos", spec={}))
+    api.put(PODS, a_pod("step", finalizers=[FINALIZER, "of/another"]))
+    done = installed("uninstall", "--yes", "--delete-data")
+    assert done.code == 0, done.err
     assert (api.has(WORKFLOWS, "ours", "lab"), api.has(WORKFLOWS, "argos", "lab")) == (False, True)
     assert api.stored(PODS, "step", "lab")["metadata"]["finalizers"] == ["of/another"]
     assert "workflows.argoproj.io" in api.names(CRDS)

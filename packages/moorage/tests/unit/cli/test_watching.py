@@ -11,9 +11,12 @@ from moorage.cli.session import Session
 from moorage.cli.watching import Source, can_watch, changed_rows, follow
 from moorage_kube.errors import Forbidden
 from moorage_kube.resources import PODS
+from moorage_kube.testing.builders import a_pod
 from moorage_kube.testing.clock import FakeClock
+from moorage_testing.commandline import Moor
 
 HEADERS = ("NAME", "STATE", "AGE")
+FAILED = {"a": ["a", "Failed", "9s"]}
 
 
 @pytest.mark.parametrize(
@@ -21,12 +24,7 @@ HEADERS = ("NAME", "STATE", "AGE")
     [
         pytest.param({}, {"a": ["a", "Running", "1s"]}, {"a": ["a", "Running", "1s"]}, id="new"),
         pytest.param({"a": ["a", "Running", "1s"]}, {"a": ["a", "Running", "9s"]}, {}, id="older only"),
-        pytest.param(
-            {"a": ["a", "Running", "1s"]},
-            {"a": ["a", "Failed", "9s"]},
-            {"a": ["a", "Failed", "9s"]},
-            id="another state",
-        ),
+        pytest.param({"a": ["a", "Running", "1s"]}, FAILED, FAILED, id="another state"),
         pytest.param({"a": ["a", "Running", "1s"]}, {}, {"a": ["a", "Deleted", "1s"]}, id="gone"),
     ],
 )
@@ -34,8 +32,14 @@ def test_a_row_is_shown_again_if_more_than_time_changed(before, after, want):
     assert changed_rows(HEADERS, before, after) == want
 
 
-def a_pod(name: str, phase: str) -> dict:
-    return {"metadata": {"namespace": "lab", "name": name}, "status": {"phase": phase}}
+def put_pod(moor: Moor, name: str, phase: str) -> None:
+    moor.api.put(PODS, a_pod(name, phase=phase))
+
+
+def a_listing(headers: tuple[str, ...], rows: list[list[str]]) -> Listing:
+    names = [row[0] for row in rows]
+    items = [{"name": name} for name in names]
+    return Listing(headers=headers, rows=lambda: rows, items=items, names=names, nothing="none")
 
 
 async def follow_pods(moor, output, steps, capsys):
@@ -46,13 +50,7 @@ async def follow_pods(moor, output, steps, capsys):
 
     async def read() -> Listing:
         pods = (await session.api.list(PODS, "lab")).items
-        return Listing(
-            headers=HEADERS,
-            rows=lambda: [[pod["metadata"]["name"], pod["status"]["phase"], "1s"] for pod in pods],
-            items=[{"name": pod["metadata"]["name"]} for pod in pods],
-            names=[pod["metadata"]["name"] for pod in pods],
-            nothing="no pods",
-        )
+        return a_listing(HEADERS, [[pod["metadata"]["name"], pod["status"]["phase"], "1s"] for pod in pods])
 
     async def until(words):
         async with asyncio.timeout(60):
@@ -72,18 +70,14 @@ async def follow_pods(moor, output, steps, capsys):
 
 @pytest.mark.anyio
 async def test_changed_rows_are_appended(moor, capsys):
-    moor.api.put(PODS, a_pod("a", "Pending"))
-    out = await follow_pods(
-        moor,
-        "table",
-        [
-            (lambda: None, "Pending"),
-            (lambda: moor.api.put(PODS, a_pod("a", "Running")), "Running"),
-            (lambda: moor.api.put(PODS, a_pod("b", "Succeeded")), "Succeeded"),
-            (lambda: moor.api.remove(PODS, "b", "lab"), "Deleted"),
-        ],
-        capsys,
-    )
+    put_pod(moor, "a", "Pending")
+    steps = [
+        (lambda: None, "Pending"),
+        (lambda: put_pod(moor, "a", "Running"), "Running"),
+        (lambda: put_pod(moor, "b", "Succeeded"), "Succeeded"),
+        (lambda: moor.api.remove(PODS, "b", "lab"), "Deleted"),
+    ]
+    out = await follow_pods(moor, "table", steps, capsys)
     assert [line.split() for line in out.splitlines()] == [
         ["NAME", "STATE", "AGE"],
         ["a", "Pending", "1s"],
@@ -95,26 +89,20 @@ async def test_changed_rows_are_appended(moor, capsys):
 
 @pytest.mark.anyio
 async def test_names_of_changed_rows_are_appended(moor, capsys):
-    moor.api.put(PODS, a_pod("a", "Pending"))
-    steps = [(lambda: None, "a\n"), (lambda: moor.api.put(PODS, a_pod("b", "Running")), "b\n")]
+    put_pod(moor, "a", "Pending")
+    steps = [(lambda: None, "a\n"), (lambda: put_pod(moor, "b", "Running"), "b\n")]
     assert await follow_pods(moor, "name", steps, capsys) == "a\nb\n"
 
 
 @pytest.mark.anyio
-async def test_what_grows_with_time_is_read_again_after_a_while(moor, capsys):
+async def test_sums_over_time_are_read_again_after_a_while(moor, capsys):
     clock, hours = FakeClock(), [0.5, 0.6, 0.7]
     session = Session(api=moor.api, namespace="lab", server=moor.server, clock=clock)
 
     async def read() -> Listing:
         value = hours.pop(0)
         users = ["ada"] if hours else ["ada", "bob"]
-        return Listing(
-            headers=("USER", "GPU-HOURS"),
-            rows=lambda: [[user, str(value)] for user in users],
-            items=[{"name": user} for user in users],
-            names=users,
-            nothing="nothing",
-        )
+        return a_listing(("USER", "GPU-HOURS"), [[user, str(value)] for user in users])
 
     task, printed = asyncio.create_task(follow(session, (), read, output="table")), ""
     async with asyncio.timeout(60):
@@ -124,15 +112,12 @@ async def test_what_grows_with_time_is_read_again_after_a_while(moor, capsys):
             printed += capsys.readouterr().out
     task.cancel()
     assert await task == 0
-    assert [line.split() for line in printed.splitlines()] == [
-        ["USER", "GPU-HOURS"],
-        ["ada", "0.5"],
-        ["bob", "0.7"],
-    ]
+    rows = [["USER", "GPU-HOURS"], ["ada", "0.5"], ["bob", "0.7"]]
+    assert [line.split() for line in printed.splitlines()] == rows
 
 
 @pytest.mark.anyio
-async def test_what_the_user_may_not_list_cannot_be_watched(moor):
+async def test_a_kind_that_the_user_may_not_list_cannot_be_watched(moor):
     session = Session(api=moor.api, namespace="lab", server=moor.server)
     assert await can_watch(session, [Source(PODS, "lab")])
     moor.api.refuse["list", "pods"] = Forbidden("pods is forbidden", status=403)

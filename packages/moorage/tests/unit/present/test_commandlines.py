@@ -69,11 +69,7 @@ def test_a_map_is_the_command_that_makes_it():
 
 
 def test_a_dataset_is_the_command_that_fills_it():
-    spec = {
-        "source": {"url": "s3://b/x", "secret": "keys", "unpack": True},
-        "size": "10Gi",
-        "readers": ["vision"],
-    }
+    spec = {"source": {"url": "s3://b/x", "secret": "keys", "unpack": True}, "size": "10Gi", "readers": ["vision"]}
     line = dataset_line(NewDataset(name="images", namespace="team", spec=spec))
     assert shlex.split(line) == [
         "moor", "dataset", "create", "images", "-n", "team", "--source", "s3://b/x", "--size", "10Gi",

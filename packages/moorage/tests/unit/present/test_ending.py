@@ -145,12 +145,7 @@ def test_a_cancelled_run_says_who_cancelled_it_and_how_to_run_it_again():
         pytest.param(
             a_job(),
             a_pod(128, "StartError", last_words="exec: no such file"),
-            [
-                "Its container could not start: check the command and the image",
-                "exec: no such file",
-                LOG,
-                AGAIN,
-            ],
+            ["Its container could not start: check the command and the image", "exec: no such file", LOG, AGAIN],
             id="its container could not start",
         ),
         pytest.param(

@@ -21,11 +21,7 @@ from moorage_testing.builders import a_run_job, keyed
 
 HOUR = timedelta(hours=1)
 WARNED = Record(
-    state=State.WARNED,
-    since=NOON - 3 * HOUR,
-    why="GPU below 5 %",
-    next="suspend",
-    next_at=NOON + 2 * HOUR,
+    state=State.WARNED, since=NOON - 3 * HOUR, why="GPU below 5 %", next="suspend", next_at=NOON + 2 * HOUR
 )
 SUSPENDED = Record(state=State.SUSPENDED, since=NOON - HOUR, suspended_at=NOON)
 

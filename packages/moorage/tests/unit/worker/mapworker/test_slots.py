@@ -121,12 +121,7 @@ def test_each_source_reads_what_was_written_for_it_whatever_was_closed_between(s
 
 def a_slot(selector: selectors.BaseSelector, scratch: Path, reports: list[dict[str, Any]], *command: str) -> Slot:
     return CommandSlot(
-        selector,
-        lambda _, report: reports.append(report),
-        lambda *_: None,
-        0,
-        str(scratch),
-        command=list(command),
+        selector, lambda _, report: reports.append(report), lambda *_: None, 0, str(scratch), command=list(command)
     )
 
 
