@@ -118,8 +118,8 @@ def _rule(number: int, entry: Any) -> ImageRule:
     lists = {name: entry.get(name, []) for name in ("entrypoint", "cmd", "path")}
     for name, words in lists.items():
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise DocumentError(f"{entry['image']}: {name} must be a list of texts")
+            raise DocumentError(f"{entry['image']}: {name} must be a list of strings")
     env = entry.get("env", {})
     if not isinstance(env, dict) or not all(isinstance(value, str) for value in env.values()):
-        raise DocumentError(f"{entry['image']}: env must be an object of texts")
+        raise DocumentError(f"{entry['image']}: env must be an object with strings as values")
     return ImageRule(image=entry["image"], env=env, **{name: tuple(words) for name, words in lists.items()})

@@ -253,7 +253,7 @@ class _Building:
         if event.tag not in (None, "!", usual):
             raise _refused(event, f"the tag {event.tag} is not known")
         if self._wants_key():
-            raise _refused(event, "a key must be a text, not a list or a mapping")
+            raise _refused(event, "a key must be a string, not a list or a mapping")
         self._frames.append(_Frame(container, event.anchor, event=event))
 
     def end(self) -> None:
@@ -306,7 +306,7 @@ def _key(event: Any, value: Any) -> str:
             return "true" if value else "false"
         case int() | float():
             return str(value)
-    raise _refused(event, "a key must be a text, not null, a list or a mapping")
+    raise _refused(event, "a key must be a string, not null, a list or a mapping")
 
 
 def _scalar(event: Any) -> Any:

@@ -60,7 +60,7 @@ class Budget:
         if self.left < 0:
             raise TooMuchWork(
                 f"the tags and expressions of one object take more than {STEPS:,} steps",
-                hint="work on smaller lists and texts",
+                hint="use smaller lists and strings",
             )
 
     def read(self, text: str) -> None:

@@ -198,11 +198,11 @@ class _Process:
                 words = f"took more than {request.seconds} s of processor time"
             else:
                 words = f"ended its process ({_name(code)}), which may have {MEMORY_BYTES:,} bytes of memory"
-            raise TooMuchWork(f"evaluating {what} {words}", hint="work on smaller lists and texts") from None
+            raise TooMuchWork(f"evaluating {what} {words}", hint="use smaller lists and strings") from None
         if answer.is_last:
             raise TooMuchWork(
                 f"evaluating {what} needs more than {MEMORY_BYTES:,} bytes of memory",
-                hint="work on smaller lists and texts",
+                hint="use smaller lists and strings",
             )
         return answer
 

@@ -206,7 +206,7 @@ def parse_rows(rows: Iterable[Mapping[str, str | None]]) -> PriceSheet:
         where = f"line {line}"
         offers += _offers({**mapping_of(cells, where, _MACHINE), "prices": [price]}, where)
     if not offers:
-        raise UsageError("the file offers no machine: it has no line below the heads")
+        raise UsageError("the file has no machines: no lines follow the header line")
     return PriceSheet(offers=_unique(offers))
 
 

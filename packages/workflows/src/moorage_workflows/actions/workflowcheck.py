@@ -46,7 +46,7 @@ NEWER_FIELDS: Mapping[str, frozenset[str]] = {
 }
 _ANY_FIELDS = frozenset(("Plugin",))  # classes whose fields are their own user's
 _TYPES: Mapping[str, str] = {
-    "string_type": "must be a text; put it in quotes",
+    "string_type": "must be a string; put it in quotes",
     "int_type": "must be a whole number, without quotes",
     "int_from_float": "must be a whole number",
     "float_type": "must be a number, without quotes",

@@ -78,7 +78,7 @@ def test_valid_texts_have_no_findings(text):
     pytest.param("name: train", "name: train, lables: {a: b}", "metadata.lables",
                  "unknown field; did you mean labels?", id="in the metadata"),
     pytest.param("value: fast", "value: 3", "spec.templates[0].container.env[0].value",
-                 "must be a text; put it in quotes", id="a number for a text"),
+                 "must be a string; put it in quotes", id="a number for a text"),
     pytest.param("image: trainer", "image: trainer\n      tty: 'yes'", "spec.templates[0].container.tty",
                  "must be true or false, without quotes", id="a text for a truth value"),
     pytest.param("entrypoint: main", "entrypoint: main\n  priority: '3'", "spec.priority",

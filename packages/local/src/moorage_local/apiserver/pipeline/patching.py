@@ -30,9 +30,9 @@ def patched(kind: Kind, current: Obj, body: Any, patch_kind: PatchKind) -> Obj:
         case "apply":
             wanted = patch.apply_merge(current, body, kind.codec.patch_type, kind.schema)
     if not isinstance(wanted, dict):
-        raise BadRequest("the patch leaves no object")
+        raise BadRequest("the result of the patch is not an object")
     if not wanted.get("metadata"):
-        raise BadRequest("the patch leaves no metadata")
+        raise BadRequest("the patch would remove the object's metadata")
     meta = meta_of(wanted)
     for key in ("name", "namespace"):
         was = current["metadata"].get(key)

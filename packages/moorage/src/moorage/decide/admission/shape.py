@@ -75,7 +75,7 @@ def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
                         )
 
 
-_MUST_BE: Mapping[type, str] = {dict: "must be a mapping", list: "must be a list", str: "must be a text"}
+_MUST_BE: Mapping[type, str] = {dict: "must be a mapping", list: "must be a list", str: "must be a string"}
 
 
 def _typed(obj: Any, path: Path, wanted: type) -> Iterator[Finding]:

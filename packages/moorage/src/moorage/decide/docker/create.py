@@ -308,7 +308,7 @@ class _Draft:
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            self.fault(where, f"invalid value {value!r}: use a list of texts")
+            self.fault(where, f"invalid value {value!r}: use a list of strings")
             return []
         return value
 

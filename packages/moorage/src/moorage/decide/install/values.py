@@ -123,7 +123,7 @@ def adopted(info: Mapping[str, str], image: str = "") -> dict[str, Any]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError("use a text")
+        raise ValueError("use a string")
     return value.strip()
 
 
@@ -208,7 +208,7 @@ def _resources(value: Any) -> Mapping[str, Obj]:
 def _labels(value: Any) -> Mapping[str, str]:
     chosen = _mapping(value)
     if not all(isinstance(text, str) for text in chosen.values()):
-        raise ValueError("use labels with texts as values")
+        raise ValueError("use labels with strings as values")
     return dict(chosen)
 
 

@@ -158,7 +158,7 @@ def _value(field: str, path: str, value: Any) -> Any:
             raise UsageError(f"{path}: invalid value {value!r}: use a list of NAME:/PATH")
         return tuple(items)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise UsageError(f"{path}: invalid value {value!r}: use a text")
+        raise UsageError(f"{path}: invalid value {value!r}: use a string")
     return str(value)
 
 
@@ -169,10 +169,10 @@ def _command(path: str, value: Any) -> tuple[str, ...]:
         except ValueError as error:
             raise UsageError(f"{path}: invalid command: {error}", hint="write it as a list of words") from error
     if not isinstance(value, list):
-        raise UsageError(f"{path}: invalid value {value!r}: use a text or a list of words")
+        raise UsageError(f"{path}: invalid value {value!r}: use a string or a list of words")
     for at, word in enumerate(value):
         if isinstance(word, bool) or not isinstance(word, str | int | float):
-            raise UsageError(f"{path}[{at}]: invalid value {word!r}: use a text")
+            raise UsageError(f"{path}[{at}]: invalid value {word!r}: use a string")
     return tuple(str(word) for word in value)
 
 
@@ -191,7 +191,7 @@ def _pairs(path: str, value: Any, word: str, *, bare: bool) -> tuple[str, ...]:
     if isinstance(value, Mapping):
         for name, text in value.items():
             if isinstance(text, bool) or not (isinstance(text, str | int | float) or (bare and text is None)):
-                raise UsageError(f"{path}.{name}: invalid value {text!r}: use a text", hint="put it in quotes")
+                raise UsageError(f"{path}.{name}: invalid value {text!r}: use a string", hint="put it in quotes")
         return tuple(str(name) if text is None else f"{name}={text}" for name, text in value.items())
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return tuple(value)

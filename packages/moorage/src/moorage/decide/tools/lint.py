@@ -186,7 +186,9 @@ def _lint_document(file: _File, document: Any, node: Any, path: Path) -> None:
         return
     for key, value in (("apiVersion", version), ("kind", kind)):
         if not isinstance(value, str) or not value:
-            _add(file, node, path, Finding("shape", (key,), "", "must be a text, and is needed"), "deny", document)
+            _add(
+                file, node, path, Finding("shape", (key,), "", "must be a string, and is needed"), "deny", document
+            )
     if not isinstance(kind, str) or not isinstance(version, str):
         return
     if kind == "List" and version == "v1":

@@ -73,10 +73,10 @@ def test_all_that_is_wrong_is_named_with_its_path_and_the_nearest_name():
     assert caught.value.problems == [
         ("unknown field 'gpu'", "did you mean gpus?"),
         ("gpus: invalid value 'x': use a whole number", None),
-        ("env.A: invalid value [1]: use a text", "put it in quotes"),
-        ("command[1]: invalid value ['b']: use a text", None),
+        ("env.A: invalid value [1]: use a string", "put it in quotes"),
+        ("command[1]: invalid value ['b']: use a string", None),
         ("gpuResource: gpuResource is given twice", None),
-        ("labels.a: invalid value True: use a text", "put it in quotes"),
+        ("labels.a: invalid value True: use a string", "put it in quotes"),
     ]
 
 

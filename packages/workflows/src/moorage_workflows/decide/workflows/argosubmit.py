@@ -147,7 +147,7 @@ def _parsed(words: Sequence[str], substitutions: Sequence[str], namespace: str, 
         if target == "name":
             name = _MARK.sub(lambda match: f"$({substitutions[int(match[1])]})", value)
             continue
-        # all others are plain texts, or dates that the workflow computes itself
+        # all other values are plain strings, or dates that the workflow computes itself
         text, is_dated = _text(option, value, substitutions)
         has_dates |= is_dated
         if target == "source":
@@ -203,7 +203,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             raise _No("it submits a file, not --from a template")
         option, equals, value = word.partition("=")
         if option not in _VALUED:
-            raise _No(f"the option {option} has no counterpart")
+            raise _No(f"the option {option} cannot be converted: a CronWorkflow has no such field")
         if not equals:
             if index >= len(words):
                 raise _No(f"the option {option} has no value")
@@ -234,7 +234,8 @@ def _tags(form: str) -> str:
 
     def tag(match: re.Match[str]) -> str:
         if match[1] not in _DATES:
-            raise _No(f"`date` is called with %{match[1]}, which has no counterpart")
+            allowed = ", ".join(f"%{letter}" for letter in (*_DATES, *_SHORTHANDS))
+            raise _No(f"`date` is called with %{match[1]}, and Argo has no tag for this letter: use {allowed}")
         return _DATES[match[1]]
 
     return re.sub(r"%(.?)", tag, form)

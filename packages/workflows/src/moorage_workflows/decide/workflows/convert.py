@@ -88,7 +88,7 @@ def _schedules(made: Obj, ledger: Ledger) -> None:
     path: Path = ("spec", "schedule")
     schedule, listed = spec["schedule"], spec.get("schedules")
     if not isinstance(schedule, str) or not isinstance(listed, list | None):
-        ledger.refused(path, f"must be a text such as '0 19 * * *' (found {schedule!r})")
+        ledger.refused(path, f"must be a string such as '0 19 * * *' (found {schedule!r})")
         return
     schedules = [*(listed or ())]
     if schedule and schedule not in schedules:

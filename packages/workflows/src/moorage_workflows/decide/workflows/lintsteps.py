@@ -227,7 +227,7 @@ def _check_loop(out: Gathered, node: Mapping[str, Any], path: Path) -> None:
         out.error("loop", (*path, "withItems"), "must be a list; for a list in a text use withParam")
     param = node.get("withParam")
     if param is not None and not isinstance(param, str):
-        out.error("loop", (*path, "withParam"), "must be a text that is a JSON list; for a list use withItems")
+        out.error("loop", (*path, "withParam"), "must be a string that is a JSON list; for a list use withItems")
 
 
 def _check_stray_item(out: Gathered, node: Mapping[str, Any], path: Path, loops: list[str]) -> None:
@@ -299,7 +299,7 @@ def _words(out: Gathered, depends: Any, path: Path) -> list[tuple[str, str]]:
     if depends in (None, "") or has_tag(depends):
         return []
     if not isinstance(depends, str):
-        out.error("dag", path, "must be a text, such as 'a && b.Failed'")
+        out.error("dag", path, "must be a string, such as 'a && b.Failed'")
         return []
     try:
         return list(parse_depends(depends).words)

@@ -223,7 +223,7 @@ def _check_inputs(out: Gathered, inputs: Mapping[str, Any], kind: str, path: Pat
             out.error("arguments", (*path, "parameters", index, "enum"), "must have at least one value")
         if isinstance(mapping(entry).get("value"), (list, dict)):
             at = (*path, "parameters", index, "value")
-            out.error("arguments", at, "must be a text; write lists and mappings as JSON in quotes")
+            out.error("arguments", at, "must be a string; write lists and mappings as JSON in quotes")
     for index, entry in enumerate(sequence(inputs.get("artifacts"))):
         artifact, at = mapping(entry), (*path, "artifacts", index)
         if artifact.get("from"):

@@ -124,7 +124,7 @@ def check_names(out: Gathered, entries: Any, path: Path, *, form: re.Pattern[str
         if name is None or name == "":
             out.error("name", at, "is required")
         elif not isinstance(name, str):
-            out.error("name", at, "must be a text", name)
+            out.error("name", at, "must be a string", name)
         elif not form.fullmatch(without_tags(name, "x")) or (form is FIELD_NAME and len(name) > FIELD_NAME_MAX):
             if form is FIELD_NAME:
                 message = (
@@ -167,7 +167,7 @@ def _check_parameter(out: Gathered, parameter: Mapping[str, Any], path: Path, va
     value, source, choices = parameter.get("value"), parameter.get("valueFrom"), parameter.get("enum")
     name = parameter.get("name")
     if isinstance(value, (list, dict)):
-        out.error("arguments", (*path, "value"), "must be a text; write lists and mappings as JSON in quotes")
+        out.error("arguments", (*path, "value"), "must be a string; write lists and mappings as JSON in quotes")
     if value is None and source is None:
         if values == "error":
             out.error("arguments", path, f"parameter {name!r} has no value; set value or valueFrom")

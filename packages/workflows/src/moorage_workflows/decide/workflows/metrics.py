@@ -186,7 +186,7 @@ def _check(point: MetricPoint) -> None:
         raise MetricRefused(f"has {len(point.buckets)} buckets; at most {BUCKETS_MAX} are allowed")
     for text in (point.name, point.help, *point.labels.values()):
         if len(text) > TEXT_MAX:
-            raise MetricRefused(f"has a text of {len(text)} characters; at most {TEXT_MAX} are allowed")
+            raise MetricRefused(f"has a string of {len(text)} characters; at most {TEXT_MAX} are allowed")
     for label in point.labels:
         if not NAME.fullmatch(label):
             raise MetricRefused(f"has the label {label[:100]!r}: use letters, digits and '_'")

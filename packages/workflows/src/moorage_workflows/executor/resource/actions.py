@@ -378,7 +378,7 @@ class Actions:
         content_type: str = "application/json",
         is_once: bool = False,
     ) -> Obj:
-        """`is_once`: a request that may have been carried out is not sent again."""
+        """`is_once`: do not send a request again if the API server may have done it already."""
 
         def ask() -> Obj:
             try:
@@ -386,7 +386,9 @@ class Actions:
             except Lost as error:
                 if not is_once:
                     raise
-                raise StepError(f"{error.message}; it may have been carried out, and is not sent again") from error
+                raise StepError(
+                    f"{error.message}; the API server may have done this request already, so it is not sent again"
+                ) from error
 
         try:
             return self._retrying.call(what, ask)

@@ -232,7 +232,7 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
      f"{T}[0].steps[0][0].arguments.parameters[0].valueFrom",
      "an argument can take its value from configMapKeyRef or supplied"),
     ((f"{T}.0.steps.0.0.arguments.parameters.0.value", ["x"]), f"{T}[0].steps[0][0].arguments.parameters[0].value",
-     "must be a text; write lists and mappings as JSON in quotes"),
+     "must be a string; write lists and mappings as JSON in quotes"),
     ((f"{T}.0.steps.1.0.arguments.artifacts.0", {"name": "images"}), f"{T}[0].steps[1][0].arguments.artifacts[0]",
      "needs one of from, fromExpression, s3, git, http, artifactory, hdfs, raw, oss, gcs, azure, plugin"),
     # tags
@@ -363,7 +363,7 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
     ((f"{T}.3.memoize", {"key": "", "cache": {}}), f"{T}[3].memoize.key", "is required"),
     ((f"{T}.3.synchronization", {"mutexes": [{}]}), f"{T}[3].synchronization.mutexes[0].name", "is required"),
     # shapes
-    (("spec.entrypoint", ["main"]), "spec.entrypoint", "must be a text"),
+    (("spec.entrypoint", ["main"]), "spec.entrypoint", "must be a string"),
     (("spec.templates", {}), "spec.templates", "must be a list"),
     (("spec.templates.0", "main"), "spec.templates[0]", "must be a mapping"),
     (("spec", "-"), "spec", "is required, and must be a mapping"),

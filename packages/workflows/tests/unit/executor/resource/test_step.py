@@ -168,7 +168,7 @@ def test_an_answer_that_is_lost_creates_no_twin() -> None:
 def test_a_json_patch_whose_answer_is_lost_is_not_sent_again(bench: Bench) -> None:
     bench.do("create", A_MAP)
     bench.table.failures = [Lost("the connection broke")]
-    with pytest.raises(StepError, match="it may have been carried out, and is not sent again"):
+    with pytest.raises(StepError, match="may have done this request already, so it is not sent again"):
         bench.do("patch", "- {op: add, path: /data/c, value: d}", "cm", "made", merge_strategy="json")
 
 

@@ -225,7 +225,7 @@ def _as_json(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         raise TextError(
-            f"a result of the loop is not JSON: {text[:100]!r}. Print JSON: a number, or a text in double quotes"
+            f"a result of the loop is not JSON: {text[:100]!r}. Print JSON: a number, or a string in double quotes"
         ) from None
 
 

@@ -242,7 +242,7 @@ class _Reader:
             if self._word(word):
                 return Value(value)
         if self._peek() not in ("@", "$", "."):
-            raise self._error(f"has {self._peek() or 'its end'!r} in a filter: write @.field, a text or a number")
+            raise self._error(f"has {self._peek() or 'its end'!r} in a filter: write @.field, string or number")
         return self._path(depth)
 
     def _quoted(self) -> str:
@@ -259,7 +259,7 @@ class _Reader:
                 self._at += 1
                 char = _ESCAPES.get(char, char)
             made.append(char)
-        raise self._error(f"has a text without its closing {quote}")
+        raise self._error(f"has a string without its closing {quote}")
 
     def _word(self, word: str) -> bool:
         end = self._at + len(word)
