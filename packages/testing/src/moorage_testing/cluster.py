@@ -187,9 +187,10 @@ def _attached(kubeconfig: Path, home: Path) -> Iterator[Cluster]:
 
 
 def kubeconfig_with_token(kubeconfig: Path, home: Path) -> Path:
-    """A kubeconfig of an administrator with a token: the server needs a token to act for other users.
+    """Return a kubeconfig with a token of an administrator: the server needs a token to act for other users.
 
-    One of kind or kubeadm has a client certificate: it gets the token of a service account with all rights.
+    Users without a token get the token of a service account with all rights. Kubeconfigs of kind and kubeadm have
+    such users.
     """
     config, users = _read(kubeconfig)
     for user in users:

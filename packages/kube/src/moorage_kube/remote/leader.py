@@ -191,7 +191,7 @@ class Elector:
             await self._write(taking=False)
 
     async def _within(self, seconds: float, step: Awaitable[None]) -> bool:
-        """Whether `step` ended within `seconds` of our clock; otherwise it is cancelled."""
+        """Whether `step` ended within `seconds`, measured with `clock`. Otherwise `step` is cancelled."""
         doing = asyncio.ensure_future(step)
         timer = asyncio.ensure_future(self._clock.sleep(seconds))
         try:

@@ -6,11 +6,12 @@
 
     expiry.json             when the certificates expire, and the SHA-256 of tokens.key
 
-Only the owner can read the keys. All files are created at the first start, `expiry.json` last. From then on a
-missing or damaged authority or signing key is an error: with a new one every kubeconfig and every token
-of a running pod would end. The server's own certificate is created again when it is damaged, and both when they
-expire within RENEW_BEFORE. `cryptography` (140 ms to import) is loaded only then: expiry dates are stored in
-`expiry.json`.
+Only the owner can read the keys. All files are created at the first start, `expiry.json` last. Later, a missing or
+damaged authority or signing key is an error. A new authority would invalidate all kubeconfigs. A new signing key
+would invalidate the tokens of all running pods. A server certificate that is damaged, or expires within
+RENEW_BEFORE, is created again. If the authority expires within RENEW_BEFORE, the authority and the server
+certificate are created again. `cryptography` takes 140 ms to import. It is imported only to create certificates,
+or if `expiry.json` is unreadable.
 """
 
 from __future__ import annotations

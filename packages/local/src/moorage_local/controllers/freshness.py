@@ -1,8 +1,9 @@
 """Wait until a cache shows the last writes, before deciding again.
 
-A plan made from a cache that has not yet seen our own last step would take the step again. Every write
-through `Freshness` is remembered per key until the informer has passed its resource version (versions are
-integers that grow over the whole store: KEP-5504), every deletion until the object shows it.
+If a cache does not show our last write yet, a plan made from this cache would write again. So `Freshness` stores
+the writes of each key. A write is removed when the informer has reached its resource version. A deletion is
+removed when the cached object is gone or marked as deleted. Resource versions are integers that grow over the
+whole store: KEP-5504.
 """
 
 from __future__ import annotations

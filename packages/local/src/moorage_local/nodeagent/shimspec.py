@@ -31,16 +31,16 @@ class Place:
     """The facts about the node and the pod's folder that the spec needs."""
 
     node: str
-    folder: str  # the pod's own
-    socket: str  # where the shim reports changes
+    folder: str  # the pod's folder
+    socket: str  # the socket at which the shim reports changes
     base_env: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     real_gpu_uuids: Sequence[str] | None = None
     hidden: str = ""  # the folder of the platform, which pods do not see; "": nothing is hidden
-    hidden_inode: tuple[int, int] | None = None  # its device and number, by which it is known
-    images: Sequence[ImageRule] = ()  # that run as processes of this machine
-    fence_error: str = ""  # why pods can read that folder all the same; "": they cannot
-    installation: Sequence[str] = ()  # folders in /tmp with Moorage and its Python, which private roots show too
+    hidden_inode: tuple[int, int] | None = None  # device and inode of `hidden`, which identify the folder
+    images: Sequence[ImageRule] = ()  # rules for images that run as processes of this machine
+    fence_error: str = ""  # why this machine cannot hide `hidden` from pods; "": it can
+    installation: Sequence[str] = ()  # folders in /tmp with Moorage and its Python; private roots show them too
 
 
 def unrunnable(pod: Mapping[str, Any], images: Sequence[ImageRule] = ()) -> dict[str, tuple[str, str]]:

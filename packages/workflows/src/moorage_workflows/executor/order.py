@@ -38,7 +38,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """An artifact to save. `kept`: its location for later steps; empty: our own store.
+    """An artifact to save. `kept`: the location of the artifact for later steps; empty: our own store.
 
     `key`: the key in our own store; "": the server chooses it.
     """
@@ -56,11 +56,12 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """`workflow`: its uid. `brings_shell`: the image of main may have no shell.
+    """The work of the executor in one pod.
 
-    `members`: the containers of a set that wait for each other; empty: there is no such set. `request`: the
-    request of the part `http`. `data`: the source and transformation of the part `data`. `log`: the store
-    for the log of main; None: our own.
+    `workflow`: the uid of the Workflow. `brings_shell`: copy our shell into the pod, because the image of main may
+    have none. `members`: the containers of a set that wait for each other; empty: there is no such set. `request`:
+    the request of the part `http`. `data`: the source and transformation of the part `data`. `log`: the store for
+    the log of main; None: our own.
     """
 
     workflow: str

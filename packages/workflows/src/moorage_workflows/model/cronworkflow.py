@@ -336,7 +336,10 @@ def metadata_of_runs(cron: Mapping[str, Any]) -> tuple[Obj, Obj]:
 
 
 def _without(table: Mapping[str, Any], keys: Collection[str]) -> Obj:
-    """A table without some keys: `workflowMetadata` may not set the owner of a Workflow or our trusted marks."""
+    """A table without some keys.
+
+    `workflowMetadata` may not set the owner of a Workflow, or annotations that only our services write.
+    """
     return {name: value for name, value in table.items() if name not in keys}
 
 

@@ -28,7 +28,11 @@ def observe(
     rule: BombRule,
     now: datetime,
 ) -> Seen:
-    """The input of the decision. `keeper`: the owner, if it was read; `ledger`: the kills recorded on it."""
+    """The input of the decision.
+
+    `keeper`: the owner object of the pods, such as a Deployment; None if it was not read. `ledger`: the kills that
+    an annotation of this object stores.
+    """
     mine = [pod for pod in pods if (controller := owner_of(pod)) is not None and controller.uid == owner.uid]
     kills, forgiven, _ = known_of(mine, ledger, owner.uid)
     stateful = keeper if owner.kind == "StatefulSet" else None
@@ -48,12 +52,12 @@ def observe(
 
 
 def ledger_of(keeper: Mapping[str, Any]) -> Ledger:
-    """The kills recorded on an owner."""
+    """The kills that an annotation of the owner object stores."""
     return ledger_from(annotations_of(keeper).get(MEMORY_KILLS))
 
 
 def ledger_patch(ledger: Ledger, keeper: Mapping[str, Any]) -> Obj:
-    """The merge patch that stores the ledger. It applies only to the version that was read."""
+    """The merge patch that stores the kills on the owner object. It applies only to the version that was read."""
     meta = keeper["metadata"]
     return {
         "metadata": {

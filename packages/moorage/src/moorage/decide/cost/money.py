@@ -1,8 +1,9 @@
 """Money as whole numbers, so that sums are exact and shares add up.
 
-A price of an hour is rounded once, to 10^-12 of the currency. A price times a time in microseconds is a whole
-number of *grains*. Shares are rounded down to grains, and the caller assigns the remainder. For display, amounts
-are rounded to the currency's smallest coin by the largest remainder: shares add up to the total.
+An hourly price is rounded once, to 10^-12 of the currency. So a price times a time in microseconds is a whole
+number. Its unit is named *grain* here: GRAINS grains are one unit of the currency. Shares are rounded down to
+grains, and the caller assigns the remainder. For display, amounts are rounded to the currency's smallest unit,
+such as a cent. Rounding uses the largest remainder, so that rounded shares add up to the total.
 """
 
 from __future__ import annotations
@@ -60,9 +61,11 @@ def part_of(amount: int, share: Fraction) -> int:
 
 
 def rounded(amounts: Sequence[int], decimals: int) -> list[Decimal]:
-    """Grains as money, each within a coin of its exact amount; their sum is the rounded sum, half up.
+    """Convert grains to amounts of money with this number of decimal digits.
 
-    By the largest remainder: all are rounded down, and the missing coins are added to the largest remainders.
+    Each amount differs from its exact value by less than the smallest unit. Their sum is the rounded sum, half up.
+    First all amounts are rounded down. Then the missing units are added to the amounts with the largest
+    remainders.
     """
     scale = 10**decimals
     coins = [amount * scale // GRAINS for amount in amounts]

@@ -1,9 +1,9 @@
 """Divide a node's price: each pod pays for the resources that it asks for, the rest is idle.
 
-A node's price is divided among its resources in proportion to its capacity of each, times the file's weights. Each
-resource's part is divided by the requests of pods. So a pod's money depends only on the node and itself: its
-neighbours do not change it. Where pods ask for more than the capacity, as after a device was lost, they share the
-capacity.
+A node's price is divided among its resources. The part of a resource is proportional to the node's capacity, times
+the weight in the price file. Pods pay for the share of each resource that they request. So a pod's cost depends
+only on the node and the pod's own requests, not on other pods. If pods request more than the capacity, as after a
+device was lost, they share the capacity.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Parts = Mapping[str, Fraction]  # resource → part of a whole
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """A pod's money for a time on a node, in grains; `interval` None: the idle part."""
+    """A pod's cost for a time on a node, in grains (see `money`). `interval` is None for the idle part."""
 
     node: PricedNode
     interval: Interval | None

@@ -1,9 +1,9 @@
 """The duration of a map's items, and the time when the last of them is done.
 
-Items are taken from a queue by equal slots, each the next item as soon as it is free (list scheduling in random
-order). `work_seconds` computes when the last ends, without running through the items: the slots renew like machine
-parts, so the moment at which the queue runs dry follows from the renewal function, and the end from the longest
-item begun by then. Cox, Renewal Theory (1962), chapters 4 and 5.
+Equal slots take items from a queue. A free slot takes the next item at once (list scheduling in random order).
+`WorkTime.until_done` computes when the last item ends, without a simulation of each item. The items of a slot
+follow each other as a renewal process. So the renewal function gives the time at which the queue becomes empty.
+The end follows from the longest item that started before. Cox, Renewal Theory (1962), chapters 4 and 5.
 
 A distribution from any source is stored as knots of its quantile function, linear in between.
 """
@@ -446,8 +446,9 @@ class WorkTime:
     def until_done(self, items: int, slots: float, chance: float = 0.5) -> float:
         """Seconds until the last of `items` items ends on `slots` slots, with this probability.
 
-        More slots are never later. Slots beyond the number of items have no effect. A fraction of a slot
-        counts as a slower slot. The tests state the tolerance against list scheduling item by item.
+        With more slots, the result is never larger. Slots beyond the number of items have no effect. A fraction
+        of a slot counts as a slower slot. The result can differ from a simulation of each item: by at most
+        `TOLERANCE` of the tests.
         """
         times = self.durations
         slots = min(float(slots), float(items))

@@ -327,7 +327,10 @@ class Trial:
         return deadline is None or self._seconds(nodes, SURE) <= deadline
 
     def _least(self, low: int, high: int, holds: Callable[[int], bool]) -> int:
-        """The least number for which it holds, or `high`; if it holds for a number, it holds for the next."""
+        """The smallest number from `low` for which `holds` is true; `high` if there is none below.
+
+        If `holds` is true for a number, it must be true for all larger numbers.
+        """
         while low < high:
             middle = (low + high) // 2
             if holds(middle):

@@ -119,12 +119,12 @@ class Ticket(msgspec.Struct, frozen=True, omit_defaults=True):
     uid: str  # of the Workspace
     until: int  # Unix time
     groups: tuple[str, ...] = ()
-    session: str = ""  # of the login it came from; empty: it came by another way
-    tunnel_port: int = 0  # where the person's program listens; 0: it is no cookie of a tunnel
+    session: str = ""  # session of the login that created the ticket; empty: it was created without a login
+    tunnel_port: int = 0  # port at which the person's program listens; 0: not a cookie of a tunnel
 
 
 class Tunnel(Struct, frozen=True, kw_only=True):
-    """A connection that a person's program carries here, and the only workspace that it leads to."""
+    """A connection that a person's program forwards to the server, and the only workspace that it can reach."""
 
     account: str
     namespace: str
@@ -133,10 +133,10 @@ class Tunnel(Struct, frozen=True, kw_only=True):
 
 
 class Code(msgspec.Struct, frozen=True):
-    """The value of a one-time code, in the people's database: any server may take a code of another server."""
+    """The value of a one-time code, in the database of users: every server accepts the codes of other servers."""
 
     ticket: Ticket
-    state: str  # SHA-256 of the browser's; empty: for a program
+    state: str  # SHA-256 of the browser's state; empty: the code is for a program
 
 
 class Gateway:
@@ -476,7 +476,10 @@ class Gateway:
         raise Problem(404, "not_found", f"{path} is not served here")
 
     async def take(self, code: str) -> Code | None:
-        """Take the value of a code, once; None for one that is unknown, used or too old. Raises StorageError."""
+        """Return the value of a code and mark it as used; None for an unknown, used or expired code.
+
+        Raises StorageError.
+        """
         if len(code) != CODE_LENGTH:
             return None
         now = self._clock.now()

@@ -67,7 +67,10 @@ async def _changes(context: Context) -> AsyncIterator[str]:
 
 
 async def _parts(board: Board, mark: str) -> AsyncIterator[bytes]:
-    """Yield the parts of the page that changed since a mark; of the GPU tiles, only the nodes that changed."""
+    """Yield the parts of the page that changed after a version of it; of the GPU tiles, only the changed nodes.
+
+    `mark`: the version that the browser has, as written into the page.
+    """
     yield f"retry: {RETRY_MS}\n\n".encode()
     async for text in board.events(mark):
         yield text or b": still here\n\n"

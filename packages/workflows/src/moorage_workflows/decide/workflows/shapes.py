@@ -39,7 +39,7 @@ class _Single(_Shape):
 
     def faults(self, value: Any, path: Path) -> Iterator[Fault]:
         if isinstance(value, (Mapping, list)):
-            yield Fault(path, "a text or a number")
+            yield Fault(path, "a string or a number")
 
 
 class _Text(_Shape):
@@ -47,7 +47,7 @@ class _Text(_Shape):
 
     def faults(self, value: Any, path: Path) -> Iterator[Fault]:
         if not isinstance(value, str):
-            yield Fault(path, "a text")
+            yield Fault(path, "a string")
 
 
 class _Fields(_Shape):

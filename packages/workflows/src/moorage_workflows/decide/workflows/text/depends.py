@@ -46,16 +46,16 @@ _Term: TypeAlias = _Is | _Not | _All | _Any
 
 
 class Depends(Struct, frozen=True):
-    """A condition on tasks. `tasks`: those it names, each once, in the order of their first use."""
+    """A condition on tasks. `tasks`: the tasks in the condition, each once, in the order of their first use."""
 
     tasks: tuple[str, ...]
-    words: tuple[tuple[str, str], ...]  # (task, result word) as written; the word is "Ok" where none was
+    words: tuple[tuple[str, str], ...]  # (task, result) as written; a task without a result has "Ok"
     _root: _Term | None
 
     def holds(self, outcomes: Mapping[str, frozenset[str]]) -> bool:
-        """Whether the condition is true. `outcomes`: the result words that are true for each task.
+        """Whether the condition is true. `outcomes`: the results that are true for each task.
 
-        A task name without a word means "Ok". All words of a missing task are false.
+        A task name without a result means "Ok". All results of a missing task are false.
         An empty condition is true.
         """
         return self._root is None or _holds(self._root, outcomes)
@@ -77,9 +77,9 @@ def _holds(term: _Term, outcomes: Mapping[str, frozenset[str]]) -> bool:
 
 @lru_cache(maxsize=4096)
 def parse_depends(text: str) -> Depends:
-    """Read a condition; an empty text is always true and has no tasks.
+    """Read a condition; an empty condition is always true and has no tasks.
 
-    Raises SyntaxProblem, naming the position, for wrong syntax and unknown result words.
+    Raises SyntaxProblem, with the position, for wrong syntax and for unknown results, such as `A.Done`.
     """
     return _Parser(text).parse()
 
