@@ -2,7 +2,7 @@
 
 If a cache does not show our last write yet, a plan made from this cache would write again. So `Freshness` stores
 the writes of each key. A write is removed when the informer has reached its resource version. A deletion is
-removed when the cached object is gone or marked as deleted. Resource versions are integers that grow over the
+removed when the cached object is missing or marked as deleted. Resource versions are integers that grow over the
 whole store: KEP-5504.
 """
 
