@@ -115,7 +115,7 @@ class NumberError(UsageError, ValueError):
 
 
 class NotReady(MoorageError):
-    """A required service is not running (yet)."""
+    """A required service, pod or kind is missing or not ready (yet)."""
 
 
 class AlreadyRunning(MoorageError):

@@ -322,8 +322,8 @@ class ControlPlane:
     ) -> None:
         """Start kube-scheduler with the configuration that we ship.
 
-        `extender` False: without our extender; all else is the same. `stock`: without any configuration from
-        us. `plugins`: a pluginConfig for its profile.
+        `extender` False: without our extender; all else is the same. `stock`: without our extender and our
+        `percentageOfNodesToScore`. `plugins`: a pluginConfig for its profile.
         """
         from moorage.model.schedulerconfig import kube_scheduler_configuration
 

@@ -96,7 +96,7 @@ class PodPort:
     async def _streams(self) -> AsyncGenerator[bytes]:
         """Yield the data of SPDY frames, until the pod has ended both streams.
 
-        An error may come after the data.
+        An error may come after the data. After an error, the end of the error stream is enough.
         """
         reader, open_streams = spdy.Reader(), {ERRORS, DATA}
         try:

@@ -143,7 +143,7 @@ class SchedulingQueue:
         """Record a failed try.
 
         After an error, the pod is tried again after its delay. Otherwise it waits until something changes,
-        unless something changed during the try. `shape`: a key of all pods that also fit on no node. None:
+        unless something changed during the try. `shape`: all pods with this key also fit on no node. None:
         the failure does not apply to other pods.
         """
         if self._trying.pop(item.key, None) is not item:
@@ -227,7 +227,7 @@ class SchedulingQueue:
             del self._groups[shape]
 
     def _rouse_first(self, shape: Hashable) -> None:
-        """Let the scheduler try the first pod of a group, unless it already tries one of them."""
+        """Queue the first pod of a group for a try, unless a pod of the group is already queued or being tried."""
         group = self._groups[shape]
         if group.first is not None:
             return

@@ -113,7 +113,7 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A PersistentVolumeClaim. `volume` is "" until the claim is bound."""
+    """A PersistentVolumeClaim. `volume` is its `spec.volumeName`, or "" without one."""
 
     volume: str = ""
     bound: bool = False

@@ -37,7 +37,7 @@ TEMPLATES = {  # kinds with a pod template → its path
 class PodSecurity:
     """Implements `pipeline.Admitter`.
 
-    It is the last admitter, so that it checks pods in the form that is stored.
+    It comes after all admitters that change pods, so that it checks pods in the form that is stored.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:

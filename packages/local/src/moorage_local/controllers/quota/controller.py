@@ -112,7 +112,10 @@ class QuotaController:
 
 
 def _gives_back(before: Obj, after: Obj) -> bool:
-    """Whether a change may reduce the usage of the object: it finished, is being deleted, or its spec changed."""
+    """Whether a change may reduce the usage of the object.
+
+    This is so if the object finished, its deletion began, or its spec changed. A changed pod spec does not count.
+    """
     if is_finished(before) != is_finished(after) or is_deleting(before) != is_deleting(after):
         return True
     return after["kind"] != "Pod" and before.get("spec") != after.get("spec")

@@ -186,7 +186,10 @@ class _Pass:
         return True
 
     def _make(self, at: int) -> bool:
-        """Create a pod and its missing claims; wait if a claim of the previous pod is still being deleted."""
+        """Create a pod and its missing claims; return whether it was created.
+
+        It must wait while a claim of the earlier pod with this ordinal is being deleted or has a pod as owner.
+        """
         for name in self._claim_names(at).values():
             claim = self.seen.claims.get(name)
             refs = (claim["metadata"].get("ownerReferences") or ()) if claim is not None else ()

@@ -53,8 +53,8 @@ def enter_mounts(
     The volumes are opened first, then the folder is hidden; the rest is done behind the fence, so that a mount
     point that a pod chooses never leads into the folder. Missing mount points: the folder is made when it lies
     below the working folder or the home folder (these must stay writable as they are); otherwise the root is built
-    from binds of the existing folders, and its rebuilt levels are read-only, so that files cannot be written where
-    they would vanish.
+    from binds of the existing files and folders, and its rebuilt levels are read-only, so that files cannot be
+    written where they would vanish.
 
     Raises FenceRefused when the folder cannot be hidden, MountFailed when a volume cannot be mounted,
     PrivateRefused when there can be no private root; without `hidden`, MountRefused when the kernel does not allow

@@ -310,7 +310,7 @@ class Shim:
 
         A container from which a folder must be hidden starts behind a fence or not at all. For other
         containers, if the kernel refuses a namespace, translated paths are used for the rest of the pod's
-        life. If it refuses a private root, the root of this machine is used.
+        life. If it refuses a private root, this and all later starts use the root of this machine.
         """
         mounts = container.spec.get("mounts") or []
         hidden = str(container.spec.get("hidden") or "")
