@@ -127,7 +127,7 @@ def create(
 
 
 def source_url(source: str) -> str:
-    """Return the URL of a typed source, as the kind accepts it. Raises UsageError for a text of neither form."""
+    """Return a typed URL, as the kind accepts it. Raises UsageError for a text without a known scheme."""
     if source.partition(":")[0] in ("s3", "gs", "https", "http", "volume"):
         return source
     raise UsageError(
@@ -231,7 +231,7 @@ def _way_out(dataset: Dataset, secret: str) -> str:
 
 
 def _phase_text(dataset: Dataset) -> str:
-    """The phase and its reason; without the reason if it only repeats the phase."""
+    """The phase and its message, else its reason; a reason that only repeats the phase is left out."""
     why = dataset.message or ("" if dataset.reason == dataset.phase else dataset.reason)
     return f"{dataset.phase}: {why}" if why else dataset.phase
 
@@ -325,7 +325,7 @@ def list_(target: Target, output: str) -> int:
 )  # fmt: skip
 @target_options
 def show(target: Target, name: str, output: str) -> int:
-    """Show a dataset: its progress, its contents, the users who may read it and those who used it."""
+    """Show a dataset: progress, contents, the teams that may read it, the runs and pods that used it."""
 
     async def work(session: Session) -> int:
         item = await datasets.get_dataset(session.api, session.namespace, name)

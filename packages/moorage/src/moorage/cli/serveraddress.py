@@ -14,7 +14,10 @@ PROBE_SECONDS = 3.0  # patience with the other scheme, of a host that is known t
 
 
 def complete_address(typed: str) -> str:
-    """Add the scheme to an address: https, or http for this machine. Raises UsageError for other schemes."""
+    """Add a missing scheme to an address: https, or http for this machine.
+
+    Raises UsageError for other schemes, for http to another machine, and for an invalid address.
+    """
     text = typed
     if "://" not in text:
         text = f"{'http' if urlsplit(f'//{text}').hostname in LOOPBACK else 'https'}://{text}"

@@ -280,7 +280,7 @@ async def until_printed(runner: Runner, name: str, pattern: re.Pattern[str]) -> 
 
 
 def next_steps(place: Place, *, option: str) -> Sequence[str]:
-    """Commands to try after the demo, each with a comment; each can be copied and run."""
+    """Commands to try after the demo, most with a comment; each can be copied and run."""
     moor = Path(sys.executable).with_name("moor")
     path = shutil.which("moor")
     steps: list[tuple[str, str]] = []

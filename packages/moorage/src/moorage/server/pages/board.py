@@ -206,7 +206,7 @@ def initials(owner: str) -> str:
 
 
 def type_key(kind: str) -> str:
-    """A GPU type as part of an HTML name: all other characters become "-"."""
+    """A GPU type as part of an HTML name: "-" replaces characters except letters, digits, "." and "-"."""
     return re.sub(r"[^A-Za-z0-9.-]+", "-", kind)
 
 

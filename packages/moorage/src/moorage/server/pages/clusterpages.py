@@ -157,7 +157,7 @@ class Board:
     async def events(self, mark: str) -> AsyncIterator[bytes]:
         """Server-sent events with the parts that changed after a page's mark.
 
-        After REFRESH_SECONDS an event may be empty.
+        An event is empty if all parts are unchanged for REFRESH_SECONDS.
         """
         tag = language()
         self._watchers[tag] = self._watchers.get(tag, 0) + 1
@@ -287,7 +287,7 @@ class Board:
         return use_now(cluster.gpus(), by_pod)
 
     async def _draw(self, tag: str) -> None:
-        """Draw the parts in one language again if the cluster has changed."""
+        """Draw the parts in one language again if the cluster or the slow parts have changed."""
         speech = self._speeches.setdefault(tag, _Speech(self._epoch))
         cluster, slow = self.context.cluster, self._slow
         if speech.version == cluster.version and speech.slow_number == slow.number:

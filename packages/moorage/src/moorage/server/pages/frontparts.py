@@ -140,7 +140,7 @@ async def _idle(site: Site) -> tuple[IdleWork, ...] | None:
 
 
 async def _budgets(context: Context, user: User) -> tuple[BudgetRow, ...]:
-    """Use of the budgets that apply to the caller, the fullest first."""
+    """Use of the budgets that apply to the caller, the fullest first; empty if they cannot be read."""
     try:
         rows = (await budgets_for(context, user)).budgets
     except (ApiError, Problem, MoorageError) as error:

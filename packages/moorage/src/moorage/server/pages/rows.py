@@ -133,7 +133,7 @@ class VolumeRow(Struct, frozen=True, kw_only=True):
 
     @property
     def users(self) -> tuple[tuple[str, str], ...]:
-        """Namespace and name of the runs and workspaces that mount it."""
+        """Namespace and name of the runs and pods that mount it."""
         return tuple((self.namespace, user) for user in self.used_by)
 
     @property

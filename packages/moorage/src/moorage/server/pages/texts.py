@@ -126,7 +126,7 @@ def translated(source: str, texts: Mapping[str, str]) -> str:
 
 
 def texts_of(source: str) -> list[str]:
-    """Every text of a template that needs a translation, as it is in the source."""
+    """Every text of a template that needs a translation, in the form of catalogue keys."""
     found_texts: dict[str, None] = {}
     for kind, piece in _split(source):
         if kind == "text":
