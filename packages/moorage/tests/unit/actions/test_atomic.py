@@ -15,6 +15,7 @@ from moorage.decide.runs.request import RunPlan
 from moorage.model.mapjob import MAPJOBS
 from moorage_kube.errors import ServerError, UsageError
 from moorage_kube.resources import CONFIGMAPS, JOBS, PVCS, SECRETS, Obj, Resource
+from moorage_kube.testing.builders import an_object
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
 
@@ -52,16 +53,18 @@ class SlowApi(FakeApi):
         return {kind.kind for kind in KINDS if (await self.list(kind)).items}
 
 
-def an_object(name: str = "a1") -> Obj:
-    return {"metadata": {"name": name, "namespace": "lab"}}
+def a_job() -> Obj:
+    return an_object(JOBS, "a1")
 
 
 def a_run() -> RunPlan:
-    return RunPlan(name="a1", job=an_object(), secret=an_object("a1-env"), claims=(an_object("a1-checkpoint"),))
+    claim = an_object(PVCS, "a1-checkpoint")
+    return RunPlan(name="a1", job=a_job(), secret=an_object(SECRETS, "a1-env"), claims=(claim,))
 
 
 def a_map() -> MapJobPlan:
-    return MapJobPlan(name="a1", mapjob=an_object(), secret=an_object("a1-env"), config_map=an_object("a1-code"))
+    secret, code = an_object(SECRETS, "a1-env"), an_object(CONFIGMAPS, "a1-code")
+    return MapJobPlan(name="a1", mapjob=an_object(MAPJOBS, "a1"), secret=secret, config_map=code)
 
 
 def creating(api: FakeApi, what: str) -> Awaitable[Obj]:
@@ -115,7 +118,7 @@ async def test_the_run_of_another_stays_where_the_answer_to_ours_is_lost() -> No
             return await super().create(resource, obj, *args, **options)
 
     api = FailingApi()
-    theirs = api.put(JOBS, an_object())
+    theirs = api.put(JOBS, a_job())
     with pytest.raises(ServerError, match="no answer"):
         await creating(api, "run")
     assert [(await api.list(kind)).items for kind in (PVCS, SECRETS, JOBS)] == [[], [], [theirs]]
@@ -123,7 +126,7 @@ async def test_the_run_of_another_stays_where_the_answer_to_ours_is_lost() -> No
 
 async def test_a_run_whose_name_is_taken_leaves_nothing_behind() -> None:
     api = FakeApi()
-    theirs = api.put(JOBS, an_object())
+    theirs = api.put(JOBS, a_job())
     with pytest.raises(UsageError, match="taken"):
         await creating(api, "run")
     assert [(await api.list(kind)).items for kind in (PVCS, SECRETS, JOBS)] == [[], [], [theirs]]

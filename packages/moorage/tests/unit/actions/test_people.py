@@ -21,6 +21,7 @@ from moorage.model.people import (
 )
 from moorage_kube.errors import AlreadyExists, Conflict, Forbidden, NotFound, NotReady, UsageError
 from moorage_kube.resources import SECRETS, SERVICEACCOUNTS, Obj, Resource
+from moorage_kube.testing.builders import an_object
 from moorage_local.testing.fakeapi import FakeApi
 
 pytestmark = pytest.mark.anyio
@@ -36,14 +37,14 @@ async def test_an_account_is_made_once_and_its_groups_follow_the_login() -> None
     assert groups_in(account) == ("dev", "ops")
 
 
-async def test_a_name_given_to_somebody_else_by_the_provider_is_not_let_in() -> None:
+async def test_a_name_of_another_user_at_the_provider_is_refused() -> None:
     api = FakeApi()
     await people.ensure_account(api, "ada@example.org", [], OIDC, subject="https://idp 1")
     with pytest.raises(people.NotYours, match="a different user"):
         await people.ensure_account(api, "ada@example.org", [], OIDC, subject="https://idp 2")
 
 
-async def test_a_local_account_is_not_taken_over_by_a_provider_nor_the_other_way_round() -> None:
+async def test_local_accounts_and_those_of_a_provider_are_never_exchanged() -> None:
     api = FakeApi()
     await people.ensure_account(api, "ada", [], LOCAL)
     with pytest.raises(people.NotYours, match="another kind"):
@@ -53,7 +54,7 @@ async def test_a_local_account_is_not_taken_over_by_a_provider_nor_the_other_way
         await people.ensure_account(api, "grace", [], LOCAL)
 
 
-async def test_a_name_of_kubernetes_own_is_no_persons() -> None:
+async def test_a_name_of_kubernetes_is_refused() -> None:
     with pytest.raises(UsageError):
         await people.ensure_account(FakeApi(), "system:admin", [], OIDC)
 
@@ -83,14 +84,13 @@ def test_an_odd_hash_fits_no_password(stored: str) -> None:
     assert not people.is_password("anything at all", stored)
 
 
-async def test_disabling_ends_tokens_and_deleting_forgets_all() -> None:
+async def test_disabling_deletes_tokens_and_deleting_removes_all() -> None:
     api = FakeApi()
     await people.create_account(api, "ada", [], LOCAL)
     await people.set_password(api, "ada", "correct horse")
     name = account_name("ada")
     labels = {USER_LABEL: "ada", TOKENS_LABEL: "s1"}
-    meta = {"name": tokens_secret(name, "s1"), "namespace": PEOPLE_NAMESPACE, "labels": labels}
-    api.put(SECRETS, {"metadata": meta})
+    api.put(SECRETS, an_object(SECRETS, tokens_secret(name, "s1"), namespace=PEOPLE_NAMESPACE, labels=labels))
     await people.disable(api, "ada", "left")
     assert is_disabled(await api.get(SERVICEACCOUNTS, name, PEOPLE_NAMESPACE))
     with pytest.raises(NotFound):
@@ -172,7 +172,7 @@ class NothingDeleted(NoSecrets):
         raise NotReady("the connection is lost")
 
 
-async def test_an_account_that_stays_without_a_password_is_told_with_the_way_out() -> None:
+async def test_an_account_that_stays_without_a_password_is_reported_with_a_hint() -> None:
     with pytest.raises(NotReady, match="is created, but its password is not stored") as refused:
         await people.create_local_account(NothingDeleted(), NewAccount(name="ada", password="correct horse"))
     assert refused.value.hint == "delete the account, then create it again: moor user delete ada"

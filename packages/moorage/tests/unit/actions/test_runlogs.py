@@ -59,12 +59,13 @@ class Watch:
         self._changed.set()
 
 
-def a_job(attempt=1, end=""):
-    return a_run_job("train", attempt, name=f"train-{attempt}", created=NOON, end=end)
+def put_job(api, attempt=1, end=""):
+    api.put(JOBS, a_run_job("train", attempt, name=f"train-{attempt}", created=NOON, end=end))
 
 
-def a_pod(name, phase="Running", attempt=1, containers=("main", "proxy"), notes=None):
-    return a_run_pod(name, attempt=attempt, phase=phase, containers=containers, annotations=notes, created=NOON)
+def put_pod(api, name, phase="Running", attempt=1, **pod):
+    containers = ("main", "proxy")
+    api.put(PODS, a_run_pod(name, attempt=attempt, phase=phase, containers=containers, created=NOON, **pod))
 
 
 def brief(event):
@@ -92,12 +93,12 @@ def log_of(api, **options):
     return RunLog(api, "lab", "train", clock=FakeClock(), kept=NothingKept(), **options)
 
 
-async def test_attempts_come_in_order_and_of_each_pod_the_container_that_is_its_own():
+async def test_attempts_come_in_order_with_the_default_container_of_each_pod():
     api = Api()
-    api.put(JOBS, a_job())
-    api.put(JOBS, a_job(2))
-    api.put(PODS, a_pod("b", attempt=2, notes={"kubectl.kubernetes.io/default-container": "proxy"}))
-    api.put(PODS, a_pod("a", "Failed"))
+    put_job(api)
+    put_job(api, 2)
+    put_pod(api, "b", attempt=2, annotations={"kubectl.kubernetes.io/default-container": "proxy"})
+    put_pod(api, "a", "Failed")
     api.lines = {"a": ["1", "2"], "b": ["3"]}
     log = log_of(api)
     await log.open(follow=False)
@@ -107,31 +108,31 @@ async def test_attempts_come_in_order_and_of_each_pod_the_container_that_is_its_
 
 async def test_a_log_that_may_not_be_read_is_an_error_before_the_first_line():
     api = Api()
-    api.put(JOBS, a_job())
-    api.put(PODS, a_pod("a"))
+    put_job(api)
+    put_pod(api, "a")
     api.lines["a"] = Forbidden("pods/log is forbidden")
     for follow in (False, True):
         with pytest.raises(Forbidden):
             await log_of(api).open(follow=follow)
 
 
-async def test_a_log_that_becomes_unreadable_is_told_and_the_others_go_on():
+async def test_a_log_that_becomes_unreadable_is_reported_and_the_others_go_on():
     api = Api()
-    api.put(JOBS, a_job())
-    api.put(PODS, a_pod("a", "Failed"))
-    api.put(PODS, a_pod("b", "Succeeded"))
+    put_job(api)
+    put_pod(api, "a", "Failed")
+    put_pod(api, "b", "Succeeded")
     api.lines = {"a": Forbidden("no"), "b": ["1"]}
     log = log_of(api)
     await log.open(follow=False)
     assert await all_of(log.read()) == ["begins a", Unreadable("a", "no"), "begins b", "b: 1", "ends Running"]
 
 
-async def test_following_prints_what_is_over_to_its_end_before_the_next_attempt():
-    api, watch = Api(), None
-    api.put(JOBS, a_job())
-    api.put(JOBS, a_job(2, end="Complete"))
-    api.put(PODS, a_pod("a", "Failed"))
-    api.put(PODS, a_pod("b", "Succeeded", attempt=2))
+async def test_following_prints_an_ended_attempt_to_its_end_before_the_next():
+    api = Api()
+    put_job(api)
+    put_job(api, 2, end="Complete")
+    put_pod(api, "a", "Failed")
+    put_pod(api, "b", "Succeeded", attempt=2)
     api.lines = {"a": ["1", "2", "3"], "b": ["4"]}
     watch, log = Watch(api), log_of(api)
     await log.open(follow=True)
@@ -143,10 +144,10 @@ async def test_following_prints_what_is_over_to_its_end_before_the_next_attempt(
 async def test_a_pod_that_never_ends_does_not_hold_up_the_next_attempt():
     """Its node is lost: it stays Running while the next attempt prints."""
     api = Api()
-    api.put(JOBS, a_job())
-    api.put(JOBS, a_job(2))
-    api.put(PODS, a_pod("a"))
-    api.put(PODS, a_pod("b", attempt=2))
+    put_job(api)
+    put_job(api, 2)
+    put_pod(api, "a")
+    put_pod(api, "b", attempt=2)
     api.lines, api.held = {"a": ["1"], "b": ["2"]}, {"a": asyncio.Event(), "b": asyncio.Event()}
     watch, log = Watch(api), log_of(api)
     await log.open(follow=True)
@@ -161,23 +162,22 @@ async def test_a_pod_that_never_ends_does_not_hold_up_the_next_attempt():
 
 async def test_following_a_run_that_is_deleted_ends():
     api = Api()
-    api.put(JOBS, a_job())
+    put_job(api)
     watch, log = Watch(api), log_of(api)
     await log.open(follow=True)
     following = asyncio.create_task(all_of(log.follow(watch)))
     await asyncio.sleep(0)
     api.remove(JOBS, "train-1", "lab")
     watch.change()
-    clock = log._clock
     while not following.done():
-        clock.advance(1)
+        log._clock.advance(1)
         watch.change()
         await asyncio.sleep(0)
     assert following.result()[-1] == "ends deleted"
 
 
-async def test_an_attempt_that_is_not_there_is_refused():
+async def test_an_unknown_attempt_is_refused():
     api = Api()
-    api.put(JOBS, a_job())
+    put_job(api)
     with pytest.raises(NotFound, match="run train has no attempt 2"):
         await log_of(api, attempt=2).open(follow=False)

@@ -1,36 +1,17 @@
-"""Which pod of a run a command enters."""
+"""The pod of a run that a command enters."""
 
 from __future__ import annotations
 
 import pytest
 
 from moorage.actions.runpods import choose_pod
-from moorage.decide.runs.state import AttemptView, PodView, RunView, State
+from moorage.decide.runs.state import PodView, State
 from moorage_kube.errors import MoorageError, NotFound, NotReady
-from moorage_kube.testing.clock import NOON
+from moorage_testing.builders import a_run
 
 
 def a_pod(name: str, attempt: int = 1, phase: str = "Running", *, deleting: bool = False) -> PodView:
     return PodView(name=name, attempt=attempt, phase=phase, deleting=deleting)
-
-
-def a_run(*pods: PodView, state: State = State.RUNNING, reason: str = "") -> RunView:
-    numbers = sorted({pod.attempt for pod in pods} | {1})
-    attempts = tuple(
-        AttemptView(
-            number=number,
-            job=f"train-{number}",
-            state="Running",
-            pods=tuple(pod for pod in pods if pod.attempt == number),
-        )
-        for number in numbers
-    )
-    return RunView(
-        namespace="lab", name="train", owner="ada", state=state, gpus=0, gpu_type="", node="", created=NOON,
-        started=None, ended=None, deadline=None, restarts=0, restart_limit=20, retries=0, checkpoint="",
-        checkpoint_at=None, checkpoint_checked_at=None, command="python train.py", requests={}, reason=reason,
-        exit_code=None, attempts=attempts,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -46,50 +27,29 @@ def a_run(*pods: PodView, state: State = State.RUNNING, reason: str = "") -> Run
     ],
 )
 def test_the_newest_pod_that_runs_is_entered(pods, options, want):
-    assert choose_pod(a_run(*pods), **options).name == want
+    assert choose_pod(a_run("train", *pods), **options).name == want
 
 
 WAIT = "see why: moor explain train   Wait for it: moor wait train --for running"
 AGAIN = "read its logs: moor logs train   Run it again: moor rerun train"
+SHOW = "see moor show train"
+FAILED = a_pod("a", phase="Failed")
 
 
 @pytest.mark.parametrize(
-    ("run", "options", "kind", "message", "hint"),
+    ("state", "reason", "pods", "options", "message", "hint"),
     [
-        (
-            a_run(state=State.WAITING, reason="Unschedulable"),
-            {},
-            NotReady,
-            "run train is waiting (Unschedulable): none of its pods runs",
-            WAIT,
-        ),
-        (
-            a_run(a_pod("a", phase="Pending"), state=State.WAITING),
-            {"pod": "a"},
-            NotReady,
-            "pod a of run train is not running",
-            WAIT,
-        ),
-        (a_run(state=State.RESTARTING), {}, NotReady, "run train is restarting: none of its pods runs", WAIT),
-        (
-            a_run(a_pod("a", phase="Failed"), state=State.FAILED, reason="exit code 3"),
-            {},
-            NotReady,
-            "run train has ended: Failed (exit code 3)",
-            AGAIN,
-        ),
-        (
-            a_run(a_pod("a", phase="Failed"), a_pod("b", 2)),
-            {"attempt": 1},
-            NotReady,
-            "attempt 1 of run train is not running",
-            "see moor show train",
-        ),
-        (a_run(a_pod("a")), {"attempt": 7}, NotFound, "run train has no attempt 7", "it has only 1"),
-        (a_run(a_pod("a")), {"pod": "b"}, NotFound, "run train has no pod b", "its pods: a"),
+        ("Waiting", "Unschedulable", [], {}, "run train is waiting (Unschedulable): none of its pods runs", WAIT),
+        ("Waiting", "", [a_pod("a", phase="Pending")], {"pod": "a"}, "pod a of run train is not running", WAIT),
+        ("Restarting", "", [], {}, "run train is restarting: none of its pods runs", WAIT),
+        ("Failed", "exit code 3", [FAILED], {}, "run train has ended: Failed (exit code 3)", AGAIN),
+        ("Running", "", [FAILED, a_pod("b", 2)], {"attempt": 1}, "attempt 1 of run train is not running", SHOW),
+        ("Running", "", [a_pod("a")], {"attempt": 7}, "run train has no attempt 7", "it has only 1"),
+        ("Running", "", [a_pod("a")], {"pod": "b"}, "run train has no pod b", "its pods: a"),
     ],
 )
-def test_a_run_without_a_running_pod_is_refused_with_what_to_do_next(run, options, kind, message, hint):
+def test_a_run_without_a_running_pod_is_refused_with_a_hint(state, reason, pods, options, message, hint):
+    kind = NotFound if " has no " in message else NotReady
     with pytest.raises(MoorageError) as caught:
-        choose_pod(run, **options)
+        choose_pod(a_run("train", *pods, state=State(state), reason=reason), **options)
     assert (type(caught.value), caught.value.message, caught.value.hint) == (kind, message, hint)

@@ -1,31 +1,18 @@
-"""Whose a volume is, and who uses it."""
+"""The owner and the users of a volume."""
 
 from __future__ import annotations
 
 import pytest
 
 from moorage.actions.volumes import get_volume, list_volumes, users_by_claim
-from moorage_kube.resources import PODS, PVCS, Obj
+from moorage_kube.resources import PODS, PVCS
+from moorage_kube.testing.builders import a_pod, an_object, an_owner
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.builders import keyed
 
 pytestmark = pytest.mark.anyio
 
 ROBOT = "system:serviceaccount:databases:operator"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-def owned(name: str, owner: str) -> Obj:
-    notes = {"annotations": {"moorage.dev/owner": owner}} if owner else {}
-    return {"metadata": {"name": name, "namespace": "lab", **notes}}
-
-
-def a_pod(name: str, owner: str, phase: str = "Running") -> Obj:
-    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "data-db-0"}}
-    return owned(name, owner) | {"spec": {"volumes": [volume], "containers": []}, "status": {"phase": phase}}
 
 
 @pytest.mark.parametrize(
@@ -41,25 +28,19 @@ def a_pod(name: str, owner: str, phase: str = "Running") -> Obj:
         pytest.param(ROBOT, [("db-0", "")], ROBOT, id="nobody's pod mounts an operator's"),
     ],
 )
-async def test_a_volume_that_a_controller_made_is_of_whom_it_works_for(
+async def test_a_volume_made_by_a_controller_has_the_owner_of_its_pods(
     claim: str, pods: list[tuple[str, str]], want: str
 ) -> None:
     api = FakeApi()
-    api.put(PVCS, owned("data-db-0", claim) | {"spec": {}, "status": {}})
+    api.put(PVCS, an_object(PVCS, "data-db-0", annotations=keyed(owner=claim)))
     for name, owner in pods:
-        api.put(PODS, a_pod(name, owner))
+        api.put(PODS, a_pod(name, claims=["data-db-0"], annotations=keyed(owner=owner), phase="Running"))
     [listed] = (await list_volumes(api, "lab", {}))[0]
     assert (listed.owner, (await get_volume(api, "lab", "data-db-0")).owner) == (want, want)
 
 
 def test_a_bare_pod_that_is_being_deleted_uses_no_volume_any_more():
     """`moor volume delete` after `moor volume cp` was refused while the pod of the copy ended."""
-    claim = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
-    pod = {
-        "metadata": {"name": "volume-cp-1", "namespace": "lab", "deletionTimestamp": "2026-03-01T12:00:00Z"},
-        "spec": {"containers": [], "volumes": [claim]},
-        "status": {"phase": "Running"},
-    }
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1"}
-    made_again = {**pod, "metadata": {**pod["metadata"], "name": "train-1", "ownerReferences": [owner]}}
-    assert users_by_claim([pod, made_again]) == {("lab", "data"): ["train-1"]}
+    bare = a_pod("volume-cp-1", claims=["data"], deleting=True, phase="Running")
+    made_again = a_pod("train-1", claims=["data"], deleting=True, phase="Running", owner=an_owner())
+    assert users_by_claim([bare, made_again]) == {("lab", "data"): ["train-1"]}

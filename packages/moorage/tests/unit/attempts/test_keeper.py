@@ -1,4 +1,4 @@
-"""The keeper over a fake cluster: what is kept when pods go, when it is killed, and when the disk is full."""
+"""The keeper over a fake cluster: deleted pods, a killed keeper, and a full disk."""
 
 from __future__ import annotations
 
@@ -16,23 +16,20 @@ from moorage.attempts.logs import LogFolder, log_key
 from moorage.attempts.reading import without_stamp
 from moorage.attempts.store import open_attempts
 from moorage.sql.thread import StoreThread
-from moorage_kube.clock import rfc3339, rfc3339_micro
+from moorage_kube.clock import rfc3339_micro
 from moorage_kube.errors import NotFound, ServerError, StorageError
 from moorage_kube.informers import Informers
 from moorage_kube.resources import JOBS, NODES, PODS
+from moorage_kube.testing.builders import a_container_status, an_owner
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.builders import a_run_job, a_run_pod
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 class Cluster(FakeApi):
-    """With logs that grow, as kubelets give them."""
+    """A fake API with logs that grow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,40 +41,20 @@ class Cluster(FakeApi):
         self.news = asyncio.Event()
 
     def job(self, name: str = "train", uid: str = "j1") -> None:
-        labels = {"moorage.dev/run": name, "moorage.dev/attempt": "1"}
-        self.put(
-            JOBS,
-            {
-                "metadata": {"namespace": "lab", "name": name, "uid": uid, "labels": labels},
-                "spec": {"template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main"}]}}},
-            },
-        )
+        self.put(JOBS, a_run_job(name, uid=uid))
 
     def pod(self, uid: str = "p1", *, run: str = "train", job: str = "j1", exit_code: int | None = None) -> None:
         self.put(PODS, self.a_pod(uid, run=run, job=job, exit_code=exit_code))
 
     def a_pod(self, uid: str, *, run: str = "", job: str = "", exit_code: int | None = None) -> Any:
-        state: dict[str, Any] = {"running": {"startedAt": rfc3339(NOON)}}
         if exit_code is not None:
-            times = {"startedAt": rfc3339(NOON), "finishedAt": rfc3339(NOON)}
-            state = {"terminated": times | {"exitCode": exit_code}}
             self.ended.add(uid)
             self._tell_news()
         self.printed.setdefault(uid, [])
-        return {
-            "metadata": {
-                "namespace": "lab",
-                "name": uid,
-                "uid": uid,
-                "labels": {"moorage.dev/run": run, "moorage.dev/attempt": "1"},
-                "ownerReferences": [{"kind": "Job", "controller": True, "uid": job}],
-            },
-            "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
-            "status": {
-                "phase": "Running" if exit_code is None else "Failed" if exit_code else "Succeeded",
-                "containerStatuses": [{"name": "main", "state": state}],
-            },
-        }
+        phase = "Running" if exit_code is None else "Failed" if exit_code else "Succeeded"
+        status = a_container_status(exit_code=exit_code, started=NOON, finished=NOON)
+        made = {"uid": uid, "owner": an_owner(uid=job), "node": "n1", "phase": phase, "statuses": [status]}
+        return a_run_pod(uid, run=run, attempt=1, **made)
 
     def step(self, uid: str, *, exit_code: int | None = None, peak: int | None = None) -> None:
         """The pod of a step of the Workflow nightly. Its executor's container is listed before main."""
@@ -90,9 +67,8 @@ class Cluster(FakeApi):
         }
         if peak is not None:
             meta["annotations"]["localcluster.moorage.dev/peak-memory-bytes"] = str(peak)
-        meta["ownerReferences"] = [{"kind": "Workflow", "name": "nightly", "controller": True, "uid": "w1"}]
-        wait = {"name": "wait", "state": {"terminated": {"exitCode": 3}}}
-        pod["status"]["containerStatuses"].insert(0, wait)
+        meta["ownerReferences"] = [an_owner("Workflow", "nightly", "w1")]
+        pod["status"]["containerStatuses"].insert(0, a_container_status("wait", exit_code=3))
         self.put(PODS, pod)
 
     async def beside(
@@ -176,16 +152,8 @@ class Scene:
         jobs, pods, nodes = (informers.of(self.api, resource) for resource in (JOBS, PODS, NODES))  # type: ignore[arg-type]
         store = StoreThread("attempts", lambda: open_attempts(self.path / "attempts.db"))
         self.folder = LogFolder(self.path / "attempts", keep_bytes=self.limits.log_bytes)
-        self.keeper = Keeper(
-            store,
-            self.folder,
-            api=self.api,
-            jobs=jobs,
-            pods=pods,
-            nodes=nodes,
-            limits=self.limits,
-            clock=self.clock,
-        )
+        watched = {"api": self.api, "jobs": jobs, "pods": pods, "nodes": nodes}
+        self.keeper = Keeper(store, self.folder, limits=self.limits, clock=self.clock, **watched)
         tasks = [asyncio.create_task(informer.run()) for informer in (jobs, pods, nodes)]
         for informer in (jobs, pods, nodes):
             await informer.synced.wait()
@@ -227,107 +195,99 @@ def scene(tmp_path: Any) -> Scene:
     return Scene(tmp_path)
 
 
-async def test_facts_and_log_of_a_deleted_pod_stay(scene):
+@pytest.fixture
+def running(scene: Scene) -> Scene:
+    """A scene with a run and its pod p1."""
     scene.api.job()
     scene.api.pod()
-    scene.api.print("p1", "step 1")
-    async with scene.keeping() as keeper:
-        await scene.turn(everything=True)
-        scene.api.print("p1", "step 2", "step 3")
-        await scene.turn()
-        scene.clock.advance(60)
-        scene.api.vanish("p1")
-        await scene.turn()
+    return scene
+
+
+async def test_facts_and_log_of_a_deleted_pod_stay(running):
+    running.api.print("p1", "step 1")
+    async with running.keeping() as keeper:
+        await running.turn(everything=True)
+        running.api.print("p1", "step 2", "step 3")
+        await running.turn()
+        running.clock.advance(60)
+        running.api.vanish("p1")
+        await running.turn()
         (pod,) = (await keeper.read_run("lab", "train")).pods
-        assert (pod.node, pod.phase, pod.reason, pod.ended) == (
-            "n1",
-            "Failed",
-            "Deleted",
-            NOON + timedelta(minutes=1),
-        )
-        assert await scene.kept() == ["step 1", "step 2", "step 3"]
+        ended = NOON + timedelta(minutes=1)
+        assert (pod.node, pod.phase, pod.reason, pod.ended) == ("n1", "Failed", "Deleted", ended)
+        assert await running.kept() == ["step 1", "step 2", "step 3"]
         assert keeper.streams == 0
 
 
-async def test_a_log_is_read_to_its_end_once(scene):
-    scene.api.job()
-    scene.api.pod()
-    async with scene.keeping() as keeper:
-        await scene.turn(everything=True)
-        scene.api.print("p1", "all")
-        scene.api.pod(exit_code=0)
+async def test_a_log_is_read_to_its_end_once(running):
+    async with running.keeping() as keeper:
+        await running.turn(everything=True)
+        running.api.print("p1", "all")
+        running.api.pod(exit_code=0)
         for _ in range(3):
-            scene.clock.advance(5)
-            await scene.turn()
-        assert await scene.kept() == ["all"]
-        asked = len(scene.api.asked)
-        await scene.turn(everything=True)
-        assert (len(scene.api.asked), keeper.streams) == (asked, 0)
-    async with scene.keeping():
-        await scene.turn(everything=True)
-        assert len(scene.api.asked) == asked, "a finished log is not read again by the next server"
+            running.clock.advance(5)
+            await running.turn()
+        assert await running.kept() == ["all"]
+        asked = len(running.api.asked)
+        await running.turn(everything=True)
+        assert (len(running.api.asked), keeper.streams) == (asked, 0)
+    async with running.keeping():
+        await running.turn(everything=True)
+        assert len(running.api.asked) == asked, "a finished log is not read again by the next server"
 
 
 @pytest.mark.parametrize("loses", [False, True], ids=["stopped", "killed"])
-async def test_a_keeper_started_again_goes_on_where_it_was(scene, loses):
-    scene.api.job()
-    scene.api.pod()
-    scene.api.print("p1", "a", "same", "same")
-    async with scene.keeping(killed=loses):
-        await scene.turn(everything=True)
-        scene.api.print("p1", "b")
-        await scene.rest()
-    scene.api.print("p1", "c", "same")
-    async with scene.keeping():
-        await scene.turn(everything=True)
-        scene.api.print("p1", "d")
-        await scene.turn()
-        assert await scene.kept() == ["a", "same", "same", "b", "c", "same", "d"]
+async def test_a_keeper_started_again_goes_on_where_it_was(running, loses):
+    running.api.print("p1", "a", "same", "same")
+    async with running.keeping(killed=loses):
+        await running.turn(everything=True)
+        running.api.print("p1", "b")
+        await running.rest()
+    running.api.print("p1", "c", "same")
+    async with running.keeping():
+        await running.turn(everything=True)
+        running.api.print("p1", "d")
+        await running.turn()
+        assert await running.kept() == ["a", "same", "same", "b", "c", "same", "d"]
 
 
-async def test_a_pod_that_went_while_nobody_kept_watch_is_gone(scene):
-    scene.api.job()
-    scene.api.pod()
-    scene.api.print("p1", "a")
-    async with scene.keeping():
-        await scene.turn(everything=True)
-    scene.api.vanish("p1")
-    scene.api.remove(JOBS, "train", "lab")
-    scene.clock.advance(600)
-    async with scene.keeping() as keeper:
-        await scene.turn(everything=True)
+async def test_a_pod_that_went_while_nobody_kept_watch_is_gone(running):
+    running.api.print("p1", "a")
+    async with running.keeping():
+        await running.turn(everything=True)
+    running.api.vanish("p1")
+    running.api.remove(JOBS, "train", "lab")
+    running.clock.advance(600)
+    async with running.keeping() as keeper:
+        await running.turn(everything=True)
         run = await keeper.read_run("lab", "train")
-        assert [(pod.gone, pod.ended) for pod in run.pods] == [(scene.clock.now(), None)]
-        assert [attempt.gone for attempt in run.attempts] == [scene.clock.now()]
-        assert await scene.kept() == ["a"]
+        assert [(pod.gone, pod.ended) for pod in run.pods] == [(running.clock.now(), None)]
+        assert [attempt.gone for attempt in run.attempts] == [running.clock.now()]
+        assert await running.kept() == ["a"]
 
 
-async def test_a_pod_that_has_just_gone_has_its_end_in_the_next_answer(scene):
-    scene.api.job()
-    scene.api.pod()
-    async with scene.keeping() as keeper:
-        await scene.turn(everything=True)
+async def test_a_pod_that_has_just_gone_has_its_end_in_the_next_answer(running):
+    async with running.keeping() as keeper:
+        await running.turn(everything=True)
         keeper._running = True  # as between two steps
-        scene.api.vanish("p1")
-        await scene.rest()
+        running.api.vanish("p1")
+        await running.rest()
         (pod,) = (await keeper.read_run("lab", "train")).pods
-        assert (pod.phase, pod.reason, pod.gone) == ("Failed", "Deleted", scene.clock.now())
+        assert (pod.phase, pod.reason, pod.gone) == ("Failed", "Deleted", running.clock.now())
 
 
-async def test_a_connection_that_breaks_doubles_and_loses_nothing(scene):
-    scene.api.job()
-    scene.api.pod()
-    scene.api.print("p1", "a")
-    async with scene.keeping():
-        await scene.turn(everything=True)
-        scene.api.failing_logs = ServerError("node is away")
-        scene.api.print("p1", "b")
-        await scene.turn()
-        assert await scene.kept() == ["a"]
-        scene.api.failing_logs = None
-        scene.clock.advance(30)
-        await scene.turn()
-        assert await scene.kept() == ["a", "b"]
+async def test_a_connection_that_breaks_doubles_and_loses_nothing(running):
+    running.api.print("p1", "a")
+    async with running.keeping():
+        await running.turn(everything=True)
+        running.api.failing_logs = ServerError("node is away")
+        running.api.print("p1", "b")
+        await running.turn()
+        assert await running.kept() == ["a"]
+        running.api.failing_logs = None
+        running.clock.advance(30)
+        await running.turn()
+        assert await running.kept() == ["a", "b"]
 
 
 async def test_with_more_pods_than_streams_all_are_read_by_turns(tmp_path):
@@ -349,57 +309,51 @@ async def test_with_more_pods_than_streams_all_are_read_by_turns(tmp_path):
     assert scene.api.most_open <= 4
 
 
-async def test_the_stream_of_a_lost_node_ends_some_time_after_its_pod(scene):
-    scene.api.job()
-    scene.api.pod()
-    async with scene.keeping() as keeper:
-        await scene.turn(everything=True)
-        scene.api.remove(PODS, "p1", "lab")  # the stream stays open, and says nothing
-        await scene.turn()
+async def test_the_stream_of_a_lost_node_ends_some_time_after_its_pod(running):
+    async with running.keeping() as keeper:
+        await running.turn(everything=True)
+        running.api.remove(PODS, "p1", "lab")  # the stream stays open, and says nothing
+        await running.turn()
         assert keeper.streams == 1
-        scene.clock.advance(LEAVE_SECONDS + 1)
-        await scene.turn()
+        running.clock.advance(LEAVE_SECONDS + 1)
+        await running.turn()
         assert keeper.streams == 0
 
 
-async def test_an_erased_run_is_kept_no_more_while_its_pod_still_ends(scene):
-    scene.api.job()
-    scene.api.pod()
-    scene.api.print("p1", "secret")
-    async with scene.keeping() as keeper:
-        await scene.turn(everything=True)
+async def test_an_erased_run_is_kept_no_more_while_its_pod_still_ends(running):
+    running.api.print("p1", "secret")
+    async with running.keeping() as keeper:
+        await running.turn(everything=True)
         assert await keeper.erase("lab", "train") == 1
-        scene.api.print("p1", "more")
-        scene.api.pod(exit_code=1)
-        await scene.turn(everything=True)
+        running.api.print("p1", "more")
+        running.api.pod(exit_code=1)
+        await running.turn(everything=True)
         assert (await keeper.read_run("lab", "train")).pods == ()
-        assert await scene.kept() == []
-        assert not (scene.path / "attempts" / "p1").exists()
+        assert await running.kept() == []
+        assert not (running.path / "attempts" / "p1").exists()
 
 
-async def test_a_run_that_is_erased_while_its_log_is_written_leaves_nothing(scene):
+async def test_a_run_that_is_erased_while_its_log_is_written_leaves_nothing(running):
     writing, may_write = threading.Event(), threading.Event()
-    scene.api.job()
-    scene.api.pod()
-    async with scene.keeping() as keeper:
-        await scene.turn(everything=True)
-        append = scene.folder.append
+    async with running.keeping() as keeper:
+        await running.turn(everything=True)
+        append = running.folder.append
 
         def append_slowly(key: str, data: bytes) -> None:
             writing.set()
             may_write.wait()
             append(key, data)
 
-        scene.folder.append = append_slowly
-        scene.api.print("p1", "secret")
-        await scene.rest()
+        running.folder.append = append_slowly
+        running.api.print("p1", "secret")
+        await running.rest()
         stepping = asyncio.create_task(keeper.step(everything=False))
         await asyncio.to_thread(writing.wait)
         erasing = asyncio.create_task(keeper.erase("lab", "train"))
-        await scene.rest()
+        await running.rest()
         may_write.set()
         await asyncio.gather(stepping, erasing)
-        assert not (scene.path / "attempts" / "p1").exists()
+        assert not (running.path / "attempts" / "p1").exists()
 
 
 async def test_what_is_old_goes_and_so_do_the_oldest_logs_beyond_the_bound(tmp_path):
@@ -431,53 +385,47 @@ async def test_what_is_old_goes_and_so_do_the_oldest_logs_beyond_the_bound(tmp_p
         assert list((tmp_path / "attempts").iterdir()) == []
 
 
-async def test_when_the_disk_fails_nothing_is_lost_that_the_kubelet_still_has(scene):
-    scene.api.job()
-    scene.api.pod()
-    async with scene.keeping() as keeper:
-        await scene.turn(everything=True)
-        blocked = scene.path / "attempts"
+async def test_when_the_disk_fails_nothing_is_lost_that_the_kubelet_still_has(running):
+    async with running.keeping() as keeper:
+        await running.turn(everything=True)
+        blocked = running.path / "attempts"
         blocked.write_text("")
-        scene.api.print("p1", "a")
-        await scene.rest()
+        running.api.print("p1", "a")
+        await running.rest()
         with pytest.raises(StorageError):
             await keeper.step(everything=False)
         blocked.unlink()
-        scene.clock.advance(301)
-        await scene.turn()
-        assert await scene.kept() == ["a"]
+        running.clock.advance(301)
+        await running.turn()
+        assert await running.kept() == ["a"]
 
 
-async def test_the_highest_use_of_memory_that_kubelets_tell_is_kept(scene):
-    scene.api.job()
-    scene.api.pod()
-    async with scene.keeping() as keeper:
-        await scene.turn(everything=True)
+async def test_the_highest_use_of_memory_that_kubelets_tell_is_kept(running):
+    async with running.keeping() as keeper:
+        await running.turn(everything=True)
         seen = []
         for used in ({"p1": 500}, {"p1": 300, "of-no-run": 7}, {}, {"p1": 900}):
             keeper.note_memory(used)
-            await scene.turn()
+            await running.turn()
             (pod,) = (await keeper.read_run("lab", "train")).pods
             seen.append(pod.peak_memory_bytes)
     assert seen == [500, 500, 500, 900]
-    async with scene.keeping() as keeper:  # after a restart of the server
+    async with running.keeping() as keeper:  # after a restart of the server
         keeper.note_memory({"p1": 100})
-        await scene.turn(everything=True)
+        await running.turn(everything=True)
         (pod,) = (await keeper.read_run("lab", "train")).pods
     assert pod.peak_memory_bytes == 900
 
 
-async def test_memory_that_is_not_more_than_before_costs_no_look(scene):
-    scene.api.job()
-    scene.api.pod()
-    async with scene.keeping() as keeper:
-        await scene.turn(everything=True)
+async def test_memory_that_is_not_more_than_before_costs_no_look(running):
+    async with running.keeping() as keeper:
+        await running.turn(everything=True)
         keeper.note_memory({"p1": 500})
-        await scene.turn()
+        await running.turn()
         keeper.note_memory({"p1": 500})
         assert not keeper._dirty
-        scene.api.vanish("p1")
-        await scene.turn()
+        running.api.vanish("p1")
+        await running.turn()
         assert not keeper._sampled, "of a pod that is gone nothing is remembered"
 
 

@@ -37,10 +37,9 @@ def a_pod(reason: str, message: str) -> dict[str, Any]:
 
 
 @pytest.mark.anyio
-async def test_a_cause_is_told_once_however_the_kubelet_words_it():
+async def test_a_cause_is_printed_once_in_all_wordings_of_the_kubelet():
     api, lines = FakeApi(), list[str]()
-    meta = {"name": SCHEDULER, "namespace": SYSTEM_NAMESPACE}
-    api.put(DEPLOYMENTS, {"metadata": meta, "spec": {"replicas": 1}, "status": {}})
+    api.put(DEPLOYMENTS, builders.a_deployment(SCHEDULER, namespace=SYSTEM_NAMESPACE, status={"replicas": 0}))
     api.put(PODS, a_pod("ErrImagePull", "no host"))
     with pytest.raises(NotReady) as raised:
         await wait_for_rollouts(api, [SCHEDULER], clock=TurningClock(api), timeout=60, progress=lines.append)
