@@ -16,6 +16,7 @@ from moorage_kube.clock import SYSTEM, rfc3339
 from moorage_kube.errors import Forbidden, Unauthorized
 from moorage_kube.remote.config import Connection, ExecPlugin
 from moorage_kube.resources import CONFIGMAPS
+from moorage_kube.testing.builders import an_object
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
 
@@ -97,8 +98,7 @@ async def test_a_token_that_a_new_installation_does_not_know_is_proved_anew_once
     async with TestServer(app) as server:
         url = str(server.make_url("")).rstrip("/")
         ours.api.put(
-            CONFIGMAPS,
-            {"metadata": {"name": "moorage", "namespace": "moorage-system"}, "data": {"serverUrl": url}},
+            CONFIGMAPS, an_object(CONFIGMAPS, "moorage", namespace="moorage-system", data={"serverUrl": url})
         )
         assert await Prover(ours.api, CERTIFICATE).token(url, "") == "mrp_1"
         await asking("POST", "/api/v1/login")
@@ -110,7 +110,7 @@ async def test_a_token_that_a_new_installation_does_not_know_is_proved_anew_once
         assert asked[3:] == ["mrp_2", "mrp_3"]
 
 
-async def test_who_may_not_make_requests_reads_what_to_do(ours):
+async def test_a_user_without_the_right_to_requests_gets_a_hint(ours):
     class Refusing(FakeApi):
         async def create(self, *_, **__):
             raise Forbidden("certificatesigningrequests is forbidden")
@@ -130,5 +130,5 @@ async def test_who_may_not_make_requests_reads_what_to_do(ours):
         (Connection(server="https://k"), False),
     ],
 )
-async def test_a_proof_is_for_who_has_something_else_than_a_token(connection, want):
+async def test_a_proof_is_for_credentials_other_than_a_token(connection, want):
     assert Prover(FakeApi(), connection).is_of_use is want

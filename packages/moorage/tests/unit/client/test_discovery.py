@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 from aiohttp import web
@@ -14,6 +15,7 @@ from moorage.model.info import Info
 from moorage.model.people import account_user
 from moorage_kube.errors import NotReady
 from moorage_kube.remote.config import POD, Connection, ExecPlugin
+from moorage_kube.testing import builders
 from moorage_local.testing.fakeapi import FakeApi
 
 SVC = "http://moorage-server.moorage-system.svc"
@@ -22,6 +24,16 @@ PUBLIC = "https://m.example"
 PLAIN = Connection(server=API, token="t")
 PLUGIN = ExecPlugin(command="moor", args=("token", "--server", PUBLIC))
 ADA = account_user("ada")
+AS_BEN = Connection(server=API, token="t", impersonate_user="ben")
+HERE = "http://127.0.0.1:1"
+NAMED = Info(server_url=SVC)
+PUBLISHED = Info(server_url=SVC, public_urls=(PUBLIC,))
+LOCAL = Info(server_url=HERE, public_urls=(HERE,))
+BY_LOGIN = Route(by=By.LOGIN, url=PUBLIC, ca="PEM")
+
+
+def by_public(url):
+    return Route(by=By.PUBLIC, url=url)
 
 
 def a_login(url=PUBLIC, server=API, name="ada", token="session"):
@@ -31,68 +43,52 @@ def a_login(url=PUBLIC, server=API, name="ada", token="session"):
 @pytest.mark.parametrize(
     ("info", "connection", "logins", "account", "want"),
     [
-        pytest.param(Info(server_url=SVC), PLAIN, {}, "", [], id="a name that only pods resolve"),
-        pytest.param(
-            Info(server_url="http://127.0.0.1:1", public_urls=("http://127.0.0.1:1",)),
-            PLAIN,
-            {},
-            "",
-            [Route(by=By.PUBLIC, url="http://127.0.0.1:1")],
-            id="a cluster on this machine",
-        ),
+        pytest.param(NAMED, PLAIN, {}, "", [], id="a name that only pods resolve"),
+        pytest.param(LOCAL, PLAIN, {}, "", [by_public(HERE)], id="a cluster on this machine"),
         pytest.param(
             Info(server_url=SVC, public_urls=("https://a.example", "https://b.example")),
             PLAIN,
             {},
             "",
-            [Route(by=By.PUBLIC, url="https://a.example"), Route(by=By.PUBLIC, url="https://b.example")],
+            [by_public("https://a.example"), by_public("https://b.example")],
             id="public addresses in their order",
         ),
         pytest.param(
-            Info(server_url=SVC, public_urls=(PUBLIC,)),
+            PUBLISHED,
             Connection(server=API, source=POD),
             {},
             "",
-            [Route(by=By.INSIDE, url=SVC), Route(by=By.PUBLIC, url=PUBLIC)],
+            [Route(by=By.INSIDE, url=SVC), by_public(PUBLIC)],
             id="in a pod",
         ),
         pytest.param(
-            Info(server_url=SVC),
+            NAMED,
             Connection(server=API, exec_plugin=PLUGIN),
             a_login(),
             "",
-            [Route(by=By.LOGIN, url=PUBLIC, ca="PEM")],
+            [BY_LOGIN],
             id="a kubeconfig of moor login: to the server that gives its tokens",
         ),
         pytest.param(
-            Info(server_url=SVC, public_urls=(PUBLIC,)),
+            PUBLISHED,
             PLAIN,
             a_login(),
             "",
-            [Route(by=By.LOGIN, url=PUBLIC, ca="PEM")],
+            [BY_LOGIN],
             id="a login at an address that the cluster names: its own credentials",
         ),
         pytest.param(
-            Info(server_url=SVC),
+            NAMED,
             PLAIN,
             a_login(server="https://K.example:6443/"),
             ADA,
-            [Route(by=By.LOGIN, url=PUBLIC, ca="PEM", token="session")],
+            [replace(BY_LOGIN, token="session")],
             id="the same person's login at another address: its session",
         ),
-        pytest.param(Info(server_url=SVC), PLAIN, a_login(), "admin", [], id="another person's login"),
-        pytest.param(
-            Info(server_url=SVC),
-            Connection(server=API, token="t", impersonate_user="ben"),
-            a_login(),
-            ADA,
-            [],
-            id="acting as another",
-        ),
-        pytest.param(
-            Info(server_url=SVC), PLAIN, a_login(server="https://o.example"), ADA, [], id="of another cluster"
-        ),
-        pytest.param(Info(server_url=SVC), PLAIN, a_login(token=""), ADA, [], id="a login that has ended"),
+        pytest.param(NAMED, PLAIN, a_login(), "admin", [], id="another person's login"),
+        pytest.param(NAMED, AS_BEN, a_login(), ADA, [], id="acting as another"),
+        pytest.param(NAMED, PLAIN, a_login(server="https://o.example"), ADA, [], id="of another cluster"),
+        pytest.param(NAMED, PLAIN, a_login(token=""), ADA, [], id="a login that has ended"),
     ],
 )
 def test_the_addresses_to_try(info, connection, logins, account, want):
@@ -102,7 +98,7 @@ def test_the_addresses_to_try(info, connection, logins, account, want):
 def test_no_token_of_the_kubeconfig_goes_to_a_server_that_only_claims_the_cluster():
     evil = a_login("https://evil.example")
     for account in ("", ADA, "kubernetes-admin"):
-        for route in routes(Info(server_url=SVC, public_urls=(PUBLIC,)), PLAIN, evil, account=account):
+        for route in routes(PUBLISHED, PLAIN, evil, account=account):
             assert route.url == PUBLIC or route.token == "session"
 
 
@@ -115,7 +111,7 @@ def test_no_token_of_the_kubeconfig_goes_to_a_server_that_only_claims_the_cluste
         (Info(), Connection(server=API, exec_plugin=PLUGIN), a_login(), False),
     ],
 )
-def test_who_one_is_is_asked_only_where_it_matters(info, connection, logins, want):
+def test_the_user_is_asked_for_only_with_a_login_at_another_address(info, connection, logins, want):
     assert needs_account(info, connection, logins) is want
 
 
@@ -132,24 +128,20 @@ def test_addresses_that_may_be_out_of_reach_are_tried(route, connection, want):
     assert needs_probe(route, connection) is want
 
 
-def a_pod(name, ready="True", deleting=False, ports=({"name": "main", "containerPort": 8080},)):
-    meta = {"name": name} | ({"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleting else {})
-    return {
-        "metadata": meta,
-        "spec": {"containers": [{"ports": list(ports)}]},
-        "status": {"conditions": [{"type": "Ready", "status": ready}]},
-    }
+def a_pod(name, ready=True, deleting=False, ports=(8080,)):
+    container = {"ports": [{"name": "main", "containerPort": port} for port in ports]}
+    return builders.a_pod(name, ready=ready, deleting=deleting, container=container)
 
 
 def test_a_ready_pod_is_chosen():
-    pods = [a_pod("c"), a_pod("b"), a_pod("a", ready="False"), a_pod("a2", deleting=True), a_pod("a3", ports=())]
+    pods = [a_pod("c"), a_pod("b"), a_pod("a", ready=False), a_pod("a2", deleting=True), a_pod("a3", ports=())]
     assert choose_pod(pods) == ("b", 8080)
     with pytest.raises(NotReady, match="the server has no ready pod in namespace moorage-system"):
         choose_pod(pods[2:])
 
 
 @pytest.mark.anyio
-async def test_what_does_not_answer_is_passed_over_and_named_at_the_end():
+async def test_routes_without_an_answer_are_skipped_and_named_in_the_error():
     async def answer(request):
         return web.Response(status=int(request.headers.get("Authorization", "Bearer 200").split()[1]))
 

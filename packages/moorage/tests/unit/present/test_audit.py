@@ -15,17 +15,14 @@ SERVERS = (PACKAGES / "moorage/src/moorage/server", PACKAGES / "workflows/src/mo
 
 
 def an_entry(method: str, path: str, what: str = "", status: int = 200, **fields: str) -> AuditEntry:
+    known = {"person": "ada", "address": "10.0.0.7", "client": ""} | fields
     return AuditEntry(
-        number=1,
-        at="2026-01-31T08:00:00.000000Z",
-        person=fields.get("person", "ada"),
-        method=method,
-        path=path,
-        what=what,
-        address=fields.get("address", "10.0.0.7"),
-        status=status,
-        client=fields.get("client", ""),
+        number=1, at="2026-01-31T08:00:00.000000Z", method=method, path=path, what=what, status=status, **known
     )
+
+
+REST, PAGE = "by REST from 10.0.0.7", "on a page from 10.0.0.7"
+STRANGERS = "7 more requests of strangers were refused; the server's log has them"
 
 
 @pytest.mark.parametrize(
@@ -33,40 +30,40 @@ def an_entry(method: str, path: str, what: str = "", status: int = 200, **fields
     [
         (
             an_entry("POST", "/api/v1/jobs/default/a1/cancel", "cancel run default/a1"),
-            "ada cancelled run default/a1, by REST from 10.0.0.7",
+            f"ada cancelled run default/a1, {REST}",
         ),
         (
             an_entry("POST", "/jobs/default/a1/delete", "delete run default/a1", 303),
-            "ada deleted run default/a1, on a page from 10.0.0.7",
+            f"ada deleted run default/a1, {PAGE}",
         ),
         (
             an_entry("POST", "/v1.41/containers/c1/start", status=204, address=""),
             "ada started container c1, by Docker",
         ),
-        (an_entry("DELETE", "/api/v1/containers/c1"), "ada deleted container c1, by REST from 10.0.0.7"),
-        (an_entry("POST", "/api/v1/login", status=201), "ada logged in, by REST from 10.0.0.7"),
+        (an_entry("DELETE", "/api/v1/containers/c1"), f"ada deleted container c1, {REST}"),
+        (an_entry("POST", "/api/v1/login", status=201), f"ada logged in, {REST}"),
         (
             an_entry("POST", "/login", status=401, person=""),
-            "somebody unknown tried to log in: failed (401), on a page from 10.0.0.7",
+            f"somebody unknown tried to log in: failed (401), {PAGE}",
         ),
         (
             an_entry("DELETE", "/api/v1/volumes/default/v", "delete volume default/v", 403),
-            "ada may not delete volume default/v: refused (403), by REST from 10.0.0.7",
+            f"ada may not delete volume default/v: refused (403), {REST}",
         ),
         (
             an_entry("POST", "/api/v1/jobs", "start run default/a1", 409),
-            "ada tried to start run default/a1: failed (409), by REST from 10.0.0.7",
+            f"ada tried to start run default/a1: failed (409), {REST}",
         ),
         (
             an_entry("PATCH", "/api/v1/maps/default/squares"),
-            "ada changed map default/squares, by REST from 10.0.0.7",
+            f"ada changed map default/squares, {REST}",
         ),
         (
             an_entry("POST", "/api/v1/maps/default/squares/items", status=403),
-            "ada may not add items to map default/squares: refused (403), by REST from 10.0.0.7",
+            f"ada may not add items to map default/squares: refused (403), {REST}",
         ),
-        (an_entry("PUT", "/odd"), "ada sent PUT /odd, on a page from 10.0.0.7"),
-        (an_entry("POST", "/odd", "juggle x"), "ada did this: juggle x, on a page from 10.0.0.7"),
+        (an_entry("PUT", "/odd"), f"ada sent PUT /odd, {PAGE}"),
+        (an_entry("POST", "/odd", "juggle x"), f"ada did this: juggle x, {PAGE}"),
         (
             an_entry(
                 "update", "/apis/batch/v1/namespaces/t/jobs/a1", "cancel run t/a1", address="", client="moor"
@@ -82,8 +79,8 @@ def an_entry(method: str, path: str, what: str = "", status: int = 200, **fields
             "ada tried to create pod t/p: refused by a guardrail (422), by kubectl",
         ),
         (
-            an_entry("", "", "7 more requests of strangers were refused; the server's log has them", 0, person=""),
-            "7 more requests of strangers were refused; the server's log has them",
+            an_entry("", "", STRANGERS, 0, person=""),
+            STRANGERS,
         ),
     ],
 )

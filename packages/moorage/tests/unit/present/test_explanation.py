@@ -1,4 +1,4 @@
-"""What an explanation tells besides holders: the past, volumes, machines, refusals, requests that would fit."""
+"""Explanations: the past, volumes, machines, refusals, and smaller requests that fit."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from moorage.decide.explain.public import as_public
 from moorage.decide.explain.snapshot import concerning
 from moorage.decide.explain.storage import storage_of
 from moorage.decide.runs.forecast import Like, Stay, history_of
+from moorage.model.machine import MACHINES
 from moorage.present.explanation import about, explain_text, explanation_view, short_reason
+from moorage_kube.resources import PVCS, PVS, STORAGECLASSES
 from moorage_kube.scheduling import parse_node, parse_pod, refusals
+from moorage_kube.testing.builders import GPU, an_object
+from moorage_kube.testing.builders import given as fields_of
 from moorage_kube.testing.examples import examples
 from moorage_testing.builders import a_gpu_node, a_run_pod
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
-GPU = "nvidia.com/gpu"
 HOUR = timedelta(hours=1)
 
 
@@ -48,20 +51,16 @@ def past(*hours, owner="ada", name="x"):
 # -- the past
 
 
-def test_what_is_usual_is_told_beside_the_limit_and_with_its_ground():
+def test_the_usual_end_is_shown_with_the_limit_and_its_evidence():
     pods = [a_pod("x", 2, node="n1", expected=5 * 3600)]
     found = ask(a_pod(), [a_node()], pods, history=past(1, 2, 2, 2, 3, 3, 3, 3, 3, 9))
     [held] = found.held_by
     assert (held.sure, held.usual_until) == ("limit", NOON + 2 * HOUR)
     assert (found.likely.at, found.earliest.at) == (NOON + 2 * HOUR, NOON + 4 * HOUR)
     text = explain_text(found)
-    assert (
-        "usually done by about 14:00 UTC (8 of 9 like it: same name), until 05 Jan 16:00 UTC at the latest" in text
-    )
-    assert (
-        "It will usually start by about 14:00 UTC on n1, when ada's x is usually done (8 of 9 like it: same name)"
-        in text
-    )
+    like = "(8 of 9 like it: same name)"
+    assert f"usually done by about 14:00 UTC {like}, until 05 Jan 16:00 UTC at the latest" in text
+    assert f"It will usually start by about 14:00 UTC on n1, when ada's x is usually done {like}" in text
 
 
 def test_the_text_is_the_view_laid_out():
@@ -74,22 +73,18 @@ def test_the_text_is_the_view_laid_out():
     assert (len(holders.rows), holders.more) == (15, "and 25 more")
     for section in view.sections:
         assert len({len(row) for row in section.rows}) <= 1
-        for words in (
-            section.heading,
-            *section.lines,
-            *(cell for row in section.rows for cell in row),
-            section.more,
-        ):
+        cells = (cell for row in section.rows for cell in row)
+        for words in (section.heading, *section.lines, *cells, section.more):
             assert words in text
 
 
-def test_what_outlived_its_like_has_an_unknown_end():
+def test_a_run_longer_than_all_like_it_has_an_unknown_end():
     found = ask(a_pod(), [a_node()], [a_pod("x", 2, node="n1", ago=50)], history=past(1, 2, 3, 4, 5))
     assert (found.likely, found.earliest) == (None, None)
     assert "has run longer than 5 of 5 like it, end unknown" in explain_text(found)
 
 
-def test_a_run_that_has_its_place_is_told_until_when():
+def test_a_running_run_has_its_usual_and_latest_end():
     found = ask(a_pod(node="n1", expected=7200), [a_node()], history=past(1.5, 1.5, 1.5, 1.5, 1.5, name="me"))
     assert explain_text(found).splitlines()[1] == (
         "It has run since 05 Jan 11:00 UTC; usually done by about 12:30 UTC (5 of 5 like it: same name),"
@@ -112,29 +107,20 @@ def test_a_time_is_never_told_finer_than_a_tenth_of_how_far_away_it_is(seconds):
 
 # -- volumes
 
-CLAIM = {"metadata": {"namespace": "lab", "name": "data"}, "spec": {"storageClassName": "fast"}}
-LOCAL = {
-    "metadata": {"name": "pv"},
-    "spec": {
-        "nodeAffinity": {
-            "required": {
-                "nodeSelectorTerms": [
-                    {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}]}
-                ]
-            }
-        }
-    },
-}
+ON_N2 = {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["n2"]}]}
+LOCAL = an_object(PVS, "pv", spec={"nodeAffinity": {"required": {"nodeSelectorTerms": [ON_N2]}}})
 
 
 def a_claim(phase="Pending", volume="", **spec):
-    found = copy.deepcopy(CLAIM)
-    found["spec"] |= spec | ({"volumeName": volume} if volume else {})
-    return found | {"status": {"phase": phase}}
+    spec = {"storageClassName": "fast"} | fields_of(volumeName=volume) | spec
+    return an_object(PVCS, "data", spec=spec, status={"phase": phase})
 
 
 def a_class(mode="Immediate", provisioner="csi.example.com"):
-    return {"metadata": {"name": "fast"}, "volumeBindingMode": mode, "provisioner": provisioner}
+    return an_object(STORAGECLASSES, "fast", volumeBindingMode=mode, provisioner=provisioner)
+
+
+NO_PROVISIONER = a_class("WaitForFirstConsumer", "kubernetes.io/no-provisioner")
 
 
 @pytest.mark.parametrize(
@@ -146,15 +132,10 @@ def a_class(mode="Immediate", provisioner="csi.example.com"):
         ([a_claim(storageClassName="")], [], [a_class()], "it names no StorageClass"),
         ([a_claim("Lost", "pv")], [], [], "has lost the storage behind it"),
         ([a_claim("Bound", "pv")], [], [a_class()], "has lost the storage behind it"),
-        (
-            [a_claim()],
-            [],
-            [a_class("WaitForFirstConsumer", "kubernetes.io/no-provisioner")],
-            "StorageClass fast has no volume left for it",
-        ),
+        ([a_claim()], [], [NO_PROVISIONER], "StorageClass fast has no volume left for it"),
         ([a_claim()], [], [a_class("WaitForFirstConsumer")], None),
         ([a_claim()], None, None, None),
-        ([a_claim("Bound", "pv")], [{"metadata": {"name": "pv"}, "spec": {}}], [a_class()], None),
+        ([a_claim("Bound", "pv")], [an_object(PVS, "pv", spec={})], [a_class()], None),
     ],
 )
 def test_a_volume_that_cannot_be_used_keeps_the_pod_waiting(claims, volumes, classes, said):
@@ -179,7 +160,7 @@ def test_a_volume_that_is_on_one_node_draws_the_pod_there():
     assert found.smaller == ()
 
 
-def test_who_is_kept_by_a_volume_is_not_ahead_in_line():
+def test_a_pod_that_waits_for_a_volume_is_not_ahead_in_line():
     blocked = a_pod("old", ago=5, says='persistentvolumeclaim "x" not found')
     assert ask(a_pod(), [a_node(gpus=1)], [blocked]).state == "fits"
 
@@ -188,24 +169,12 @@ def test_who_is_kept_by_a_volume_is_not_ahead_in_line():
 
 
 def a_machine(available=1, order="fifo", shares=()):
-    return {
-        "metadata": {"name": "vision"},
-        "spec": {
-            "nodePool": [{"name": "n1", "mode": "ready", "machineType": [{"name": "one"}]}],
-            "order": order,
-            "machineTypes": [
-                {
-                    "name": "one",
-                    "available": available,
-                    "spec": {"cpu": "1", "memory": "1Gi", "gpu": {"type": GPU, "num": "1"}},
-                }
-            ],
-        },
-        "status": {
-            "shares": [{"owner": owner, "used": used} for owner, used in shares],
-            "sharesAt": NOON.isoformat(),
-        },
-    }
+    size = {"cpu": "1", "memory": "1Gi", "gpu": {"type": GPU, "num": "1"}}
+    pool = [{"name": "n1", "mode": "ready", "machineType": [{"name": "one"}]}]
+    types = [{"name": "one", "available": available, "spec": size}]
+    used = [{"owner": owner, "used": seconds} for owner, seconds in shares]
+    spec = {"nodePool": pool, "order": order, "machineTypes": types}
+    return an_object(MACHINES, "vision", spec=spec, status={"shares": used, "sharesAt": NOON.isoformat()})
 
 
 GUEST = {"moorage.dev/machine-group": "vision", "moorage.dev/machine-type": "one"}
@@ -217,7 +186,7 @@ def a_guest(name="me", **more):
     return a_pod(name, **more)
 
 
-def test_a_guest_is_told_who_has_the_machines_its_turn_and_when():
+def test_a_guest_sees_the_holders_of_the_machines_its_turn_and_the_time():
     pods = [
         a_guest("x", node="n1", expected=3 * 3600, owner="bob"),
         a_guest("old", ago=0.5, expected=3600, owner="eve"),
@@ -232,7 +201,7 @@ def test_a_guest_is_told_who_has_the_machines_its_turn_and_when():
     assert "moorage.dev/machine" not in text
 
 
-def test_under_fair_who_used_less_goes_first():
+def test_under_fair_order_the_user_with_less_use_goes_first():
     waiting = [a_guest("old", ago=0.9, owner="greedy"), a_guest("young", ago=0.1, owner="modest")]
     machine = a_machine(order="fair", shares=[("greedy", 90_000), ("ada", 500), ("modest", 10)])
     found = ask(a_guest(ago=0.5), [a_node()], waiting, machines=[machine])
@@ -278,7 +247,7 @@ def test_pods_that_do_not_concern_a_pod_change_nothing_of_what_it_is_told(others
         assert all(one["spec"].get("nodeName") or group in one["metadata"]["labels"].values() for one in few)
 
 
-def test_a_machine_type_that_is_not_there_is_named():
+def test_an_unknown_machine_type_is_named():
     pod = a_guest(labels=GUEST | {"moorage.dev/machine-type": "two"})
     found = ask(pod, [a_node()], machines=[a_machine()])
     assert short_reason(found) == "machine type vision/two not found"
@@ -287,7 +256,7 @@ def test_a_machine_type_that_is_not_there_is_named():
 # -- what is said when nothing can be made of it
 
 
-def test_why_a_job_makes_no_pod_is_said():
+def test_the_cause_is_shown_when_a_job_creates_no_pod():
     pod = a_pod()
     del pod["metadata"]["uid"]
     message = 'admission webhook "moorage" denied the request: no memory limit'
@@ -297,7 +266,7 @@ def test_why_a_job_makes_no_pod_is_said():
     assert "suspend" in explain_text(ask(pod, [a_node()], suspended=True))
 
 
-def test_nodes_that_only_their_cordon_keeps_are_named():
+def test_nodes_that_fit_but_are_cordoned_are_named():
     found = ask(a_pod(), [a_node(cordoned=True), a_node("n2", 0)])
     assert short_reason(found) == "node n1 is cordoned"
     assert "It can start when such a node takes pods again" in explain_text(found)
@@ -306,9 +275,8 @@ def test_nodes_that_only_their_cordon_keeps_are_named():
 def test_a_pod_ahead_that_does_not_fit_does_not_hold_up_one_that_does():
     found = ask(a_pod(), [a_node(gpus=1)], [a_pod("large", 2, ago=9), a_pod("held", 1, ago=9, claims=["c"])])
     assert found.state == "waiting"
-    assert (
-        ask(a_pod(), [a_node(gpus=1), a_node("n2", 2, cordoned=True)], [a_pod("large", 2, ago=9)]).state == "fits"
-    )
+    nodes = [a_node(gpus=1), a_node("n2", 2, cordoned=True)]
+    assert ask(a_pod(), nodes, [a_pod("large", 2, ago=9)]).state == "fits"
 
 
 def test_a_reservation_is_said_to_be_one():
@@ -346,17 +314,13 @@ def test_a_reservation_is_said_to_be_one():
     ],
 )
 def test_the_least_change_that_would_start_now_is_offered(pod, nodes, changes):
-    busy = (
-        [a_pod("x", 0, node="n1", cpu="20", memory="20Gi")]
-        if len(nodes[0]["status"]["allocatable"]["cpu"]) > 1
-        else []
-    )
-    busy = busy if nodes[0]["status"]["allocatable"]["cpu"] == "32" else []
+    many_cpus = nodes[0]["status"]["allocatable"]["cpu"] == "32"
+    busy = [a_pod("x", 0, node="n1", cpu="20", memory="20Gi")] if many_cpus else []
     found = ask(pod, nodes, busy)
     assert [one.change for one in found.smaller][: len(changes)] == changes
 
 
-def test_what_exists_nowhere_is_offered_as_another_type_at_once():
+def test_another_type_is_offered_for_one_that_does_not_exist():
     found = ask(a_pod(selector={"nvidia.com/gpu.product": "h100"}), [a_node()])
     assert found.state == "never"
     assert [(one.change, one.options) for one in found.smaller] == [("1 GPU of type a100", "--gpu-type a100")]
@@ -404,7 +368,7 @@ def test_every_wish_that_is_offered_fits_by_the_schedulers_own_rules(nodes, runn
         assert found.smaller == ()
 
 
-def test_what_everybody_may_know_keeps_gpus_and_hides_the_rest():
+def test_the_public_explanation_has_gpus_and_hides_the_rest():
     found = ask(
         a_pod(gpus=2, cpu="7", selector={"zone": "secret"}, says="secret"),
         [a_node(gpus=1)],

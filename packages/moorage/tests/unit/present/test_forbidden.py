@@ -1,11 +1,11 @@
-"""What RBAC refuses, as sentences."""
+"""Refusals by RBAC, as sentences."""
 
 from __future__ import annotations
 
 import pytest
 
 from moorage.model.tenant import Membership
-from moorage.present.forbidden import plain, refusal_of, way_out
+from moorage.present.forbidden import Refusal, plain, refusal_of, way_out
 
 ACCOUNT = "system:serviceaccount:moorage-users:ada-1"
 VIEWER = Membership(tenant="vision", namespace="vision", role="viewer", admins=("linus",))
@@ -17,6 +17,12 @@ def refusal(verb: str, resource: str, *, namespace: str = "", name: str = "") ->
     where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
     refused = f'User "{ACCOUNT}" cannot {verb} resource "{resource}" in API group "batch" {where}'
     return f"{subject} is forbidden: {refused}"
+
+
+def read_refusal(message: str) -> Refusal:
+    read = refusal_of(message)
+    assert read is not None
+    return read
 
 
 @pytest.mark.parametrize(
@@ -43,8 +49,7 @@ def refusal(verb: str, resource: str, *, namespace: str = "", name: str = "") ->
     ],
 )
 def test_a_refusal_is_a_sentence(message: str, sentence: str) -> None:
-    read = refusal_of(message)
-    assert read is not None
+    read = read_refusal(message)
     assert read.sentence("ada") == sentence
     assert plain(message) == sentence.replace("ada may", "you may", 1)
 
@@ -67,20 +72,18 @@ def test_a_refusal_is_a_sentence(message: str, sentence: str) -> None:
         ),
     ],
 )
-def test_a_refusal_names_what_was_typed(message: str, command: str, sentence: str) -> None:
-    read = refusal_of(message)
-    assert read is not None
+def test_a_refusal_names_the_typed_action(message: str, command: str, sentence: str) -> None:
+    read = read_refusal(message)
     assert read.sentence("ada", command=command) == sentence
 
 
 def test_only_administrators_may_drain() -> None:
-    read = refusal_of(refusal("get", "nodes", name="n"))
-    assert read is not None
+    read = read_refusal(refusal("get", "nodes", name="n"))
     hint = "only administrators of the cluster may drain nodes: ask one of them"
     assert way_out(read, "ada", [MEMBER], command="drain") == hint
 
 
-def test_what_admission_refuses_stays_as_it_is() -> None:
+def test_a_refusal_by_admission_stays_as_it_is() -> None:
     message = 'pods "a" is forbidden: violates PodSecurity "baseline:latest": privileged'
     assert refusal_of(message) is None
     assert plain(message) == message
@@ -131,7 +134,6 @@ def test_what_admission_refuses_stays_as_it_is() -> None:
         ),
     ],
 )
-def test_the_hint_says_who_can_help(message: str, teams: list[Membership], hint: str) -> None:
-    read = refusal_of(message)
-    assert read is not None
+def test_the_hint_names_the_users_who_can_help(message: str, teams: list[Membership], hint: str) -> None:
+    read = read_refusal(message)
     assert way_out(read, "ada", teams) == hint

@@ -20,14 +20,13 @@ from moorage_kube.testing.clock import NOON
 from moorage_testing.builders import a_run_job, keyed
 
 HOUR = timedelta(hours=1)
-WARNED = Record(
-    state=State.WARNED, since=NOON - 3 * HOUR, why="GPU below 5 %", next="suspend", next_at=NOON + 2 * HOUR
-)
+AGO, LATER = NOON - 2 * HOUR, NOON + 2 * HOUR
+WARNED = Record(state=State.WARNED, since=NOON - 3 * HOUR, why="GPU below 5 %", next="suspend", next_at=LATER)
 SUSPENDED = Record(state=State.SUSPENDED, since=NOON - HOUR, suspended_at=NOON)
 
 
-def a_job(record=WARNED):
-    return a_run_job(namespace="team", uid="u", annotations=keyed(idle=write_record(record)), gpus=1)
+def a_job(record=WARNED, **job):
+    return a_run_job(namespace="team", uid="u", annotations=keyed(idle=write_record(record)), gpus=1, **job)
 
 
 @pytest.mark.parametrize(
@@ -36,25 +35,24 @@ def a_job(record=WARNED):
         (Record(), ""),
         (WARNED, "idle 3h, suspended in 2h"),
         (
-            Record(state=State.IDLE, since=NOON - 2 * HOUR, next="warn", next_at=NOON + 2 * HOUR),
+            Record(state=State.IDLE, since=AGO, next="warn", next_at=LATER),
             "idle 2h, warned in 2h",
         ),
-        (Record(state=State.REMINDED, since=NOON - 2 * HOUR), "idle 2h"),
-        (Record(state=State.SNOOZED, since=NOON - 2 * HOUR, snoozed_until=NOON + 2 * HOUR), "snoozed for 2h"),
-        (Record(state=State.SNOOZED, since=NOON - 2 * HOUR, snoozed_until=NOON - 2 * HOUR), "snoozed for 0s"),
+        (Record(state=State.REMINDED, since=AGO), "idle 2h"),
+        (Record(state=State.SNOOZED, since=AGO, snoozed_until=LATER), "snoozed for 2h"),
+        (Record(state=State.SNOOZED, since=AGO, snoozed_until=AGO), "snoozed for 0s"),
         (Record(state=State.EXEMPT, why="its name is exempt"), ""),
     ],
 )
-def test_a_mark_says_since_when_and_what_comes(record, mark):
+def test_a_mark_has_its_start_and_the_next_step(record, mark):
     assert mark_of(record, NOON) == mark
 
 
 def test_a_run_shows_it_everywhere():
     run = view_run([a_job()], [])
     assert "Waiting (idle 3h, suspended in 2h)" in row(job_of(run, NOON), NOON)
-    assert "idle        idle 3h, suspended in 2h: GPU below 5 %" in show_text(
-        make_overview(run, job_of(run, NOON), NOON), NOON
-    )
+    shown = show_text(make_overview(run, job_of(run, NOON), NOON), NOON)
+    assert "idle        idle 3h, suspended in 2h: GPU below 5 %" in shown
     told = summary_of(run)
     assert (told.idle_since, told.idle_next, told.idle_next_at) == (NOON - 3 * HOUR, "suspend", NOON + 2 * HOUR)
     facts = {fact.name: fact.text for fact in job_model(run, a_job(), NOON, private=False).times}
@@ -68,6 +66,4 @@ def test_a_run_that_is_used_suspended_or_over_shows_no_mark():
         assert str(run.state) in row(job_of(run, NOON), NOON)
         assert "\nidle " not in show_text(make_overview(run, job_of(run, NOON), NOON), NOON)
         assert "Use of its GPUs" not in {fact.name for fact in job_model(run, a_job(), NOON, private=False).times}
-    over = a_job()
-    over["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
-    assert view_run([over], []).idle == Record()
+    assert view_run([a_job(end="Complete")], []).idle == Record()

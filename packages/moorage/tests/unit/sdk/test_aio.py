@@ -33,19 +33,12 @@ from moorage_kube.errors import (
     UsageError,
 )
 from moorage_kube.serving import serve
-from moorage_kube.testing.clock import FakeClock
+from moorage_kube.testing.clock import QuickClock
 from moorage_kube.testing.ports import dead_port
 
 
-class Hasty(FakeClock):
-    """Time passes for who sleeps."""
-
-    async def sleep(self, seconds):
-        self.advance(seconds)
-
-
 class Fake:
-    """What was asked, and what is answered: (status, headers, body) by "METHOD path", the last for ever."""
+    """Requests, and answers (status, headers, body) by "METHOD path"; the last answer is repeated."""
 
     def __init__(self):
         self.asked = []
@@ -128,7 +121,7 @@ def test_a_listing_goes_through_all_pages(fake, client):
     assert fake.asked[0][1].headers["authorization"] == "Bearer secret"
 
 
-def test_what_is_made_is_as_it_was_asked_for(fake, client):
+def test_a_workspace_is_created_from_its_options(fake, client):
     fake.put("POST /api/v1/workspaces", {"namespace": "lab", "name": "w", "created": "2026-01-31T08:00:00Z"}, 201)
     made = client.workspaces.create("w", cpu="2", volumes=["data:/data:ro"], env={"A": "1"}, key="k1")
     assert made.created.hour == 8
@@ -148,7 +141,7 @@ def test_what_is_made_is_as_it_was_asked_for(fake, client):
     ("status", "code", "kind"),
     [(409, "exists", AlreadyExists), (409, "in_use", Conflict), (422, "invalid", Invalid)],
 )
-def test_a_refusal_is_an_error_with_all_that_was_said(fake, client, status, code, kind):
+def test_a_refusal_is_an_error_with_all_fields_of_the_answer(fake, client, status, code, kind):
     fake.put("DELETE /api/v1/volumes/lab/v", {"code": code, "message": "no", "hint": "do", "field": "f"}, status)
     with pytest.raises(kind) as caught:
         client.volumes.delete("v")
@@ -158,27 +151,16 @@ def test_a_refusal_is_an_error_with_all_that_was_said(fake, client, status, code
 
 def test_containers_in_dockers_words(fake, client):
     fake.put("POST /api/v1/containers", {"Id": "c1", "Warnings": ["w"], "Name": "job"}, 201)
-    shown = {
-        "Id": "c1",
-        "Name": "/job",
-        "Path": "python",
-        "Args": ["x.py"],
-        "Config": {"Image": "py", "Labels": None},
-    }
+    shown = {"Id": "c1", "Name": "/job", "Path": "python", "Args": ["x.py"]}
+    shown |= {"Config": {"Image": "py", "Labels": None}}
     state = {"Status": "exited", "ExitCode": 0, "FinishedAt": "0001-01-01T00:00:00Z"}
     fake.put("GET /api/v1/containers/c1/json", shown | {"State": state})
     made = client.containers.create("py", ["python", "x.py"], name="job", cpu=0.5, memory="1Gi", gpus=1)
-    assert (made.name, made.command, made.exit_code, made.finished, made.warnings) == (
-        "job",
-        "python x.py",
-        0,
-        None,
-        ("w",),
-    )
-    body = fake.asked[0][2]
-    assert body["HostConfig"]["NanoCpus"] == 500_000_000
-    assert body["HostConfig"]["Memory"] == 2**30
-    assert body["HostConfig"]["DeviceRequests"][0]["Count"] == 1
+    assert (made.name, made.command, made.exit_code, made.finished) == ("job", "python x.py", 0, None)
+    assert made.warnings == ("w",)
+    host = fake.asked[0][2]["HostConfig"]
+    assert (host["NanoCpus"], host["Memory"]) == (500_000_000, 2**30)
+    assert host["DeviceRequests"][0]["Count"] == 1
     assert fake.asked[0][1].headers["x-moorage-namespace"] == "lab"
     assert list(client.containers.logs("c1", follow=True)) == ["one", "two", "three"]
     done = client.containers.exec("c1", ["cat", "-"], stdin=b"typed ")
@@ -190,31 +172,16 @@ def test_containers_in_dockers_words(fake, client):
 def test_a_run_is_asked_for_followed_waited_for_and_cancelled(fake, client):
     train = {"namespace": "lab", "name": "train", "created": "2026-01-31T08:00:00Z"}
     fake.put("POST /api/v1/jobs", train | {"state": "Waiting", "notes": ["no memory given"]}, 201)
-    made = client.jobs.run(
-        ["python", "train.py"],
-        image="py",
-        gpus=1,
-        gpu_type="a100",
-        volumes=("data:/d:ro",),
-        env={"A": "1"},
-        key="k",
-    )
+    options = {"image": "py", "gpus": 1, "gpu_type": "a100", "volumes": ("data:/d:ro",), "env": {"A": "1"}}
+    made = client.jobs.run(["python", "train.py"], key="k", **options)
     assert (made.name, made.has_ended, made.notes) == ("train", False, ("no memory given",))
     _, request, body = fake.asked[0]
     assert request.headers["idempotency-key"] == "k"
-    assert body == {
-        "command": ["python", "train.py"],
-        "namespace": "lab",
-        "image": "py",
-        "gpus": 1,
-        "gpuType": "a100",
-        "volumes": ["data:/d:ro"],
-        "datasets": [],
-        "env": {"A": "1"},
-        "retries": 0,
-        "hostEnv": False,
-        "dryRun": False,
-    }
+    defaults = {"datasets": [], "retries": 0, "hostEnv": False, "dryRun": False}
+    assert body == defaults | {
+        "command": ["python", "train.py"], "namespace": "lab", "image": "py", "gpus": 1, "gpuType": "a100",
+        "volumes": ["data:/d:ro"], "env": {"A": "1"},
+    }  # fmt: skip
     with pytest.raises(UsageError):
         client.jobs.run("python train.py")
     assert list(client.jobs.logs("train", follow=True)) == ["one", "two", "three"]
@@ -240,7 +207,7 @@ def test_idle_work_is_snoozed_and_runs_are_suspended_and_resumed(fake, client):
     assert client.jobs.resume("train").state == "Waiting"
 
 
-def test_budgets_are_those_of_who_asks(fake, client):
+def test_budgets_are_those_of_the_user(fake, client):
     row = {"budget": "month", "name": "ada", "used": "4.00", "limit": "5", "unit": "GPU-hours", "percent": 80,
            "period": "month", "until": "2026-12-01T00:00:00Z", "whenOver": "queue"}  # fmt: skip
     fake.put("GET /api/v1/budgets", {"budgets": [row]})
@@ -264,7 +231,7 @@ async def test_waiting_for_a_run_ends_with_it_and_with_its_exit_code_or_in_time(
     fake = Fake()
     where, train = "GET /api/v1/jobs/default/train", {"namespace": "default", "name": "train"}
     pods = [{"name": "train-x", "phase": "Failed", "exitCode": 3}]
-    async with serving(fake), aio.AsyncClient(fake.url, "secret", clock=Hasty()) as client:
+    async with serving(fake), aio.AsyncClient(fake.url, "secret", clock=QuickClock()) as client:
         fake.put(where, train | {"state": "Running"})
         fake.put(where, train | {"state": "Failed", "exitCode": None})
         fake.put(where, train | {"state": "Failed", "exitCode": 3, "history": [{"number": 1, "pods": pods}]})
@@ -289,7 +256,7 @@ def test_a_reader_that_stops_half_way_lets_the_connection_go(client):
 async def test_a_get_and_a_change_with_a_key_are_asked_again_and_other_changes_are_not():
     fake = Fake()
     async with serving(fake):
-        async with aio.AsyncClient(fake.url, "secret", clock=Hasty()) as client:
+        async with aio.AsyncClient(fake.url, "secret", clock=QuickClock()) as client:
             away = {"code": "starting", "message": "not yet"}
             fake.put("GET /api/v1/gpus", away, 503)
             fake.put("GET /api/v1/gpus", {"now": "2026-01-31T08:00:00Z", "totals": {"total": 4}})
@@ -297,12 +264,8 @@ async def test_a_get_and_a_change_with_a_key_are_asked_again_and_other_changes_a
             fake.put("POST /api/v1/volumes", away, 503)
             fake.put("POST /api/v1/volumes", {"namespace": "default", "name": "v"}, 201)
             assert (await client.volumes.create("v", "1Gi")).name == "v"
-            keys = {
-                request[1].headers["idempotency-key"]
-                for request in fake.asked
-                if request[0] == "POST /api/v1/volumes"
-            }
-            assert len(keys) == 1
+            posts = [request for where, request, _ in fake.asked if where == "POST /api/v1/volumes"]
+            assert len({post.headers["idempotency-key"] for post in posts}) == 1
             fake.put("PATCH /api/v1/volumes/default/v", away, 503)
             with pytest.raises(ServerError):
                 await client.volumes.resize("v", "2Gi")
@@ -316,9 +279,9 @@ async def test_a_get_and_a_change_with_a_key_are_asked_again_and_other_changes_a
 
 
 @pytest.mark.anyio
-async def test_a_server_that_is_not_there_is_said_to_be_away():
+async def test_a_server_that_does_not_answer_is_an_error():
     with dead_port() as port:
-        async with aio.AsyncClient(f"http://127.0.0.1:{port}", "secret", clock=Hasty()) as client:
+        async with aio.AsyncClient(f"http://127.0.0.1:{port}", "secret", clock=QuickClock()) as client:
             with pytest.raises(ServerError, match="does not answer"):
                 await client.gpus()
 
@@ -340,6 +303,9 @@ def test_the_sync_client_has_every_verb_of_the_async_one():
             assert inspect.getdoc(getattr(synchronous, name)) == inspect.getdoc(getattr(asynchronous, name))
 
 
+THERE = {"url": "https://b.example", "token": "t"}
+
+
 @pytest.fixture
 def logged_in(tmp_path, monkeypatch):
     monkeypatch.setenv("MOORAGE_CONFIG", str(tmp_path))
@@ -353,16 +319,12 @@ def logged_in(tmp_path, monkeypatch):
     [
         ({}, {}, ("https://a.example", "mrs_saved")),
         ({"url": "https://a.example/"}, {}, ("https://a.example", "mrs_saved")),
-        ({"url": "https://b.example", "token": "t"}, {}, ("https://b.example", "t")),
+        (THERE, {}, ("https://b.example", "t")),
         ({}, {"MOORAGE_SERVER": "https://c.example", "MOORAGE_TOKEN": "e"}, ("https://c.example", "e")),
-        (
-            {"url": "https://b.example", "token": "t"},
-            {"MOORAGE_SERVER": "https://c.example"},
-            ("https://b.example", "t"),
-        ),
+        (THERE, {"MOORAGE_SERVER": "https://c.example"}, ("https://b.example", "t")),
     ],
 )
-async def test_what_was_said_comes_before_the_environment_and_that_before_the_login(logged_in, given, env, wanted):
+async def test_arguments_come_before_the_environment_and_that_before_the_login(logged_in, given, env, wanted):
     site = await find_site(Given(**given), None, env)
     assert await site.address() == (wanted[0], {"Authorization": f"Bearer {wanted[1]}"})
 
@@ -377,7 +339,7 @@ async def test_what_was_said_comes_before_the_environment_and_that_before_the_lo
         ({"url": "https://nobody.example"}, NotReady),
     ],
 )
-async def test_what_cannot_be_is_refused(logged_in, given, kind):
+async def test_invalid_arguments_are_refused(logged_in, given, kind):
     with pytest.raises(kind):
         await find_site(Given(**given), None, {})
 
@@ -388,10 +350,9 @@ def test_a_refusal_that_is_no_json_is_an_error_too():
     assert "502" in error.message
 
 
-def test_nulls_are_what_is_not_told():
-    gpus = read(
-        Gpus, {"now": "2026-01-31T08:00:00Z", "nodes": [{"name": "n", "gpus": [{"index": 0, "owner": None}]}]}
-    )
+def test_a_null_counts_as_missing():
+    nodes = [{"name": "n", "gpus": [{"index": 0, "owner": None}]}]
+    gpus = read(Gpus, {"now": "2026-01-31T08:00:00Z", "nodes": nodes})
     assert gpus.nodes[0].gpus[0].owner == ""
 
 

@@ -24,6 +24,17 @@ from moorage.decide.runs.terminationmessage import split_termination_message
 from moorage.worker import runner
 
 RUNNER = Path(runner.__file__)
+FINISHED = "open(os.environ['MOORAGE_DONE_FILE'], 'w').close()"
+
+
+def waiting(number: int, handler: str) -> str:
+    """A program that prints "ready", and calls `handler` at the signal."""
+    return (
+        "import os, signal, sys\n"
+        f"signal.signal({int(number)}, lambda *_: ({handler},))\n"
+        "print('ready', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
 
 
 def run(
@@ -48,7 +59,6 @@ def run(
         pytest.param(["sh", "-c", "exit 7"], 7, id="the child's own code"),
         pytest.param(["sh", "-c", "kill -TERM $$"], 143, id="128 + SIGTERM"),
         pytest.param(["sh", "-c", "kill -KILL $$"], 137, id="128 + SIGKILL"),
-        pytest.param(["no-such-program-here"], 127, id="no such command"),
         pytest.param(["/etc/passwd"], 126, id="not executable"),
     ],
 )
@@ -57,8 +67,9 @@ def test_it_ends_with_the_code_a_shell_would_give(command, code):
 
 
 @pytest.mark.processes
-def test_a_missing_command_is_said_in_one_line():
+def test_a_missing_command_is_one_line():
     done = run("--", "no-such-program-here")
+    assert done.returncode == 127
     assert done.stderr == "moorage: the command 'no-such-program-here' does not exist here\n"
 
 
@@ -71,50 +82,25 @@ def test_the_command_keeps_its_own_dashes_and_streams():
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_signal_reaches_the_child_which_may_end_in_its_own_way(number):
-    child = (
-        "import signal, sys\n"
-        f"signal.signal({int(number)}, lambda *_: sys.exit(42))\n"
-        "print('ready', flush=True)\n"
-        "while True: signal.pause()\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, str(RUNNER), "--", sys.executable, "-c", child], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(number)
-    assert process.wait(120) == (42 if number == signal.SIGUSR1 else runner.STOPPED)
-    process.stdout.close()
-
-
-@pytest.mark.processes
 @pytest.mark.parametrize(
-    ("handler", "code"),
+    ("number", "handler", "code"),
     [
-        pytest.param("sys.exit(0)", runner.STOPPED, id="it leaves with 0"),
-        pytest.param("sys.exit(3)", runner.STOPPED, id="it leaves with another exit code"),
-        pytest.param("os.kill(os.getpid(), 9)", runner.STOPPED, id="it is killed"),
-        pytest.param("open(os.environ['MOORAGE_DONE_FILE'], 'w').close(), sys.exit(0)", 0, id="it has finished"),
-        pytest.param("open(os.environ['MOORAGE_DONE_FILE'], 'w').close(), sys.exit(143)", 0, id="it had finished"),
+        pytest.param(signal.SIGUSR1, "sys.exit(42)", 42, id="another signal"),
+        pytest.param(signal.SIGINT, "sys.exit(42)", runner.STOPPED, id="interrupted"),
+        pytest.param(signal.SIGTERM, "sys.exit(42)", runner.STOPPED, id="stopped"),
+        pytest.param(signal.SIGTERM, "sys.exit(0)", runner.STOPPED, id="it leaves with 0"),
+        pytest.param(signal.SIGTERM, "os.kill(os.getpid(), 9)", runner.STOPPED, id="it is killed"),
+        pytest.param(signal.SIGTERM, f"{FINISHED}, sys.exit(0)", 0, id="it has finished"),
+        pytest.param(signal.SIGTERM, f"{FINISHED}, sys.exit(143)", 0, id="it had finished"),
     ],
 )
-def test_a_command_that_leaves_when_told_has_finished_only_where_it_says_so(handler, code):
-    child = (
-        "import os, signal, sys\n"
-        f"signal.signal(signal.SIGTERM, lambda *_: ({handler},))\n"
-        "print('ready', flush=True)\n"
-        "while True: signal.pause()\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, str(RUNNER), "--", sys.executable, "-c", child], stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == code
-    process.stdout.close()
+def test_a_command_ends_by_a_signal_and_has_finished_only_by_its_done_file(number, handler, code):
+    command = [sys.executable, str(RUNNER), "--", sys.executable, "-c", waiting(number, handler)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.wait(120) == code
 
 
 @pytest.mark.processes
@@ -154,12 +140,7 @@ def _wait_for_zombie(pid):
 def test_a_signal_that_comes_with_another_reaches_the_child_though_a_thread_reports(tmp_path):
     """A process that is woken from a stop has two signals at once, and the kernel hands them to any thread."""
     (tmp_path / "token").write_text("secret")
-    child = (
-        "import signal, sys\n"
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(42))\n"
-        "print('ready', flush=True)\n"
-        "while True: signal.pause()\n"
-    )
+    child = waiting(signal.SIGTERM, "sys.exit(42)")
     report = ["--report", "http://127.0.0.1:1/", "--token-file", str(tmp_path / "token")]
     processes = [
         subprocess.Popen(
@@ -238,15 +219,12 @@ def test_the_checkpoint_of_a_command_that_ended_is_reported_with_the_runs_token(
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     write = f"touch {folder}/a.pt; touch -d '2020-02-02 10:00:00 UTC' {folder}/a.pt; touch {folder}/b.tmp"
+    report = ["--report", f"http://127.0.0.1:{server.server_address[1]}/report"]
+    token = ["--token-file", str(tmp_path / "token")]
     done = run(
-        "--report",
-        f"http://127.0.0.1:{server.server_address[1]}/report",
-        "--token-file",
-        str(tmp_path / "token"),
-        "--",
-        "sh",
-        "-c",
-        write,
+        *report,
+        *token,
+        *("--", "sh", "-c", write),
         env={runner.CHECKPOINT_ENV: str(folder), "http_proxy": "http://127.0.0.1:1"},
     )
     assert done.returncode == 0, done.stderr
@@ -258,22 +236,13 @@ def test_the_checkpoint_of_a_command_that_ended_is_reported_with_the_runs_token(
 @pytest.mark.processes
 def test_a_server_that_is_away_changes_nothing_for_the_command(tmp_path):
     (tmp_path / "token").write_text("secret")
-    done = run(
-        "--report",
-        "http://127.0.0.1:1/report",
-        "--token-file",
-        str(tmp_path / "token"),
-        "--",
-        "sh",
-        "-c",
-        "echo done; exit 3",
-        env={runner.CHECKPOINT_ENV: str(tmp_path)},
-    )
+    report = ["--report", "http://127.0.0.1:1/report", "--token-file", str(tmp_path / "token")]
+    done = run(*report, "--", "sh", "-c", "echo done; exit 3", env={runner.CHECKPOINT_ENV: str(tmp_path)})
     assert (done.returncode, done.stdout, done.stderr) == (3, "done\n", "")
 
 
 class _Post:
-    """A server's answer to order; keeps what was said."""
+    """Takes reports, or fails; stores their bodies."""
 
     def __init__(self) -> None:
         self.works = True
@@ -356,7 +325,7 @@ def test_the_newest_finished_file_is_found_whatever_the_tree(tmp_path_factory, f
     assert runner.newest_file(str(root)) == (max(finished) if finished else None)
 
 
-def test_the_source_is_one_that_python_3_8_reads_and_imports_only_the_standard_library():
+def test_python_3_8_reads_the_source_and_it_imports_only_the_standard_library():
     tree = ast.parse(RUNNER.read_text(), feature_version=(3, 8))
     imported = {
         name.split(".")[0]
@@ -406,7 +375,7 @@ def watch(tmp_path: Path) -> runner.MemoryWatch:
     return runner.MemoryWatch(str(tmp_path / "log"), str(tmp_path))
 
 
-def test_the_highest_use_stands_in_the_file_at_any_moment(tmp_path: Path, watch: runner.MemoryWatch) -> None:
+def test_the_highest_use_is_in_the_file_at_any_moment(tmp_path: Path, watch: runner.MemoryWatch) -> None:
     seen = []
     for used in (1000, 900, 1010, 2000, 5):
         Cgroup(tmp_path, 2).says(used)
