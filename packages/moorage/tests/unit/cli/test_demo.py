@@ -1,4 +1,4 @@
-"""The demo's folder, how its commands are printed, what its programs compute, and what it tells to try next."""
+"""The demo: its folder, its printed commands, its programs, and the next steps."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ from moorage.cli.demo.script import next_steps
 from moorage_kube.errors import AlreadyRunning, DataFolderError
 
 
-def test_a_short_command_is_printed_on_one_line():
-    assert command_lines(["drain", "node-1"]) == ["$ moor drain node-1"]
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        pytest.param(["drain", "node-1"], "$ moor drain node-1", id="a short command"),
+        pytest.param(
+            ["map", "--", "draw.py", "{item}"], "$ moor map -- draw.py {item}", id="{item} without quotes"
+        ),
+    ],
+)
+def test_a_command_is_printed_on_one_line(words, line):
+    assert command_lines(words) == [line]
 
 
 def test_a_long_command_is_broken_before_options_and_is_the_same_to_a_shell():
@@ -24,10 +33,6 @@ def test_a_long_command_is_broken_before_options_and_is_the_same_to_a_shell():
     typed = "\n".join(lines).removeprefix("$ moor ")
     shell = subprocess.run(["sh", "-c", f"printf '%s\\n' {typed}"], capture_output=True, text=True, check=True)
     assert shell.stdout.splitlines() == words
-
-
-def test_an_item_is_printed_without_quotes():
-    assert command_lines(["map", "--", "draw.py", "{item}"]) == ["$ moor map -- draw.py {item}"]
 
 
 def test_a_second_demo_in_the_same_folder_is_refused_while_the_first_runs(tmp_path):
@@ -79,14 +84,8 @@ def test_the_next_steps_name_the_demos_folders_and_end_with_its_removal(tmp_path
 
 
 def run(program: str, *words: str, cwd, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-B", str(PROGRAMS / program), *words],
-        cwd=cwd,
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-B", str(PROGRAMS / program), *words]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.processes

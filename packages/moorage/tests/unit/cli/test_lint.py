@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-from typing import Any
+from pathlib import Path
 
 import pytest
+import yaml
 
 from moorage.cli.main import main
 from moorage.model.policy import POLICIES, gpu_cluster_policy
 from moorage_kube.errors import Forbidden
 from moorage_kube.resources import NAMESPACES, PODS
+from moorage_kube.testing.builders import a_pod, an_object
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - {name: c, image: x}\n"
 DENY = """\
@@ -41,10 +43,8 @@ def test_the_exit_code_says_whether_a_deny_rule_is_broken(tmp_path, capsys):
 def test_a_privileged_container_fails_the_lint_of_a_tenants_manifest(tmp_path, capsys):
     (tmp_path / "pod.yaml").write_text(POD.replace("image: x", "image: x, securityContext: {privileged: true}"))
     assert main(["lint", str(tmp_path)]) == 1
-    out = capsys.readouterr().out
-    assert (
-        "pod.yaml:6: deny podSecurity: spec.containers[0].securityContext.privileged: a tenant's namespace" in out
-    )
+    field = "spec.containers[0].securityContext.privileged"
+    assert f"pod.yaml:6: deny podSecurity: {field}: a tenant's namespace" in capsys.readouterr().out
     assert main(["lint", str(tmp_path), "--pod-security", "privileged"]) == 0
 
 
@@ -68,7 +68,7 @@ def test_stdin_and_json(tmp_path, capsys, monkeypatch):
         (DENY.replace("spec:", "spec: []\nother:"), "Expected `object`"),
     ],
 )
-def test_a_policy_that_is_none_is_wrong_usage(tmp_path, capsys, policy, message):
+def test_an_invalid_policy_is_wrong_usage(tmp_path, capsys, policy, message):
     (tmp_path / "pod.yaml").write_text(POD)
     (tmp_path / "p").write_text(policy)
     assert main(["lint", str(tmp_path / "pod.yaml"), "--policy", str(tmp_path / "p")]) == 2
@@ -84,19 +84,14 @@ def test_files_that_cannot_be_read_are_wrong_usage(tmp_path, capsys, name):
 
 
 def test_the_ready_made_policy_of_deploy_is_the_one_of_the_command_line():
-    from pathlib import Path
-
-    import yaml
-
     text = (Path(__file__).parents[5] / "deploy" / "optional" / "gpu-cluster-policy.yaml").read_text()
-    document: Any = yaml.safe_load(text)
-    assert document == gpu_cluster_policy()
+    assert yaml.safe_load(text) == gpu_cluster_policy()
 
 
 def test_doctor_names_pod_rule_and_cure(moor):
     moor.node("gpu-1", gpus=2)
     moor.node("gpu-2", gpus=2)
-    moor.api.put(PODS, {"metadata": {"name": "lone"}, "spec": {"nodeName": "gpu-1", "containers": []}})
+    moor.api.put(PODS, a_pod("lone", namespace="default", node="gpu-1"))
     done = moor("doctor", "nodes", "gpu-1")
     assert done.code == 0
     assert "pod default/lone: no-controller" in done.out
@@ -105,7 +100,7 @@ def test_doctor_names_pod_rule_and_cure(moor):
     assert [(report["node"], report["mayGo"]) for report in reports] == [("gpu-1", False), ("gpu-2", True)]
 
 
-def test_doctor_says_which_nodes_there_are_and_which_budgets_it_could_not_read(moor):
+def test_doctor_names_the_nodes_and_the_budgets_that_it_could_not_read(moor):
     moor.node("gpu-1")
     moor.api.refuse["list", "poddisruptionbudgets"] = Forbidden("no")
     done = moor("doctor", "nodes", "nope")
@@ -116,9 +111,8 @@ def test_doctor_says_which_nodes_there_are_and_which_budgets_it_could_not_read(m
 
 def test_lint_asks_the_cluster_for_its_gpus_and_policies(moor, tmp_path):
     moor.node("gpu-1", gpus=2)
-    moor.api.put(NAMESPACES, {"metadata": {"name": "default", "labels": {"a": "b"}}})
-    rules = {"gpuCount": {"level": "deny"}}
-    moor.api.put(POLICIES, {"metadata": {"name": "p"}, "spec": {"rules": rules}})
+    moor.api.put(NAMESPACES, an_object(NAMESPACES, "default", labels={"a": "b"}))
+    moor.api.put(POLICIES, an_object(POLICIES, "p", spec={"rules": {"gpuCount": {"level": "deny"}}}))
     pod = POD.replace("image: x", 'image: x, resources: {limits: {"nvidia.com/gpu": 3}}')
     (tmp_path / "pod.yaml").write_text(pod)
     done = moor("lint", "--cluster", str(tmp_path))
@@ -195,18 +189,9 @@ def test_options_of_targets_that_do_not_fit(options, message, capsys):
 def test_history_asks_the_cluster_for_memory(tmp_path, moor):
     file = tmp_path / "job.yaml"
     file.write_text(JOB)
-    moor.api.put(
-        PODS,
-        {
-            "metadata": {
-                "name": "nightly-x",
-                "labels": {"batch.kubernetes.io/job-name": "nightly"},
-                "annotations": {"localcluster.moorage.dev/peak-memory-bytes": str(3 * 2**30)},
-            },
-            "spec": {"containers": []},
-            "status": {"phase": "Succeeded"},
-        },
-    )
+    peak = {"localcluster.moorage.dev/peak-memory-bytes": str(3 * 2**30)}
+    made = {"labels": {"batch.kubernetes.io/job-name": "nightly"}, "annotations": peak, "phase": "Succeeded"}
+    moor.api.put(PODS, a_pod("nightly-x", namespace="default", **made))
     done = moor("lint", str(file), "--target", "gke-autopilot", "--history")
     assert done.code == 1
     assert "earlier runs used up to 3Gi: they would be killed with the default" in done.out

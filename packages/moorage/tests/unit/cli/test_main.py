@@ -17,6 +17,7 @@ from moorage.cli.commands import ALIASES, COMMANDS, MEANT, find_command, load
 from moorage.cli.hints import remember
 from moorage.cli.main import MEANT_OPTIONS, help_text, main
 from moorage_kube.resources import PVCS
+from moorage_kube.testing.builders import an_object
 
 
 @pytest.fixture(autouse=True)
@@ -126,8 +127,7 @@ def test_words_of_other_tools_lead_to_commands_and_options_that_exist():
 )
 def test_wrong_usage_is_one_error_one_hint_and_exit_code_2(words, err, capsys):
     assert main(words) == 2
-    out, message = capsys.readouterr()
-    assert (out, message) == ("", err)
+    assert capsys.readouterr() == ("", err)
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,8 @@ def test_a_cluster_that_is_not_configured_is_one_error(capsys, monkeypatch, tmp_
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("error: cannot find a Kubernetes cluster")
-    assert (
-        "hint: log in to your team's server: moor login https://HOST; or start a cluster on this machine: moor up"
-        in err
-    )
+    hint = "log in to your team's server: moor login https://HOST; or start a cluster on this machine: moor up"
+    assert f"hint: {hint}" in err
 
 
 @pytest.mark.parametrize(
@@ -194,7 +192,7 @@ def test_a_cluster_that_is_not_configured_is_one_error(capsys, monkeypatch, tmp_
     ],
 )
 def test_without_a_yes_nothing_is_removed(moor, monkeypatch, answer, code, says):
-    moor.api.put(PVCS, {"metadata": {"name": "data"}, "spec": {}})
+    moor.api.put(PVCS, an_object(PVCS, "data", namespace="default"))
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     done = moor("volume", "delete", "data")
     assert (done.code, done.err.endswith(says)) == (code, True), done.err
@@ -208,13 +206,21 @@ def test_a_completion_script_is_printed(shell, moor):
     assert "_MOOR_COMPLETE" in done.out
 
 
+def completing(shell: str, words: str, at: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"_MOOR_COMPLETE": f"{shell}_complete", "COMP_WORDS": words, "COMP_CWORD": at}
+    command = [sys.executable, "-m", "moorage.cli.main"]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def in_shell(words: str) -> subprocess.CompletedProcess[str]:
+    command = f"{sys.executable} -m moorage.cli.main {words}"
+    return subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.processes
-def test_the_shell_is_told_commands_and_options():
-    def complete(words: str, at: int) -> list[str]:
-        env = os.environ | {"_MOOR_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(at)}
-        done = subprocess.run(
-            [sys.executable, "-m", "moorage.cli.main"], env=env, capture_output=True, text=True, check=False
-        )
+def test_the_shell_completes_commands_and_options():
+    def complete(words: str, at: int | str) -> list[str]:
+        done = completing("bash", words, str(at))
         return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
     assert complete("moor j", 1) == ["jobs"]
@@ -231,43 +237,22 @@ def test_the_shell_is_told_commands_and_options():
     [("moor j", "j", ["jobs"]), ("moor volume cr", "cr", ["create"]), ("moor vol rm --for", "--for", ["--force"])],
 )
 def test_fish_gives_the_word_instead_of_its_number(line, word, want):
-    env = os.environ | {"_MOOR_COMPLETE": "fish_complete", "COMP_WORDS": line, "COMP_CWORD": word}
-    done = subprocess.run(
-        [sys.executable, "-m", "moorage.cli.main"], env=env, capture_output=True, text=True, check=False
-    )
+    done = completing("fish", line, word)
     names = [shown.partition(",")[2].partition("\t")[0] for shown in done.stdout.splitlines()]
     assert (names, done.stderr) == (want, "")
 
 
 @pytest.mark.processes
 def test_a_reader_that_goes_away_is_no_traceback():
-    done = subprocess.run(
-        f"{sys.executable} -m moorage.cli.main --help | head -1",
-        shell=True,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in in_shell("--help | head -1").stderr
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("words", ["--help", "--version", "jobs --help", "plan --help"])
 def test_a_full_disk_is_one_error(words):
-    done = subprocess.run(
-        f"{sys.executable} -m moorage.cli.main {words} > /dev/full",
-        shell=True,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr.splitlines()) == (
-        1,
-        [
-            "error: cannot write the output: no space left on device",
-            "hint: free some space, or write to another place",
-        ],
-    )
+    done = in_shell(f"{words} > /dev/full")
+    error = "error: cannot write the output: no space left on device\n"
+    assert (done.returncode, done.stderr) == (1, f"{error}hint: free some space, or write to another place\n")
 
 
 def test_the_kubeconfig_of_a_running_local_cluster_is_used_unless_another_is_named(monkeypatch, tmp_path):

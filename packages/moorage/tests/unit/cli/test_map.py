@@ -31,7 +31,8 @@ from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import Conflict, Invalid, NotFound, ServerError
 from moorage_kube.resources import CONFIGMAPS, NODES, PVCS, SECRETS, Obj, Resource
 from moorage_kube.serving import serve
-from moorage_kube.testing.clock import FakeClock
+from moorage_kube.testing.builders import an_object
+from moorage_kube.testing.clock import QuickClock
 
 PRICES = {
     "source": "made up",
@@ -43,16 +44,11 @@ PRICES = {
 }
 
 
-class Hasty(FakeClock):
-    """Time passes for whoever sleeps."""
-
-    async def sleep(self, seconds: float) -> None:
-        self.advance(seconds)
-
-
 class Served(LocalSite):
-    """A local site whose users' part has an address too. `added` are the first numbers of what was sent; of those
-    requests the ones whose turn is in `failing` get no answer."""
+    """A local site whose users' part has an address too.
+
+    `added`: the first number of each request for more items; those at the turns of `failing` get no answer.
+    """
 
     added: list[int]
     failing: frozenset[int] = frozenset()
@@ -129,12 +125,8 @@ def typed(moor: Any, site: Served, capsys: Any) -> Any:
                 if bridge.says == "True":
                     async with site.client() as client:
                         spec = made["spec"]
-                        body = {
-                            "name": made["metadata"]["name"],
-                            "request": made["metadata"]["uid"],
-                            "policy": spec.get("policy", {}),
-                            "limits": spec.get("limits", {}),
-                        }
+                        body = {"name": made["metadata"]["name"], "request": made["metadata"]["uid"]}
+                        body |= {key: spec.get(key, {}) for key in ("policy", "limits")}
                         await client.create("default", msgspec.convert(body, NewMap))
                 self.put(MAPJOBS, made | {"status": {"conditions": [condition]}})
             return made
@@ -162,6 +154,15 @@ def typed(moor: Any, site: Served, capsys: Any) -> Any:
             """Play a worker until nothing is left: the result of an item is its value, doubled in a list."""
             loop().run(_work(site, name, failing))
 
+        def work_at_second_look(self, *, failing: frozenset[int] = frozenset()) -> None:
+            """Play a worker of the map m when its MapJob is read for the second time."""
+
+            def played(verb: str, plural: str, _name: str) -> None:
+                if (verb, plural) == ("get", "mapjobs") and self.api.count("get", "mapjobs", "m") == 2:
+                    loop().submit(_work(site, "m", failing))
+
+            self.api.on_call = played
+
     return Typed()
 
 
@@ -183,12 +184,10 @@ async def _work(site: Served, name: str, failing: frozenset[int]) -> None:
             reports = []
             for item, lease, value in reply["items"]:
                 head = {"item": item, "lease": lease, "seconds": 2.0}
+                end = {"outcome": "done", "value": {"twice": [value, value]}}
                 if item in failing:
-                    reports.append(
-                        {**head, "outcome": "error", "message": f"no {value}", "output": "c29ycnkK", "exit": 3}
-                    )
-                else:
-                    reports.append({**head, "outcome": "done", "value": {"twice": [value, value]}})
+                    end = {"outcome": "error", "message": f"no {value}", "output": "c29ycnkK", "exit": 3}
+                reports.append(head | end)
 
 
 def lines(tmp_path: Path, count: int = 5) -> str:
@@ -198,6 +197,13 @@ def lines(tmp_path: Path, count: int = 5) -> str:
 
 
 WORDS = ("--", "python3", "make.py", "{item}")
+
+
+@pytest.fixture
+def prices(tmp_path: Path) -> str:
+    file = tmp_path / "prices.yaml"
+    file.write_text(yaml.safe_dump(PRICES))
+    return str(file)
 
 
 def test_a_map_is_made_accepted_filled_and_closed(typed, tmp_path):
@@ -230,7 +236,7 @@ def test_a_map_is_made_accepted_filled_and_closed(typed, tmp_path):
 def test_volumes_are_tried_before_any_item_is_given_out(typed, tmp_path):
     for claim in ("races", "out"):
         spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
-        typed.api.put(PVCS, {"metadata": {"name": claim, "namespace": "default"}, "spec": spec})
+        typed.api.put(PVCS, an_object(PVCS, claim, namespace="default", spec=spec))
     mounts = ("--volume", "races:/data:ro", "--volume", "out:/out")
 
     def preflight(*more: str) -> Any:
@@ -244,7 +250,7 @@ def test_volumes_are_tried_before_any_item_is_given_out(typed, tmp_path):
     assert deeper == {"read": ["/data/2019"], "write": ["/out/2019"]}
 
 
-def test_results_come_in_the_items_order_and_say_what_is_missing(typed, tmp_path):
+def test_results_have_the_order_of_the_items_and_missing_ones_are_counted(typed, tmp_path):
     typed("create", "m", "-f", lines(tmp_path), "--retries", "0", *WORDS)
     typed.work("m", failing=frozenset({3}))
     done = typed("results", "m")
@@ -283,7 +289,7 @@ def test_a_map_that_the_server_refuses_is_removed_again(typed, tmp_path):
     assert typed.api.named(MAPJOBS) == []
 
 
-def test_what_was_made_before_a_refusal_is_removed_again(typed, tmp_path):
+def test_objects_made_before_a_refusal_are_removed_again(typed, tmp_path):
     typed.api.refuse[("create", "mapjobs")] = Invalid("spec.parallelism: too many")
     done = typed("create", "m", "-f", lines(tmp_path), "--function", "json:dumps")
     assert (done.code, done.err.splitlines()[-1]) == (1, "error: spec.parallelism: too many")
@@ -299,7 +305,7 @@ def test_a_function_goes_along_in_a_config_map_that_the_map_owns(typed, tmp_path
     assert [owner["name"] for owner in made["metadata"]["ownerReferences"]] == ["m"]
 
 
-def test_a_name_that_is_taken_is_told_with_what_to_do(typed, tmp_path):
+def test_a_name_that_is_taken_is_refused_with_a_hint(typed, tmp_path):
     file = lines(tmp_path)
     assert typed("create", "m", "-f", file, *WORDS).code == 0
     done = typed("create", "m", "-f", file, *WORDS)
@@ -335,7 +341,7 @@ def test_a_name_that_is_taken_is_told_with_what_to_do(typed, tmp_path):
         pytest.param(["--range", "0:3", "--sample", "2"], "--sample needs --machines", id="sample without prices"),
     ],
 )
-def test_wrong_usage_is_told_and_nothing_is_made(typed, words, message):
+def test_wrong_usage_is_refused_and_nothing_is_created(typed, words, message):
     done = typed("create", "m", *words, *WORDS)
     assert done.code == 2
     assert message in done.err
@@ -350,10 +356,8 @@ def test_a_dry_run_prints_the_mapjob_and_makes_nothing(typed, tmp_path):
     assert typed.api.named(MAPJOBS) == []
 
 
-def test_a_plan_is_printed_kept_and_compared_with_what_came(typed, tmp_path):
-    prices = tmp_path / "prices.yaml"
-    prices.write_text(yaml.safe_dump(PRICES))
-    given = ["--machines", str(prices), "--seconds", "2", "--memory", "1Gi"]
+def test_a_plan_is_printed_stored_and_compared_with_the_result(typed, prices, tmp_path):
+    given = ["--machines", prices, "--seconds", "2", "--memory", "1Gi"]
     done = typed("create", "m", "-f", lines(tmp_path), *given, *WORDS)
     assert done.code == 0, done.err
     assert "MACHINE" in done.err
@@ -367,20 +371,12 @@ def test_a_plan_is_printed_kept_and_compared_with_what_came(typed, tmp_path):
     assert "Plan: on" in text
 
 
-def test_a_sample_runs_first_and_the_rest_is_planned_by_it(typed, tmp_path):
-    prices = tmp_path / "prices.yaml"
-    prices.write_text(yaml.safe_dump(PRICES))
-    typed.clock = Hasty()
-    on_call = typed.api.on_call
-
-    def played(verb: str, plural: str, name: str) -> None:
-        if (verb, plural) == ("get", "mapjobs") and typed.api.count("get", "mapjobs", "m") == 2:
-            loop().submit(_work(typed.server.site, "m", frozenset()))
-
-    typed.api.on_call = played
-    words = ["--machines", str(prices), "--sample", "4", "--memory", "1Gi", "--yes"]
+def test_a_sample_runs_first_and_the_rest_is_planned_by_it(typed, prices, tmp_path):
+    typed.clock = QuickClock()
+    typed.work_at_second_look()
+    words = ["--machines", prices, "--sample", "4", "--memory", "1Gi", "--yes"]
     done = typed("create", "m", "-f", lines(tmp_path, 20), *words, *WORDS)
-    typed.api.on_call = on_call
+    typed.api.on_call = None
     assert done.code == 0, done.err
     shown = json.loads(typed("status", "m", "-o", "json").out)
     assert (shown["counts"]["total"], shown["closed"], shown["plan"]["items"]) == (20, True, 16)
@@ -390,7 +386,7 @@ def test_a_sample_runs_first_and_the_rest_is_planned_by_it(typed, tmp_path):
 def test_an_upload_that_broke_off_goes_on_where_it_was(typed, tmp_path):
     count = 2 * UPLOAD_LINES + 5
     file = lines(tmp_path, count)
-    typed.clock, site = Hasty(), typed.server.site
+    typed.clock, site = QuickClock(), typed.server.site
     site.failing = frozenset(range(2, 1000))
     done = typed("create", "m", "-f", file, *WORDS)
     assert done.code == 1
@@ -403,8 +399,8 @@ def test_an_upload_that_broke_off_goes_on_where_it_was(typed, tmp_path):
     assert [item["value"] for item in json.loads(listed)] == ["d0", "d1", "d2"]
 
 
-def test_a_server_that_is_away_for_a_moment_is_waited_for(typed, tmp_path):
-    typed.clock, site = Hasty(), typed.server.site
+def test_requests_to_a_server_that_is_away_for_a_moment_are_repeated(typed, tmp_path):
+    typed.clock, site = QuickClock(), typed.server.site
     site.failing = frozenset({1, 2, 3})
     assert typed("create", "m", "-f", lines(tmp_path), *WORDS).code == 0
     assert site.added == [0, 0, 0, 0]
@@ -421,11 +417,8 @@ def test_an_open_map_takes_more_and_a_closed_one_does_not(typed, tmp_path):
 
 def test_maps_are_paused_resumed_cancelled_and_deleted(typed, tmp_path):
     typed("create", "m", "--range", "0:3", *WORDS)
-    for verb, outcome, state in (
-        ("pause", "paused", "paused"),
-        ("resume", "resumed", "running"),
-        ("cancel", "cancelled", "cancelled"),
-    ):
+    verbs = (("pause", "paused", "paused"), ("resume", "resumed", "running"), ("cancel", "cancelled", "cancelled"))
+    for verb, outcome, state in verbs:
         assert typed(verb, "m").out == f"m {outcome}\n"
         assert json.loads(typed("status", "m", "-o", "json").out)["state"] == state
     listed = typed("list").out.splitlines()
@@ -474,7 +467,7 @@ def test_limits_are_listed_and_set(typed):
     assert json.loads(typed("limits", "-o", "json").out) == [{"name": "mysql", "capacity": 40, "held": 0}]
 
 
-def test_the_output_of_a_failed_item_is_shown_where_no_output_is_kept(typed, tmp_path):
+def test_the_output_of_a_failed_item_is_shown_without_stored_output(typed, tmp_path):
     typed("create", "m", "--range", "0:2", "--retries", "0", *WORDS)
     typed.work("m", failing=frozenset({1}))
     done = typed("logs", "m", "1")
@@ -482,13 +475,8 @@ def test_the_output_of_a_failed_item_is_shown_where_no_output_is_kept(typed, tmp
 
 
 def test_waiting_ends_with_the_map(typed):
-    typed.clock = Hasty()
-
-    def played(verb: str, plural: str, name: str) -> None:
-        if (verb, plural) == ("get", "mapjobs") and typed.api.count("get", "mapjobs", "m") == 2:
-            loop().submit(_work(typed.server.site, "m", frozenset({0})))
-
-    typed.api.on_call = played
+    typed.clock = QuickClock()
+    typed.work_at_second_look(failing=frozenset({0}))
     done = typed("create", "m", "--range", "0:3", "--retries", "0", "--wait", *WORDS)
     assert (done.code, done.out) == (1, "m\n")
     assert "m finished: 2 of 3 done, 1 failed" in done.err
@@ -529,7 +517,7 @@ def test_results_are_written_as_parquet_with_a_type_for_each_column(typed, tmp_p
         (("--range", "0:10:3", "--parallelism", "8"), "4 items (0 to 9) on at most 8 workers"),
     ],
 )
-def test_a_new_map_says_which_items_it_has_and_how_many_workers(typed, words, message):
+def test_a_new_map_prints_its_items_and_the_number_of_workers(typed, words, message):
     done = typed("create", "m", *words, *WORDS)
     assert done.err.splitlines()[-1] == f"{message}; follow it with: moor map status --watch m"
 
@@ -537,13 +525,8 @@ def test_a_new_map_says_which_items_it_has_and_how_many_workers(typed, words, me
 def test_items_have_an_index_a_value_and_the_tries_that_were_started(typed):
     typed("create", "m", "--range", "5:8", "--retries", "0", *WORDS)
     typed.work("m", failing=frozenset({1}))
-    rows = [line.split()[:4] for line in typed("items", "m").out.splitlines()]
-    assert rows == [
-        ["INDEX", "ITEM", "STATE", "TRIES"],
-        ["0", "5", "done", "1"],
-        ["1", "6", "failed", "1"],
-        ["2", "7", "done", "1"],
-    ]
+    rows = [" ".join(line.split()[:4]) for line in typed("items", "m").out.splitlines()]
+    assert rows == ["INDEX ITEM STATE TRIES", "0 5 done 1", "1 6 failed 1", "2 7 done 1"]
     assert "  index 1: 6  error: " in typed("status", "m").out
     for word in ("failed", "dead"):
         assert len(typed("items", "m", "--state", word).out.splitlines()) == 2

@@ -14,6 +14,8 @@ from moorage.cli.commands import COMMANDS, load
 from moorage.cli.session import Session
 from moorage_kube.errors import Forbidden
 from moorage_kube.resources import JOBS, NODES, PVCS
+from moorage_kube.testing.builders import an_object
+from moorage_testing.builders import a_run_job
 
 
 @pytest.fixture
@@ -39,10 +41,9 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_each_kind_is_read_in_the_namespace_of_the_session(kind, want, moor):
     moor.node("gpu-1", gpus=1)
     moor.server.serves = moor.api
-    labels = {"moorage.dev/run": "train"}
-    moor.api.put(JOBS, {"metadata": {"namespace": "lab", "name": "train-1", "labels": labels}})
-    moor.api.put(JOBS, {"metadata": {"namespace": "other", "name": "b", "labels": {"moorage.dev/run": "b"}}})
-    moor.api.put(PVCS, {"metadata": {"namespace": "lab", "name": "data"}, "spec": {}})
+    moor.api.put(JOBS, a_run_job("train"))
+    moor.api.put(JOBS, a_run_job("b", namespace="other"))
+    moor.api.put(PVCS, an_object(PVCS, "data"))
     session = Session(api=moor.api, namespace="lab", server=moor.server)
     assert sorted(await names.READERS[kind](session)) == want
 
@@ -55,12 +56,12 @@ async def test_templates_that_may_not_be_read_leave_our_own_types(moor):
     assert moor.api.named(NODES) == []
 
 
-def test_without_a_cluster_nothing_is_completed_and_nothing_is_said(config, capsys):
+def test_without_a_cluster_nothing_is_completed_and_nothing_is_printed(config, capsys):
     assert names.names_for("runs", {}) == []
     assert capsys.readouterr() == ("", "")
 
 
-def test_contexts_are_read_from_the_kubeconfig_and_kept_for_their_user_alone(config, tmp_path):
+def test_contexts_are_read_from_the_kubeconfig_and_cached_for_their_user_only(config, tmp_path):
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(json.dumps({"contexts": [{"name": "lab"}, {"name": "production"}]}))
     assert names.names_for("contexts", {"kubeconfig": kubeconfig}) == ["lab", "production"]
@@ -71,7 +72,7 @@ def test_contexts_are_read_from_the_kubeconfig_and_kept_for_their_user_alone(con
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"a": 1}', '{"a": ["x", []]}'])
-def test_a_damaged_file_of_kept_names_is_as_none(text, config, tmp_path):
+def test_a_damaged_cache_counts_as_missing(text, config, tmp_path):
     config.mkdir()
     (config / names.CACHE_FILE).write_text(text)
     kubeconfig = tmp_path / "kubeconfig"

@@ -11,16 +11,20 @@ import tarfile
 import pytest
 import yaml
 
+from moorage.model.tenant import TENANTS
 from moorage_kube.errors import Forbidden, Invalid
 from moorage_kube.resources import CONFIGMAPS, JOBS, PODS, PVCS, SECRETS
+from moorage_kube.testing.builders import a_condition, a_container_status, an_object
+from moorage_kube.testing.clock import NOON
+from moorage_testing.builders import a_run_pod, a_tenant
 
 
 @pytest.fixture
 def local(moor):
     moor.node("node-1", gpus=2)
     moor.node("node-2", gpus=2)
-    info = {"metadata": {"name": "moorage", "namespace": "moorage-system"}, "data": {"serverUrl": "http://s:1"}}
-    moor.api.put(CONFIGMAPS, info)
+    data = {"serverUrl": "http://s:1"}
+    moor.api.put(CONFIGMAPS, an_object(CONFIGMAPS, "moorage", namespace="moorage-system", data=data))
     return moor
 
 
@@ -32,16 +36,28 @@ def real(moor, tmp_path, monkeypatch):
     return moor
 
 
+def job_of(moor, name="train"):
+    return moor.api.objects["jobs", "default", name]
+
+
+def pod_of(moor, name="train"):
+    return job_of(moor, name)["spec"]["template"]["spec"]
+
+
+def container_of(moor, name="train"):
+    [container] = pod_of(moor, name)["containers"]
+    return container
+
+
 def test_a_run_prints_its_name_and_nothing_else_on_stdout(local):
     done = local("run", "--gpus", "1", "--memory", "1Gi", "--name", "train", "--", "python3", "-c", "1")
     assert (done.code, done.out) == (0, "train\n")
     assert done.err.splitlines()[-1] == "submitted; follow it with: moor logs -f train"
-    job = local.api.objects["jobs", "default", "train"]
-    assert job["metadata"]["labels"]["moorage.dev/owner"] == "ada"
-    assert job["spec"]["template"]["spec"]["containers"][0]["command"] == ["python3", "-c", "1"]
+    assert job_of(local)["metadata"]["labels"]["moorage.dev/owner"] == "ada"
+    assert container_of(local)["command"] == ["python3", "-c", "1"]
 
 
-def test_what_was_filled_in_is_said(local):
+def test_a_default_is_noted(local):
     done = local("run", "--", "true")
     assert done.err.splitlines()[0] == (
         "note: no memory given: limited to 2Gi, the default; a job that grows beyond it is killed"
@@ -49,10 +65,7 @@ def test_what_was_filled_in_is_said(local):
 
 
 def test_a_tenants_default_is_taken(local):
-    from moorage.model.tenant import TENANTS
-
-    tenant = {"metadata": {"name": "lab"}, "spec": {"namespace": "default", "defaults": {"memory": "6Gi"}}}
-    local.api.put(TENANTS, tenant)
+    local.api.put(TENANTS, a_tenant("lab", "default", defaults={"memory": "6Gi"}))
     done = local("run", "--name", "a", "--", "true")
     assert "limited to 6Gi, tenant lab's default" in done.err
 
@@ -60,16 +73,10 @@ def test_a_tenants_default_is_taken(local):
 def test_options_after_the_command_are_the_commands_own(local):
     done = local("run", "--name", "a", "ls", "--name", "b", "-n", "x")
     assert done.out == "a\n"
-    assert local.api.objects["jobs", "default", "a"]["spec"]["template"]["spec"]["containers"][0]["command"] == [
-        "ls",
-        "--name",
-        "b",
-        "-n",
-        "x",
-    ]
+    assert container_of(local, "a")["command"] == ["ls", "--name", "b", "-n", "x"]
 
 
-def test_everything_wrong_is_told_at_once_and_nothing_is_made(local):
+def test_all_errors_are_printed_at_once_and_nothing_is_created(local):
     done = local("run", "--gpus", "9", "--gpu-type", "h100", "--memory", "x", "--volume", "no:/x", "--", "nonsuch")
     assert (done.code, done.out) == (2, "")
     assert done.err == (
@@ -86,10 +93,8 @@ def test_everything_wrong_is_told_at_once_and_nothing_is_made(local):
 
 def test_a_script_that_is_typed_without_its_interpreter_is_hinted_at_it(local):
     done = local("run", "--", "train-me.py")
-    assert (done.code, done.err.splitlines()[-1]) == (
-        2,
-        "hint: name the program that runs it: moor run -- python train-me.py",
-    )
+    hint = "hint: name the program that runs it: moor run -- python train-me.py"
+    assert (done.code, done.err.splitlines()[-1]) == (2, hint)
 
 
 @pytest.mark.parametrize(
@@ -109,18 +114,15 @@ def test_options_behind_the_command_are_noted(local, words, noted):
     assert (noted in done.err) if noted else ("after the command" not in done.err)
 
 
-def test_a_checkpoint_makes_volume_secret_and_job_in_this_order_and_the_secret_goes_with_the_job(local):
+def test_a_checkpoint_creates_volume_secret_and_job_in_this_order_and_the_job_owns_the_secret(local):
     assert local("run", "--checkpoint", "digits", "--name", "train", "--", "true").code == 0
     made = [(call.resource, call.name) for call in local.api.calls if call.verb == "create"]
     [name] = local.api.named(SECRETS)
     assert made == [("persistentvolumeclaims", "digits"), ("secrets", name), ("jobs", "train")]
-    job = local.api.objects["jobs", "default", "train"]
-    secret = local.api.objects["secrets", "default", name]
-    [owner] = secret["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["uid"]) == ("Job", job["metadata"]["uid"])
+    [owner] = local.api.objects["secrets", "default", name]["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Job", job_of(local)["metadata"]["uid"])
     assert "ownerReferences" not in local.api.objects["persistentvolumeclaims", "default", "digits"]["metadata"]
-    command = job["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert "http://s:1/api/v1/runs/default/train/checkpoint" in command
+    assert "http://s:1/api/v1/runs/default/train/checkpoint" in container_of(local)["command"]
 
 
 @pytest.mark.parametrize(
@@ -135,13 +137,13 @@ def test_a_job_that_is_refused_leaves_nothing_behind(local, error):
 
 
 def test_a_checkpoint_volume_that_was_there_survives_a_refusal(local):
-    local.api.put(PVCS, {"metadata": {"name": "digits"}, "spec": {}})
+    local.api.put(PVCS, an_object(PVCS, "digits", namespace="default"))
     local.api.refuse["create", "jobs"] = Invalid("no")
     local("run", "--checkpoint", "digits", "--", "true")
     assert local.api.named(PVCS) == ["digits"]
 
 
-def test_a_name_taken_meanwhile_is_told_as_such(local):
+def test_a_name_that_is_taken_meanwhile_is_an_error(local):
     local.api.on_call = lambda verb, plural, name: (
         local.api.put(JOBS, {"metadata": {"name": "train"}}) if (verb, plural) == ("create", "secrets") else None
     )
@@ -151,7 +153,7 @@ def test_a_name_taken_meanwhile_is_told_as_such(local):
     assert local.api.named(SECRETS) == []
 
 
-def test_who_may_only_create_and_replace_secrets_runs_and_leaves_none_behind(local):
+def test_a_user_who_may_only_create_and_replace_secrets_runs_and_leaves_none_behind(local):
     for verb in ("get", "patch", "delete"):
         local.api.refuse[verb, "secrets"] = Forbidden('secrets "x" is forbidden: User "ada"')
     assert local("run", "--checkpoint", "digits", "--name", "train", "--", "true").code == 0
@@ -160,16 +162,16 @@ def test_who_may_only_create_and_replace_secrets_runs_and_leaves_none_behind(loc
     local.api.refuse["create", "jobs"] = Invalid("spec.x: no")
     assert local("run", "--checkpoint", "digits", "--name", "other", "--", "true").code == 1
     [other] = set(local.api.named(SECRETS)) - {secret}
-    job = local.api.objects["jobs", "default", "train"]
     [owner] = local.api.objects["secrets", "default", other]["metadata"]["ownerReferences"]
-    assert owner["uid"] != job["metadata"]["uid"], "an owner that does not exist: the garbage collector deletes it"
+    assert owner["uid"] != job_of(local)["metadata"]["uid"], (
+        "an owner that does not exist: the garbage collector deletes it"
+    )
 
 
 def test_a_dry_run_prints_the_manifest_and_where_it_would_land_and_makes_nothing(local):
     local.server.serves = local.api
-    done = local(
-        "run", "--dry-run", "--gpus", "1", "--memory", "1Gi", "--checkpoint", "c", "--name", "train", "--", "true"
-    )
+    options = ("--gpus", "1", "--memory", "1Gi", "--checkpoint", "c", "--name", "train")
+    done = local("run", "--dry-run", *options, "--", "true")
     assert done.code == 0
     documents = list(yaml.safe_load_all(done.out))
     assert [document["kind"] for document in documents] == ["PersistentVolumeClaim", "Secret", "Job"]
@@ -188,8 +190,7 @@ def test_a_dry_run_without_the_server_says_so(local):
 def test_a_dry_run_lets_the_api_server_judge(local):
     local.api.refuse["create", "jobs"] = Invalid("the webhook says no")
     done = local("run", "--dry-run", "--name", "train", "--", "true")
-    assert done.code == 1
-    assert done.out == ""
+    assert (done.code, done.out) == (1, "")
     assert "error: the webhook says no" in done.err
 
 
@@ -198,40 +199,35 @@ def test_a_user_who_may_not_list_nodes_can_still_run(local):
     local.api.refuse["list", "pods"] = Forbidden("no")
     done = local("run", "--image", "python:3.12", "--name", "a", "--working-dir", "code:x", "--", "true")
     assert done.code == 2  # the claim is missing, but nothing else is wrong
-    assert [line for line in done.err.splitlines() if line.startswith("error")] == [
-        "error: volume 'code' not found in namespace default"
-    ]
+    errors = [line for line in done.err.splitlines() if line.startswith("error")]
+    assert errors == ["error: volume 'code' not found in namespace default"]
 
 
 def test_a_user_who_may_not_list_nodes_asks_the_server_for_gpu_types(real):
     gpu = {"index": 0, "resource": "nvidia.com/gpu", "state": "free"}
     node = {"name": "gke-1", "type": "nvidia-a100", "ready": True, "cordoned": False}
-    real.server.answers["/api/v1/gpus"] = {
-        "now": "2026-01-05T12:00:00Z",
-        "nodes": [node | {"gpus": [gpu, gpu | {"state": "used"}]}],
-    }
+    nodes = [node | {"gpus": [gpu, gpu | {"state": "used"}]}]
+    real.server.answers["/api/v1/gpus"] = {"now": "2026-01-05T12:00:00Z", "nodes": nodes}
     real.api.refuse["list", "nodes"] = Forbidden("no")
     done = real("run", "--image", "x", "--gpus", "1", "--gpu-type", "h100", "--", "true")
     assert "hint: this cluster has nvidia-a100 (1 of 2 free)" in done.err
     done = real("run", "--image", "x", "--gpus", "2", "--gpu-type", "a100", "--name", "a", "--", "true")
     assert done.code == 0, done.err
-    pod = real.api.objects["jobs", "default", "a"]["spec"]["template"]["spec"]
-    terms = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    affinity = pod_of(real, "a")["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert {term["matchExpressions"][0]["key"] for term in terms} > {"cloud.google.com/gke-accelerator"}
     assert {term["matchExpressions"][0]["values"][0] for term in terms} == {"nvidia-a100"}
 
 
-def test_a_user_who_may_not_list_tenants_gets_the_defaults_that_the_server_tells(real):
-    spec = {"namespace": "default", "defaults": {"cpu": 3, "memory": "5Gi", "image": "team:1"}}
-    tenant = {"metadata": {"name": "team"}, "spec": spec}
+def test_a_user_who_may_not_list_tenants_gets_the_defaults_from_the_server(real):
+    tenant = a_tenant("team", "default", defaults={"cpu": 3, "memory": "5Gi", "image": "team:1"})
     real.server.answers["/api/v1/gpus"] = {"now": "2026-01-05T12:00:00Z", "tenant": tenant}
     for kind in ("nodes", "tenants"):
         real.api.refuse["list", kind] = Forbidden("no")
     done = real("run", "--name", "a", "--", "true")
     assert done.code == 0, done.err
-    container = real.api.objects["jobs", "default", "a"]["spec"]["template"]["spec"]["containers"][0]
-    assert container["image"] == "team:1"
-    assert container["resources"]["limits"] == {"cpu": "3", "memory": "5Gi"}
+    container = container_of(real, "a")
+    assert (container["image"], container["resources"]["limits"]) == ("team:1", {"cpu": "3", "memory": "5Gi"})
     assert ("/api/v1/gpus", {"namespace": "default"}) in real.server.asked
 
 
@@ -253,16 +249,14 @@ def test_on_a_real_cluster_the_directory_goes_along(real, tmp_path):
 def test_from_an_empty_folder_the_command_starts_in_the_working_directory_of_its_image(real, tmp_path):
     done = real("run", "--image", "registry.example.com/train", "--name", "train", "--", "python", "train.py")
     assert done.code == 0, done.err
-    assert (
-        f"note: {tmp_path} has no files to send: the command starts in the image's working directory" in done.err
-    )
-    [container] = real.api.objects["jobs", "default", "train"]["spec"]["template"]["spec"]["containers"]
-    assert container["command"] == ["python", "train.py"]
-    assert "workingDir" not in container
+    note = f"note: {tmp_path} has no files to send: the command starts in the image's working directory"
+    assert note in done.err
+    assert container_of(real)["command"] == ["python", "train.py"]
+    assert "workingDir" not in container_of(real)
     assert real.api.named(SECRETS) == []
 
 
-def test_credentials_are_not_sent_and_said_with_the_way_to_send_one(real, tmp_path):
+def test_credentials_are_not_sent_and_a_note_says_how_to_send_one(real, tmp_path):
     (tmp_path / "train.py").write_text("print(1)")
     (tmp_path / ".config" / "moorage").mkdir(parents=True)
     (tmp_path / ".config" / "moorage" / "logins.json").write_text("{}")
@@ -279,17 +273,15 @@ def test_credentials_are_not_sent_and_said_with_the_way_to_send_one(real, tmp_pa
 def test_a_home_folder_is_refused(real, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     done = real("run", "--image", "python:3.12", "--", "true")
-    assert (done.code, done.err.splitlines()[-2:]) == (
-        2,
-        [
-            f"error: cannot send the folder {tmp_path}: home folders and folders of the system are not sent",
-            "hint: put the needed files into a separate folder, and run the command there",
-        ],
-    )
+    assert done.code == 2
+    assert done.err.splitlines()[-2:] == [
+        f"error: cannot send the folder {tmp_path}: home folders and folders of the system are not sent",
+        "hint: put the needed files into a separate folder, and run the command there",
+    ]
     assert real.api.named(SECRETS) == real.api.named(JOBS) == []
 
 
-def test_what_is_wrong_is_told_before_the_directory_is_packed(real, tmp_path):
+def test_errors_are_printed_before_the_directory_is_packed(real, tmp_path):
     (tmp_path / "big.bin").write_bytes(os.urandom(2_000_000))
     done = real("run", "--", "true")
     assert done.err.startswith("error: no image given, and this cluster needs one")
@@ -299,35 +291,20 @@ def test_what_is_wrong_is_told_before_the_directory_is_packed(real, tmp_path):
     assert real.api.named(SECRETS) == []
 
 
-def a_pod(name: str, phase: str, *, code: int | None = None, run: str = "train") -> dict:
-    state = (
-        {"running": {}}
-        if code is None
-        else {"terminated": {"exitCode": code, "reason": "Error" if code else "Completed"}}
-    )
-    return {
-        "metadata": {"name": name, "labels": {"moorage.dev/run": run, "moorage.dev/attempt": "1"}},
-        "spec": {"nodeName": "node-1", "containers": [{"name": "main"}]},
-        "status": {"phase": phase, "containerStatuses": [{"name": "main", "state": state}]},
-    }
-
-
 @pytest.mark.parametrize(("code", "condition"), [(0, "Complete"), (7, "Failed")])
 def test_following_prints_the_logs_and_ends_with_the_jobs_own_code(local, code, condition):
     """The pod runs when its log is first asked for, and ends with it."""
+    made = {"name": "train-abc", "namespace": "default", "node": "node-1"}
 
     def scene(verb: str, plural: str, name: str) -> None:
         if (verb, plural) == ("list", "pods") and ("jobs", "default", "train") in local.api.objects:
             local.api.pod_logs["train-abc"] = ["one", "two"]
             if ("pods", "default", "train-abc") not in local.api.objects:
-                local.api.put(PODS, a_pod("train-abc", "Running"))
+                local.api.put(PODS, a_run_pod(attempt=1, **made, statuses=[a_container_status(started=NOON)]))
         if verb == "logs":
-            phase = "Failed" if code else "Succeeded"
-            local.api.put(PODS, a_pod("train-abc", phase, code=code))
-            job = local.api.objects["jobs", "default", "train"]
-            reason = "" if not code else "BackoffLimitExceeded"
-            status = {"conditions": [{"type": condition, "status": "True", "reason": reason}]}
-            local.api.put(JOBS, job | {"status": status})
+            local.api.put(PODS, a_run_pod(attempt=1, **made, exit_code=code, phase=""))
+            ended = a_condition(condition, reason="BackoffLimitExceeded" if code else "")
+            local.api.put(JOBS, job_of(local) | {"status": {"conditions": [ended]}})
 
     local.api.on_call = scene
     done = local("run", "--follow", "--memory", "1Gi", "--name", "train", "--", "true")
@@ -337,7 +314,7 @@ def test_following_prints_the_logs_and_ends_with_the_jobs_own_code(local, code, 
     assert lines[-1] == ("train: Succeeded" if not code else "train: Failed (exit code 7); see moor show train")
 
 
-def test_acting_as_somebody_is_passed_on(local):
+def test_impersonation_is_passed_on(local):
     local("run", "--as", "eve", "-n", "lab", "--name", "a", "--", "true")
     assert (local.targets[-1].as_user, local.targets[-1].namespace) == ("eve", "lab")
     assert ("jobs", "lab", "a") in local.api.objects
@@ -346,4 +323,4 @@ def test_acting_as_somebody_is_passed_on(local):
 def test_only_five_variables_of_the_caller_are_passed_on(local, monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret-value")
     local("run", "--name", "a", "--", "true")
-    assert "s3cret-value" not in json.dumps(local.api.objects["jobs", "default", "a"])
+    assert "s3cret-value" not in json.dumps(job_of(local, "a"))

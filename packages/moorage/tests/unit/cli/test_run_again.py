@@ -74,7 +74,7 @@ def test_labels_of_a_file_are_kept_by_a_rerun_and_those_typed_win(cluster, tmp_p
             assert {key: value for key, value in stored.items() if "/" not in key} == labels
 
 
-def test_a_run_that_keeps_no_options_cannot_be_run_again(cluster):
+def test_a_run_without_saved_options_cannot_be_run_again(cluster):
     cluster("run", "--name", "train", "--memory", "64Mi", "--", "true")
     old = job(cluster, "train")
     del old["metadata"]["annotations"]["moorage.dev/options"]
@@ -99,9 +99,7 @@ def test_the_faults_of_a_file_are_all_named(cluster, tmp_path):
     )
     (tmp_path / "empty.yaml").write_text("gpus: 0\n")
     done = cluster("run", "-f", "empty.yaml")
-    assert (done.code, done.err) == (
-        2,
-        "error: no command given\nhint: write `command` in empty.yaml, or type it\n",
-    )
+    error = "error: no command given\nhint: write `command` in empty.yaml, or type it\n"
+    assert (done.code, done.err) == (2, error)
     done = cluster("run", "-f", "nope.yaml")
     assert (done.code, done.err) == (2, "error: cannot read nope.yaml: No such file or directory\n")

@@ -1,4 +1,4 @@
-"""What `moor status` says, for a cluster that runs and for one that does not."""
+"""Output of `moor status`, for a running and for a stopped cluster."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from moorage.cli.status import cluster_lines, disk_facts, login_lines, status_text
 from moorage.client.datafolder import way_to
 
+STOPPED = {"data": "/d", "running": False, "version": "1.2.3"}
 DISK = {"usedBytes": 3 * 2**20, "freeBytes": 5 * 2**30}
 RUNNING = {
     "data": "/d",
@@ -44,8 +45,8 @@ stop        moor down"""
     )
 
 
-def test_a_stopped_cluster_shows_what_is_kept_and_how_to_remove_it():
-    facts = {"data": "/d", "running": False, "version": "1.2.3", "disk": DISK}
+def test_a_stopped_cluster_shows_its_disk_use_and_the_command_to_remove_it():
+    facts = STOPPED | {"disk": DISK}
     assert (
         status_text(facts, option=" --data /d")
         == """\
@@ -55,8 +56,7 @@ disk        3.0 MiB in the data folder, 5.0 GiB free; remove it: moor down --era
 
 
 def test_a_folder_that_was_never_used_has_no_line_about_the_disk():
-    facts = {"data": "/d", "running": False, "version": "1.2.3"}
-    assert status_text(facts, option="") == "not running (/d); `moor up` starts it"
+    assert status_text(STOPPED, option="") == "not running (/d); `moor up` starts it"
 
 
 LOGIN = {
@@ -68,8 +68,8 @@ LOGIN = {
 }
 
 
-def test_who_is_logged_in_reads_where_as_whom_and_what_runs_there():
-    facts = {"data": "/d", "running": False, "version": "1.2.3", "login": LOGIN}
+def test_a_login_shows_its_server_user_team_and_runs():
+    facts = STOPPED | {"login": LOGIN}
     assert (
         status_text(facts, option="")
         == """\
@@ -84,7 +84,7 @@ local       no cluster runs in /d; `moor up` starts one"""
     ]
 
 
-def test_a_login_that_has_ended_or_has_no_team_says_what_to_do():
+def test_a_login_that_has_ended_or_has_no_team_comes_with_a_hint():
     ended = LOGIN | {"error": "the session has ended", "hint": "log in again: moor login https://h"}
     assert login_lines(ended)[1:] == ["problem     the session has ended; log in again: moor login https://h"]
     assert login_lines(LOGIN | {"teams": [], "namespace": "", "runs": {}})[1:] == [
@@ -93,7 +93,7 @@ def test_a_login_that_has_ended_or_has_no_team_says_what_to_do():
 
 
 def test_clusters_in_other_folders_are_named_with_the_way_to_them():
-    facts = {"data": "/d", "running": False, "version": "1.2.3", "others": ["/tmp/a b"]}
+    facts = STOPPED | {"others": ["/tmp/a b"]}
     assert status_text(facts, option="").splitlines() == [
         "not running (/d); `moor up` starts it",
         "also        a cluster runs in /tmp/a b: export MOORAGE_DATA='/tmp/a b'",
@@ -126,14 +126,11 @@ CLUSTER = {"kubernetes": "https://k.example:6443", "kubeconfig": "/home/ada/.kub
 
 
 def test_the_cluster_of_the_kubeconfig_is_shown_with_the_way_to_its_server():
-    reached = {
-        "server": "http://127.0.0.1:4711",
-        "reachedBy": "a port-forward through the Kubernetes API, to pod p/s",
-    }
-    facts = {"data": "/d", "running": False, "cluster": CLUSTER | reached}
+    way = "a port-forward through the Kubernetes API, to pod p/s"
+    facts = STOPPED | {"cluster": CLUSTER | {"server": "http://127.0.0.1:4711", "reachedBy": way}}
     assert status_text(facts, option="").splitlines() == [
         "cluster     https://k.example:6443 by /home/ada/.kube/config, context prod",
-        "server      http://127.0.0.1:4711, by a port-forward through the Kubernetes API, to pod p/s",
+        f"server      http://127.0.0.1:4711, by {way}",
         "local       no cluster runs in /d; `moor up` starts one",
     ]
     failed = {"error": "it is out of reach", "hint": "ask an administrator"}

@@ -21,16 +21,9 @@ def a_point(number: int, seconds: int = 30, **measured: float) -> UsePoint:
 
 
 def a_series(attempt: int, *points: UsePoint, pod: str = "train-x") -> PodSeries:
-    total = UsePoint(
-        start=points[0].start,
-        seconds=120,
-        measured_seconds=90,
-        gpu_percent=50.0,
-        gpu_peak_percent=100.0,
-        cpu=1.25,
-        memory_bytes=GIB,
-        memory_peak_bytes=2 * GIB,
-    )
+    measured = {"gpu_percent": 50.0, "gpu_peak_percent": 100.0, "cpu": 1.25}
+    measured |= {"memory_bytes": GIB, "memory_peak_bytes": 2 * GIB}
+    total = UsePoint(start=points[0].start, seconds=120, measured_seconds=90, **measured)
     return PodSeries(pod=pod, uid=f"u{attempt}", attempt=attempt, total=total, points=points)
 
 
@@ -55,7 +48,7 @@ def test_of_many_pods_the_newest_are_shown():
 
 
 @pytest.mark.parametrize("use", [None, Use(step_seconds=30)])
-def test_what_nobody_measured_takes_no_room(use):
+def test_nothing_measured_gives_no_lines(use):
     assert use_lines(use) == []
 
 
@@ -64,16 +57,8 @@ def a_pod(name: str, **fields: object) -> PodNow:
     return PodNow(**base | {"kind": "run", "at": NOON - timedelta(seconds=12)} | fields)
 
 
-TRAIN = a_pod(
-    "train",
-    gpus=2,
-    gpu_percent=87.4,
-    gpu_memory_bytes=30 * GIB,
-    gpu_memory_total_bytes=80 * GIB,
-    power_watts=512.0,
-    cpu=3.5,
-    memory_bytes=GIB,
-)
+GPU = {"gpu_percent": 87.4, "gpu_memory_bytes": 30 * GIB, "gpu_memory_total_bytes": 80 * GIB, "power_watts": 512.0}
+TRAIN = a_pod("train", gpus=2, cpu=3.5, memory_bytes=GIB, **GPU)
 IDLE = a_pod("idle", owner="bob", gpus=4, gpu_percent=0.0, cpu=0.01, memory_bytes=12 * GIB)
 SMALL = a_pod("small", cpu=7.0)
 NOW = UseNow(now=NOON, pods=(TRAIN, IDLE, SMALL))
@@ -105,7 +90,7 @@ def test_a_key_sorts_by_its_measure(sort, want):
     assert set(SORTS) == set("gucmo")
 
 
-def test_what_has_no_room_is_counted():
+def test_rows_without_room_are_counted():
     lines = frame(NOW, sort="u", width=40, height=6).splitlines()
     assert len(lines) == 5
     assert all(len(line) <= 40 for line in lines[:2])

@@ -1,6 +1,9 @@
-"""`moor workspace`: what the options make, and what is wrong with them."""
+"""`moor workspace`: its options, their errors, hosts, templates and schedules."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -21,6 +24,9 @@ from moorage.model.workspace import (
     templates_of,
 )
 from moorage_kube.errors import Forbidden, UsageError
+from moorage_kube.resources import CONFIGMAPS
+from moorage_kube.testing.builders import an_object
+from moorage_testing.builders import keyed
 
 NOTHING = {
     "kind": "jupyterlab", "machine": None, "cpu": None, "memory": None, "gpus": 0, "gpu_type": None, "image": None,
@@ -29,6 +35,9 @@ NOTHING = {
     "access": None, "start": None, "stop": None, "time_zone": None, "running": True, "host_env": False,
     "dry_run": False,
 }  # fmt: skip
+
+
+DATA = {"claimName": "data", "mountPath": "/data"}
 
 
 def made(*, on_processes=False, **options):
@@ -45,15 +54,8 @@ def made(*, on_processes=False, **options):
             {"cpu": "2", "gpus": 1, "gpu_type": "a100", "gpu_resource": "mig"},
             {"resources": {"cpu": "2", "gpus": 1, "gpuType": "a100", "gpuResource": "mig"}},
         ),
-        (
-            {"volumes": ("data:/data:ro", "own:/own")},
-            {
-                "volumes": [
-                    {"claimName": "data", "mountPath": "/data", "readOnly": True},
-                    {"claimName": "own", "mountPath": "/own"},
-                ]
-            },
-        ),
+        ({"volumes": ("data:/data:ro",)}, {"volumes": [DATA | {"readOnly": True}]}),
+        ({"volumes": ("data:/data", "own:/own")}, {"volumes": [DATA, {"claimName": "own", "mountPath": "/own"}]}),
         ({"env": ("A=1=2",)}, {"env": [{"name": "A", "value": "1=2"}]}),
         ({"start": "0 8 * * *", "time_zone": "UTC"}, {"schedule": {"start": "0 8 * * *", "timeZone": "UTC"}}),
         ({"home_size": "1Gi"}, {"home": {"size": "1Gi"}}),
@@ -69,7 +71,7 @@ def test_the_options_make_the_spec(options, spec):
     "options",
     [{"machine": "large"}, {"volumes": ("data",)}, {"volumes": ("data:/x:no",)}, {"env": ("NOT_SET_HERE",)}],
 )
-def test_what_cannot_be_read_is_wrong_usage(options):
+def test_unreadable_options_are_wrong_usage(options):
     with pytest.raises(UsageError):
         made(**options)
 
@@ -81,7 +83,7 @@ def test_a_process_of_this_machine_finds_what_the_caller_finds(monkeypatch):
     assert "env" not in made(on_processes=True, image="x")["spec"]
 
 
-def test_what_it_runs_on_is_said_in_a_few_words():
+def test_the_size_of_a_workspace_is_a_few_words():
     assert size_of(workspace_of(made(machine="gpu/large"))) == "gpu/large"
     assert size_of(workspace_of(made(cpu="2", gpus=2, gpu_type="a100"))) == "2 cpu 4Gi 2 a100"
 
@@ -140,33 +142,28 @@ def test_the_platforms_own_host_is_no_workspace():
     assert not platform.serves("lab--team.example.org.evil.test")
 
 
-def test_an_admins_template_takes_the_place_of_ours_and_a_bad_one_is_named():
-    def template(name, text):
-        return {
-            "metadata": {"name": f"t-{name}", "labels": {"moorage.dev/workspace-template": name}},
-            "data": {"template.yaml": text},
-        }
+def templates(texts):
+    return [
+        an_object(CONFIGMAPS, f"t-{name}", labels=keyed(workspace_template=name), data={"template.yaml": text})
+        for name, text in texts.items()
+    ]
 
-    good, bad = templates_of(
-        [template("jupyterlab", "port: 1234"), template("odd", "port: many"), template("yaml", "{")]
-    )
+
+def test_an_admins_template_takes_the_place_of_ours_and_a_bad_one_is_named():
+    texts = {"jupyterlab": "port: 1234", "odd": "port: many", "yaml": "{"}
+    good, bad = templates_of(templates(texts))
     assert good["jupyterlab"].port == 1234
     assert set(bad) == {"odd", "yaml"}
     assert "codeserver" in good
 
 
 def test_a_template_of_ours_with_another_image_keeps_all_else():
-    def template(name, text):
-        labels = {"moorage.dev/workspace-template": name}
-        return {"metadata": {"name": f"t-{name}", "labels": labels}, "data": {"template.yaml": text}}
-
-    good, bad = templates_of(
-        [
-            template("jupyterlab", "image: registry.example.org/lab:4"),
-            template("codeserver", "{image: c:1, home: /home/me, fsGroup: 0}"),
-            template("own", "image: registry.example.org/own:1"),
-        ]
-    )
+    texts = {
+        "jupyterlab": "image: registry.example.org/lab:4",
+        "codeserver": "{image: c:1, home: /home/me, fsGroup: 0}",
+        "own": "image: registry.example.org/own:1",
+    }
+    good, bad = templates_of(templates(texts))
     assert bad == {}
     assert good == {
         "jupyterlab": msgspec.structs.replace(BUILT_IN["jupyterlab"], image="registry.example.org/lab:4"),
@@ -176,43 +173,40 @@ def test_a_template_of_ours_with_another_image_keeps_all_else():
 
 
 def test_moments_of_a_schedule_in_a_zone():
-    from datetime import UTC, datetime
-    from zoneinfo import ZoneInfo
-
     berlin, noon = ZoneInfo("Europe/Berlin"), datetime(2026, 7, 1, 12, tzinfo=UTC)
     assert next_moment("0 8 * * *", noon, berlin) == datetime(2026, 7, 2, 6, tzinfo=UTC)
-    assert last_moment("0 8 * * *", noon, datetime(2026, 6, 1, tzinfo=UTC), berlin) == datetime(
-        2026, 7, 1, 6, tzinfo=UTC
-    )
-    assert last_moment("0 14 * * *", noon, datetime(2026, 6, 1, tzinfo=UTC), berlin) == noon  # that very moment
+    june = datetime(2026, 6, 1, tzinfo=UTC)
+    assert last_moment("0 8 * * *", noon, june, berlin) == datetime(2026, 7, 1, 6, tzinfo=UTC)
+    assert last_moment("0 14 * * *", noon, june, berlin) == noon  # that very moment
     assert last_moment("0 8 * * *", noon, noon, berlin) is None
     assert next_moment("0 0 29 2 *", noon) == datetime(2028, 2, 29, tzinfo=UTC)
     for wrong in ("", "0 8 * *", "0 0 8 * * *", "61 8 * * *", "0 0 30 2 *", "x"):
         assert problem_of_cron(wrong)
 
 
-def test_a_workspace_opens_over_ssh_by_its_printed_address(moor, monkeypatch):
-    for name in SCREENS:
-        monkeypatch.delenv(name, raising=False)
+def put_workspace(moor, **status):
     obj = plan_workspace(make_request("lab", "default", NOTHING, on_processes=False))
     obj["metadata"]["generation"] = 1
-    obj["status"] = {"phase": "Running", "url": "https://lab.test/", "access": "login", "observedGeneration": 1}
-    moor.api.put(WORKSPACES, obj)
+    running = {"phase": "Running", "url": "https://lab.test/", "access": "login", "observedGeneration": 1}
+    moor.api.put(WORKSPACES, obj | {"status": running | status})
+
+
+@pytest.fixture
+def no_screen(monkeypatch):
+    for name in SCREENS:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_workspace_opens_over_ssh_by_its_printed_address(moor, no_screen):
+    put_workspace(moor)
     moor.server.answers["/api/v1/workspaces/default/lab/open"] = {"url": "https://lab.test/?code=c"}
     done = moor("workspace", "open", "lab")
     assert (done.code, done.out) == (0, "https://lab.test/?code=c\n"), done.err
     assert done.err == "cannot open a browser here; open this address in yours:\n"
 
 
-def test_the_owner_of_a_workspace_who_may_read_no_secret_gets_its_token_from_the_server(moor, monkeypatch):
-    for name in SCREENS:
-        monkeypatch.delenv(name, raising=False)
-    obj = plan_workspace(make_request("lab", "default", NOTHING, on_processes=False))
-    obj["metadata"]["generation"] = 1
-    obj["status"] = {
-        "phase": "Running", "url": "https://lab.test/", "access": "token", "secret": "s", "observedGeneration": 1,
-    }  # fmt: skip
-    moor.api.put(WORKSPACES, obj)
+def test_an_owner_who_may_read_no_secret_gets_the_token_of_the_workspace_from_the_server(moor, no_screen):
+    put_workspace(moor, access="token", secret="s")
     moor.api.refuse["get", "secrets"] = Forbidden("secrets is forbidden")
     path = "/api/v1/workspaces/default/lab/open"
     moor.server.answers[path] = {"url": "https://lab.test/", "password": "pw"}
@@ -221,13 +215,11 @@ def test_the_owner_of_a_workspace_who_may_read_no_secret_gets_its_token_from_the
     assert done.err.startswith("its password is pw\n")
     del moor.server.answers[path]  # as where there is no server
     done = moor("workspace", "open", "lab")
-    assert (done.code, done.err.splitlines()) == (
-        1,
-        [
-            "error: you may not read the token of workspace 'lab'",
-            "hint: its owner and administrators of the team may; with `access: login` it is opened by a login",
-        ],
-    )
+    assert done.code == 1
+    assert done.err.splitlines() == [
+        "error: you may not read the token of workspace 'lab'",
+        "hint: its owner and administrators of the team may; with `access: login` it is opened by a login",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -239,15 +231,7 @@ def test_the_owner_of_a_workspace_who_may_read_no_secret_gets_its_token_from_the
     ],
 )
 def test_without_an_address_or_when_asked_a_workspace_is_opened_through_a_tunnel(moor, url, options):
-    obj = plan_workspace(make_request("lab", "default", NOTHING, on_processes=False))
-    obj["metadata"]["generation"] = 1
-    obj["status"] = {
-        "phase": "Running",
-        "url": url,
-        "access": "login" if url else "token",
-        "observedGeneration": 1,
-    }
-    moor.api.put(WORKSPACES, obj)
+    put_workspace(moor, url=url, access="login" if url else "token")
     done = moor("workspace", "open", "lab", *options)
     assert done.code == 1
     assert "error: a tunnel needs a Moorage server, and this cluster has none" in done.err
