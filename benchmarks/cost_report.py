@@ -32,7 +32,7 @@ from asking import HEAD, at_work, timed
 from dashboard import a_node, a_pod
 from usage_history import GIB, Walks, place
 
-from moorage.api.kept import KeptPod
+from moorage.api.storedrecords import StoredPod
 from moorage.attempts.store import open_attempts
 from moorage.decide.rates import Rate
 from moorage.decide.usage.intervals import Interval, Open
@@ -159,7 +159,7 @@ def fill(service: ServerService, history: History, *, start: datetime, end: date
 def keep_ends(where: Path | str, intervals: list[Interval]) -> None:
     """How pods ended, and the memory they used, as the server keeps it: what `moor rightsize` goes by."""
     kept = [
-        KeptPod(
+        StoredPod(
             uid=interval.pod_uid,
             job_uid=f"job-{interval.pod_uid}",
             namespace=interval.namespace,

@@ -62,7 +62,7 @@ def raise_file_limit() -> int:
 
 
 @dataclass(eq=False, slots=True)
-class Guest:
+class Connection:
     """One connection; `close` closes it at once."""
 
     address: str
@@ -70,77 +70,77 @@ class Guest:
 
 
 @dataclass(eq=False)
-class Door:
+class Connections:
     """All connections of one service. Every method takes constant time."""
 
     bounds: Bounds
-    _guests: set[Guest] = field(default_factory=set)
-    _refused: set[Guest] = field(default_factory=set)
+    _connections: set[Connection] = field(default_factory=set)
+    _refused: set[Connection] = field(default_factory=set)
     _of_address: dict[str, int] = field(default_factory=dict)
-    _waiting: OrderedDict[Guest, None] = field(default_factory=OrderedDict)
-    _waiting_of: dict[str, OrderedDict[Guest, None]] = field(default_factory=dict)
+    _waiting: OrderedDict[Connection, None] = field(default_factory=OrderedDict)
+    _waiting_of: dict[str, OrderedDict[Connection, None]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self._guests)
+        return len(self._connections)
 
-    def enter(self, guest: Guest) -> Refusal | None:
+    def enter(self, connection: Connection) -> Refusal | None:
         """Add a connection, which first waits for its client.
 
         It may close another connection; the result is a refusal or None.
         """
-        if self._of_address.get(guest.address, 0) >= self.bounds.of_address:
-            if not self._close_first(self._waiting_of.get(guest.address)):
+        if self._of_address.get(connection.address, 0) >= self.bounds.of_address:
+            if not self._close_first(self._waiting_of.get(connection.address)):
                 return Refusal.ADDRESS
-        elif len(self._guests) >= self.bounds.total and not self._close_first(self._waiting):
+        elif len(self._connections) >= self.bounds.total and not self._close_first(self._waiting):
             return Refusal.ALL
-        self._guests.add(guest)
-        self._of_address[guest.address] = self._of_address.get(guest.address, 0) + 1
-        self.waits(guest)
+        self._connections.add(connection)
+        self._of_address[connection.address] = self._of_address.get(connection.address, 0) + 1
+        self.waits(connection)
         return None
 
-    def may_tell(self, guest: Guest) -> bool:
+    def may_refuse(self, connection: Connection) -> bool:
         """Whether a refused connection may stay open until its client has read the refusal.
 
         If so, call `leave` afterwards.
         """
         if len(self._refused) >= REFUSED:
             return False
-        self._refused.add(guest)
+        self._refused.add(connection)
         return True
 
-    def waits(self, guest: Guest) -> None:
+    def waits(self, connection: Connection) -> None:
         """Mark the connection as waiting for its client."""
-        if guest not in self._guests:
+        if connection not in self._connections:
             return
-        self._waiting[guest] = None
-        self._waiting.move_to_end(guest)
-        of_address = self._waiting_of.setdefault(guest.address, OrderedDict())
-        of_address[guest] = None
-        of_address.move_to_end(guest)
+        self._waiting[connection] = None
+        self._waiting.move_to_end(connection)
+        of_address = self._waiting_of.setdefault(connection.address, OrderedDict())
+        of_address[connection] = None
+        of_address.move_to_end(connection)
 
-    def works(self, guest: Guest) -> None:
+    def works(self, connection: Connection) -> None:
         """Mark the connection as answering a request: it is not closed for another connection."""
-        if self._waiting.pop(guest, guest) is None:
-            of_address = self._waiting_of[guest.address]
-            del of_address[guest]
+        if self._waiting.pop(connection, connection) is None:
+            of_address = self._waiting_of[connection.address]
+            del of_address[connection]
             if not of_address:
-                del self._waiting_of[guest.address]
+                del self._waiting_of[connection.address]
 
-    def leave(self, guest: Guest) -> None:
+    def leave(self, connection: Connection) -> None:
         """Remove the connection; a second call does nothing."""
-        self._refused.discard(guest)
-        if guest not in self._guests:
+        self._refused.discard(connection)
+        if connection not in self._connections:
             return
-        self.works(guest)
-        self._guests.discard(guest)
-        self._of_address[guest.address] -= 1
-        if not self._of_address[guest.address]:
-            del self._of_address[guest.address]
+        self.works(connection)
+        self._connections.discard(connection)
+        self._of_address[connection.address] -= 1
+        if not self._of_address[connection.address]:
+            del self._of_address[connection.address]
 
-    def _close_first(self, waiting: OrderedDict[Guest, None] | None) -> bool:
+    def _close_first(self, waiting: OrderedDict[Connection, None] | None) -> bool:
         if not waiting:
             return False
-        guest = next(iter(waiting))
-        self.leave(guest)
-        guest.close()
+        connection = next(iter(waiting))
+        self.leave(connection)
+        connection.close()
         return True

@@ -19,7 +19,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from moorage_kube.clock import SYSTEM, Clock
-from moorage_kube.connections import CLIENT_CERTIFICATE, Bounds, Door, Guest, Refusal, bounds, file_limit
+from moorage_kube.connections import (
+    CLIENT_CERTIFICATE,
+    Bounds,
+    Connection,
+    Connections,
+    Refusal,
+    bounds,
+    file_limit,
+)
 
 log = logging.getLogger(__name__)
 
@@ -265,12 +273,12 @@ class _Entrance(asyncio.Protocol):
     def __init__(
         self,
         *,
-        door: Door,
+        connections: Connections,
         handshakes: set[asyncio.Task[None]],
         context: ssl.SSLContext | None = None,
         **options: Any,
     ) -> None:
-        self._door = door
+        self._connections = connections
         self._handshakes = handshakes
         self._context = context
         self._options = options
@@ -278,18 +286,20 @@ class _Entrance(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         peer = transport.get_extra_info("peername")
-        guest = Guest(peer[0] if peer else "", transport.abort)
-        refusal = self._door.enter(guest)
+        connection = Connection(peer[0] if peer else "", transport.abort)
+        refusal = self._connections.enter(connection)
         if refusal is not None:
-            log.info("too many connections", extra={"address": guest.address, "status": refusal.value})
-            if not self._door.may_tell(guest):
+            log.info("too many connections", extra={"address": connection.address, "status": refusal.value})
+            if not self._connections.may_refuse(connection):
                 transport.abort()
                 return
         if self._context is None:
-            self._begin(transport, guest, refusal)
+            self._begin(transport, connection, refusal)
             return
         transport.pause_reading()  # until the handshake begins, at the loop's next turn
-        task = asyncio.get_running_loop().create_task(self._handshake(transport, self._context, guest, refusal))
+        task = asyncio.get_running_loop().create_task(
+            self._handshake(transport, self._context, connection, refusal)
+        )
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 
@@ -297,7 +307,11 @@ class _Entrance(asyncio.Protocol):
         self._early += data
 
     async def _handshake(
-        self, transport: asyncio.Transport, context: ssl.SSLContext, guest: Guest, refusal: Refusal | None
+        self,
+        transport: asyncio.Transport,
+        context: ssl.SSLContext,
+        connection: Connection,
+        refusal: Refusal | None,
     ) -> None:
         secured: asyncio.Transport | None = None
         try:
@@ -306,18 +320,20 @@ class _Entrance(asyncio.Protocol):
                     transport, self, context, server_side=True, ssl_handshake_timeout=HANDSHAKE_SECONDS
                 )
         except OSError as error:  # ssl.SSLError and a late client are
-            log.debug("no TLS handshake", extra={"address": guest.address, "error": str(error)})
+            log.debug("no TLS handshake", extra={"address": connection.address, "error": str(error)})
         finally:
             if secured is None or secured.is_closing():
-                self._door.leave(guest)
+                self._connections.leave(connection)
                 transport.abort()
         if secured is not None and not secured.is_closing():
-            protocol = self._begin(secured, guest, refusal)
+            protocol = self._begin(secured, connection, refusal)
             if self._early:
                 protocol.data_received(bytes(self._early))
 
-    def _begin(self, transport: asyncio.Transport, guest: Guest, refusal: Refusal | None) -> _Protocol:
-        protocol = _Protocol(**self._options, door=self._door, guest=guest, refusal=refusal)
+    def _begin(self, transport: asyncio.Transport, connection: Connection, refusal: Refusal | None) -> _Protocol:
+        protocol = _Protocol(
+            **self._options, connections=self._connections, connection=connection, refusal=refusal
+        )
         if shown := transport.get_extra_info("peercert"):
             protocol.app_state = {**protocol.app_state, CLIENT_CERTIFICATE: shown}
         transport.set_protocol(protocol)
@@ -346,16 +362,16 @@ class _Protocol(HttpToolsProtocol):
     def __init__(
         self,
         *,
-        door: Door,
-        guest: Guest,
+        connections: Connections,
+        connection: Connection,
         refusal: Refusal | None = None,
         waits: Waits = DEFAULT_WAITS,
         **options: Any,
     ) -> None:
         super().__init__(**options)
         self._waits = waits
-        self._door = door
-        self._guest = guest
+        self._connections = connections
+        self._guest = connection
         self._refusal = refusal
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -364,7 +380,7 @@ class _Protocol(HttpToolsProtocol):
         if self._refusal is not None:
             self._turn_away(self._refusal)
             return
-        outer.on_lost = functools.partial(self._door.leave, self._guest)
+        outer.on_lost = functools.partial(self._connections.leave, self._guest)
         self._expect("head", self._waits.idle)  # clients open connections ahead of their need
 
     def _turn_away(self, refusal: Refusal) -> None:
@@ -414,11 +430,11 @@ class _Protocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
     def _mark(self) -> None:
-        """Report to the door whether the connection waits for its client."""
+        """Report to the connections whether the connection waits for its client."""
         if self._is_answering() and not self.flow.write_paused:
-            self._door.works(self._guest)
+            self._connections.works(self._guest)
         else:
-            self._door.waits(self._guest)
+            self._connections.waits(self._guest)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -485,7 +501,7 @@ class _Protocol(HttpToolsProtocol):
         self.scope["headers"] = headers
         self._forget()
         self._is_websocket = True
-        self._door.works(self._guest)
+        self._connections.works(self._guest)
         super().handle_websocket_upgrade()
 
     def on_headers_complete(self) -> None:
@@ -556,7 +572,7 @@ class _Protocol(HttpToolsProtocol):
         if self._raw is not None:
             self._raw.reader.feed_eof()
         self._forget()
-        self._door.leave(self._guest)
+        self._connections.leave(self._guest)
         super().connection_lost(exc)
 
     def _take_over(self, headers: Iterable[tuple[bytes, bytes]]) -> RawConnection:
@@ -587,7 +603,7 @@ class Indoors:
             timeout_keep_alive=IDLE_SECONDS,
         )
         self._state = ServerState()
-        self._door = Door(most or bounds(file_limit(), files_of_connection=3))
+        self._connections = Connections(most or bounds(file_limit(), files_of_connection=3))
 
     async def connect(
         self, address: str, state: Mapping[str, Any]
@@ -599,8 +615,8 @@ class Indoors:
         if not self._config.loaded:
             self._config.load()
         ours, theirs = socket.socketpair()
-        guest = Guest(address, functools.partial(_shut, theirs))
-        if self._door.enter(guest) is not None:
+        connection = Connection(address, functools.partial(_shut, theirs))
+        if self._connections.enter(connection) is not None:
             ours.close()
             theirs.close()
             raise ConnectionRefusedError(f"too many connections of {address}")
@@ -609,8 +625,8 @@ class Indoors:
             config=self._config,
             server_state=self._state,
             app_state=dict(state),
-            door=self._door,
-            guest=guest,
+            connections=self._connections,
+            connection=connection,
         )
         await asyncio.get_running_loop().connect_accepted_socket(protocol, theirs)
         return await asyncio.open_connection(sock=ours)
@@ -669,7 +685,11 @@ async def serve(
     config.load()
     context, config.ssl = config.ssl, None  # connections are counted first: see _Entrance
     config.http_protocol_class = functools.partial(  # type: ignore[assignment]
-        _Entrance, door=Door(most or bounds(file_limit())), handshakes=handshakes, context=context, waits=waits
+        _Entrance,
+        connections=Connections(most or bounds(file_limit())),
+        handshakes=handshakes,
+        context=context,
+        waits=waits,
     )
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         # accepted sockets inherit it. asyncio sets it only where the protocol was named when the socket was made;

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_kube.connections import FILES, MOST_CONNECTIONS, Bounds, Door, Guest, Refusal, bounds
+from moorage_kube.connections import FILES, MOST_CONNECTIONS, Bounds, Connection, Connections, Refusal, bounds
 
 STEPS = st.lists(
     st.tuples(
@@ -21,17 +21,17 @@ STEPS = st.lists(
 @given(STEPS, st.integers(1, 8), st.integers(1, 8))
 def test_the_bounds_hold_and_only_who_waits_is_closed_the_longest_first(steps, total, of_address):
     """Against a plain list, in the order of their last wait."""
-    door = Door(Bounds(total, min(total, of_address)))
-    inside: list[Guest] = []
-    waiting: list[Guest] = []
-    closed: list[Guest] = []
+    connections = Connections(Bounds(total, min(total, of_address)))
+    inside: list[Connection] = []
+    waiting: list[Connection] = []
+    closed: list[Connection] = []
     for step, address, at in steps:
         if step == "enter":
-            guest = Guest(str(address), lambda: None)
-            guest.close = lambda guest=guest: closed.append(guest)
-            mine = [one for one in inside if one.address == guest.address]
+            connection = Connection(str(address), lambda: None)
+            connection.close = lambda connection=connection: closed.append(connection)
+            mine = [one for one in inside if one.address == connection.address]
             victims, refusal = [], None
-            if len(mine) >= door.bounds.of_address:
+            if len(mine) >= connections.bounds.of_address:
                 victims, refusal = [one for one in waiting if one in mine], Refusal.ADDRESS
             elif len(inside) >= total:
                 victims, refusal = waiting, Refusal.ALL
@@ -40,30 +40,30 @@ def test_the_bounds_hold_and_only_who_waits_is_closed_the_longest_first(steps, t
             expected = None if refusal is None or victims else refusal
             before = len(closed)
             victim = victims[0] if victims else None
-            assert door.enter(guest) == expected
+            assert connections.enter(connection) == expected
             if victim is not None:
                 assert closed[before:] == [victim]
                 inside.remove(victim)
                 waiting.remove(victim)
             if expected is None:
-                inside.append(guest)
-                waiting.append(guest)
+                inside.append(connection)
+                waiting.append(connection)
         elif inside:
-            guest = inside[at % len(inside)]
-            getattr(door, step)(guest)
-            if guest in waiting:
-                waiting.remove(guest)
+            connection = inside[at % len(inside)]
+            getattr(connections, step)(connection)
+            if connection in waiting:
+                waiting.remove(connection)
             if step == "waits":
-                waiting.append(guest)
+                waiting.append(connection)
             elif step == "leave":
-                inside.remove(guest)
-        assert len(door) == len(inside) <= total
-    for guest in list(inside):
-        door.leave(guest)
-        door.leave(guest)
-    assert not door._of_address
-    assert not door._waiting
-    assert not door._waiting_of
+                inside.remove(connection)
+        assert len(connections) == len(inside) <= total
+    for connection in list(inside):
+        connections.leave(connection)
+        connections.leave(connection)
+    assert not connections._of_address
+    assert not connections._waiting
+    assert not connections._waiting_of
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 
 from moorage_kube import serving
-from moorage_kube.connections import REFUSED, Bounds, Door, Guest
+from moorage_kube.connections import REFUSED, Bounds, Connection, Connections
 from moorage_kube.serving import Waits, _Entrance
 
 pytestmark = pytest.mark.anyio
@@ -63,13 +63,15 @@ class Transport(asyncio.Transport):
 
 
 class Client:
-    def __init__(self, app: Any, *, door: Door | None = None, address: str = "10.0.0.1", **more: Any) -> None:
+    def __init__(
+        self, app: Any, *, connections: Connections | None = None, address: str = "10.0.0.1", **more: Any
+    ) -> None:
         config = uvicorn.Config(app, lifespan="off", log_config=None)
         config.load()
         self.transport = Transport(address)
         state: dict[str, Any] = {"config": config, "server_state": uvicorn.server.ServerState(), "app_state": {}}
-        door = Door(Bounds(100, 100)) if door is None else door
-        _Entrance(door=door, handshakes=set(), **state, **more).connection_made(self.transport)
+        connections = Connections(Bounds(100, 100)) if connections is None else connections
+        _Entrance(connections=connections, handshakes=set(), **state, **more).connection_made(self.transport)
         self.server = self.transport.protocol
 
     def send(self, data: bytes, *, most: int = 64 * MIB) -> int:
@@ -243,19 +245,19 @@ async def test_an_application_waits_for_a_client_that_does_not_read():
 async def test_one_clients_connections_do_not_keep_others_out(caplog):
     caplog.set_level(logging.CRITICAL)
     app = Waiting()
-    door = Door(Bounds(8, 6))
+    connections = Connections(Bounds(8, 6))
     request = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
-    busy = [Client(app, door=door, address="10.0.0.1") for _ in range(2)]
+    busy = [Client(app, connections=connections, address="10.0.0.1") for _ in range(2)]
     for client in busy:
         client.server.data_received(request)
-    waiting = [Client(app, door=door, address="10.0.0.1") for _ in range(50)]
+    waiting = [Client(app, connections=connections, address="10.0.0.1") for _ in range(50)]
     half = waiting[-1]
     half.server.data_received(b"GET / HTTP/1.1\r\nhost")
     await turns()
-    assert len(door) == 6
+    assert len(connections) == 6
     assert [client.transport.aborted for client in waiting] == [True] * 46 + [False] * 4
     assert not any(client.transport.closing for client in busy)
-    other = Client(app, door=door, address="10.0.0.2")
+    other = Client(app, connections=connections, address="10.0.0.2")
     other.server.data_received(request)
     await turns()
     assert app.begun == 3
@@ -263,7 +265,7 @@ async def test_one_clients_connections_do_not_keep_others_out(caplog):
         if client is not half:
             client.server.data_received(request)
     half.server.data_received(b": x\r\n\r\n")
-    refused = Client(app, door=door, address="10.0.0.1")
+    refused = Client(app, connections=connections, address="10.0.0.1")
     refused.server.data_received(request)
     await turns()
     assert refused.transport.written.startswith(b"HTTP/1.1 429 ")
@@ -274,12 +276,12 @@ async def test_one_clients_connections_do_not_keep_others_out(caplog):
     await turns()
     for client in (*busy, *waiting, other, refused):
         client.end()
-    assert len(door) == 0
+    assert len(connections) == 0
 
 
-def is_closed_for_another(client: Client, door: Door) -> bool:
-    """Whether a full door closes this client, the only one that it has, for one of the same address."""
-    door.enter(Guest(client.transport.get_extra_info("peername")[0], lambda: None))
+def is_closed_for_another(client: Client, connections: Connections) -> bool:
+    """Whether a full connections closes this client, the only one that it has, for one of the same address."""
+    connections.enter(Connection(client.transport.get_extra_info("peername")[0], lambda: None))
     return client.transport.aborted
 
 
@@ -293,8 +295,8 @@ def is_closed_for_another(client: Client, door: Door) -> bool:
     ],
 )
 async def test_a_request_that_waited_behind_another_is_not_closed_while_it_is_answered(behind, is_closed):
-    app, door = Waiting(), Door(Bounds(1, 1))
-    client = Client(app, door=door)
+    app, connections = Waiting(), Connections(Bounds(1, 1))
+    client = Client(app, connections=connections)
     client.server.data_received(REQUEST + behind)
     await turns()
     assert app.begun == 1
@@ -303,40 +305,40 @@ async def test_a_request_that_waited_behind_another_is_not_closed_while_it_is_an
     await turns()
     assert app.begun == 2
     assert client.transport.written.count(b"HTTP/1.1 401 ") == 1
-    assert is_closed_for_another(client, door) == is_closed
+    assert is_closed_for_another(client, connections) == is_closed
     app.go.set()
     await turns()
     client.end()
 
 
 async def test_half_a_request_behind_another_does_not_close_that_one():
-    app, door = Waiting(), Door(Bounds(1, 1))
-    client = Client(app, door=door)
+    app, connections = Waiting(), Connections(Bounds(1, 1))
+    client = Client(app, connections=connections)
     client.server.data_received(REQUEST)
     await turns()
     client.server.data_received(REQUEST[:10])
-    assert not is_closed_for_another(client, door)
+    assert not is_closed_for_another(client, connections)
     app.go.set()
     await turns()
     client.server.data_received(b"x")
-    assert is_closed_for_another(client, door)
+    assert is_closed_for_another(client, connections)
     client.end()
 
 
 async def test_a_connection_taken_over_is_not_closed_once_its_client_reads_again():
-    door = Door(Bounds(1, 1))
+    connections = Connections(Bounds(1, 1))
     over = asyncio.Event()
 
     async def take_over(scope: Any, _receive: Any, _send: Any) -> None:
         scope["extensions"]["moorage.raw"]([])
         await over.wait()
 
-    client = Client(take_over, door=door)
+    client = Client(take_over, connections=connections)
     client.server.data_received(UPGRADE)
     await turns()
     client.server.pause_writing()
     client.server.resume_writing()
-    assert not is_closed_for_another(client, door)
+    assert not is_closed_for_another(client, connections)
     over.set()
     await turns()
     client.end()
@@ -365,20 +367,20 @@ async def test_an_idle_connection_always_has_a_timer(parts):
 
 async def test_only_so_many_refused_clients_are_told_why(caplog):
     caplog.set_level(logging.CRITICAL)
-    app, door = Waiting(), Door(Bounds(1, 1))
-    busy = Client(app, door=door)
+    app, connections = Waiting(), Connections(Bounds(1, 1))
+    busy = Client(app, connections=connections)
     busy.server.data_received(REQUEST)
     await turns()
-    refused = [Client(app, door=door) for _ in range(REFUSED + 3)]
+    refused = [Client(app, connections=connections) for _ in range(REFUSED + 3)]
     await turns()
     assert [client.transport.aborted for client in refused] == [False] * REFUSED + [True] * 3
     refused[0].end()
-    later = Client(app, door=door)
+    later = Client(app, connections=connections)
     await turns()
     assert later.transport.written.startswith(b"HTTP/1.1 429 ")
     app.go.set()
     await turns()
     for client in (busy, later, *refused[1:REFUSED]):
         client.end()
-    assert len(door) == 0
-    assert not door._refused
+    assert len(connections) == 0
+    assert not connections._refused

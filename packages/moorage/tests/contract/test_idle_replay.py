@@ -18,7 +18,7 @@ from moorage.decide.usage.samples import Limits
 from moorage.model.idle import Policy
 from moorage.server.idle.replay import replay
 from moorage.sql.opening import is_postgres
-from moorage.usage.samples import Kept, SampleStore
+from moorage.usage.samples import Retention, SampleStore
 from moorage_kube.testing.examples import examples
 from moorage_testing.postgres import new_database
 from moorage_testing.readings import TEN, a_reading, at_slot
@@ -90,10 +90,10 @@ def test_hours_that_are_alike_say_what_their_windows_say(
         name="p", warn_after=HOUR, remind_after=HOUR, suspend_after=2 * HOUR, gpu_below=gpu_below,
         window=timedelta(seconds=spans[window]),
     )  # fmt: skip
-    kept = Kept(slots=2 * HOUR, windows=5 * HOUR) if is_forgotten else Kept()
+    retention = Retention(slots=2 * HOUR, windows=5 * HOUR) if is_forgotten else Retention()
     begin, now = TEN + since * HOUR + timedelta(minutes=7), TEN + HOURS * HOUR - timedelta(minutes=20)
     pasts = pasts_of(pods, {("run", "lab"): policy}, now=now)
-    with closing(SampleStore(place, kept=kept)) as store:
+    with closing(SampleStore(place, retention=retention)) as store:
         for pod, kind in zip(pods, hours, strict=True):
             store.add(readings_of(pod, kind))
         store.downsample(now)

@@ -18,7 +18,7 @@ from moorage.server.identity.auth import Auth, User
 from moorage.server.identity.logins import Logins
 from moorage.server.identity.pagesessions import PageSessions
 from moorage.server.identity.people import People
-from moorage.server.identity.sessions import AuditEntry, Session, SessionDesk, open_sessions
+from moorage.server.identity.sessions import AuditEntry, Session, Sessions, open_sessions
 from moorage_kube.resources import CONFIGMAPS
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
@@ -114,18 +114,25 @@ async def test_a_code_of_one_server_is_taken_by_another_once(where: Path | str) 
     """Two servers on one database: who is sent to a workspace may arrive at either."""
     api, clock = FakeApi(), FakeClock()
     a_platform(api)
-    desks = [SessionDesk(where), SessionDesk(where)]
+    stores = [Sessions(where), Sessions(where)]
     auth = Auth(
         api,
         page_token="page",
         people=People(api),
-        logins=Logins(api, People(api), desks[0], clock=clock),
-        page_sessions=PageSessions(desks[0], "page", clock=clock),
+        logins=Logins(api, People(api), stores[0], clock=clock),
+        page_sessions=PageSessions(stores[0], "page", clock=clock),
         clock=clock,
     )
     first, second = (
-        Gateway(api, auth, people=People(api), desk=desk, audit=AuditLog(desk, days=1, clock=clock), clock=clock)
-        for desk in desks
+        Gateway(
+            api,
+            auth,
+            people=People(api),
+            sessions=sessions,
+            audit=AuditLog(sessions, days=1, clock=clock),
+            clock=clock,
+        )
+        for sessions in stores
     )
     following = asyncio.create_task(first.run())
     try:
@@ -143,5 +150,5 @@ async def test_a_code_of_one_server_is_taken_by_another_once(where: Path | str) 
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-        for desk in desks:
-            desk.close()
+        for sessions in stores:
+            sessions.close()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from moorage.decide.usage.samples import PodUse, Point, Sum, Tally, added, by_pod, floor, newest_of, tally_of
 from moorage.sql.opening import is_postgres
-from moorage.usage.samples import Kept, SampleStore
+from moorage.usage.samples import Retention, SampleStore
 from moorage_kube.errors import StorageError
 from moorage_testing.postgres import new_database
 from moorage_testing.readings import TEN, a_reading, at_slot
@@ -113,8 +113,8 @@ def test_sums_over_all_pods_are_those_of_their_owners(store):
 
 
 def test_each_level_is_kept_for_its_time(database):
-    kept = Kept(slots=HOUR, windows=6 * HOUR, hours=2 * DAY)
-    store = SampleStore(database, kept=kept)
+    retention = Retention(slots=HOUR, windows=6 * HOUR, hours=2 * DAY)
+    store = SampleStore(database, retention=retention)
     for hour in range(24):
         store.add([a_reading(at=TEN + hour * HOUR + MINUTE, use=(float(hour),))])
         store.downsample(TEN + hour * HOUR + 30 * MINUTE)

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from moorage.decide.usage.samples import Level, Reading, added, floor, tally_of
-from moorage.usage.samples import Kept, SampleStore
+from moorage.usage.samples import Retention, SampleStore
 from moorage_testing.readings import TEN, a_reading, at_slot
 
 PODS = ("u1", "u2", "u3")
@@ -48,7 +48,7 @@ sys.setprofile(None)
 
 def open_store(database: Path | str) -> SampleStore:
     """Each reading is kept, so that it can be said which the store has."""
-    return SampleStore(database, kept=Kept(slots=timedelta(days=2)))
+    return SampleStore(database, retention=Retention(slots=timedelta(days=2)))
 
 
 def readings_of(slot: int) -> list[Reading]:

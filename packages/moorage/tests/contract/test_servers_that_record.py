@@ -229,7 +229,7 @@ async def test_a_write_of_one_server_is_not_told_again_by_a_record_that_comes_to
             record, path=f"{path}-2", target="lab/train-2", action="delete run lab/train-2"
         )
         await second.changes.take(AuditRecords(records=(record, other)))
-        rows = await second.desk.do(lambda store: store.audit())
+        rows = await second.sessions.do(lambda store: store.audit())
         assert [row.what for row in rows] == ["delete run lab/train-2"]
 
 
@@ -255,7 +255,7 @@ async def test_what_a_server_kept_in_files_is_moved_once_it_has_a_database(scene
 
 
 def test_the_logs_of_pods_that_are_kept_are_moved(tmp_path: Path, postgres_url: str) -> None:
-    from tests.contract.test_kept_logs import keep_pods
+    from tests.contract.test_stored_logs import keep_pods
 
     keep_pods(postgres_url, "p1")
     folder = LogFolder(tmp_path / "attempts", keep_bytes=4096)

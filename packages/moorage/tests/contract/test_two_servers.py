@@ -110,14 +110,14 @@ class TwoServers:
         for service in (self.first, self.second):
             service.outputs.close()
             service.usage.close()
-            service.desk.close()
+            service.sessions.close()
 
 
 @pytest.fixture
 async def servers(tmp_path: Path, where: Path | str) -> AsyncIterator[TwoServers]:
     both = TwoServers(tmp_path, where)
     for service in (both.first, both.second):
-        await service.desk.do(lambda store: store.all())  # opened one after the other
+        await service.sessions.do(lambda store: store.all())  # opened one after the other
     await people.create_account(both.api, "ada", (), LOCAL)
     await people.set_password(both.api, "ada", PASSWORD, cost=2)
     yield both

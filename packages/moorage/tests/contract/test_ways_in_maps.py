@@ -528,7 +528,7 @@ def test_a_mapjob_that_the_cluster_refuses_leaves_no_map(site):
 def test_the_audit_log_names_the_map(site):
     site.rest("POST", MAPS, NEW_MAP)
     loop().run(site.service.audit.flush())
-    entries = loop().run(site.service.desk.do(SessionStore.audit))
+    entries = loop().run(site.service.sessions.do(SessionStore.audit))
     assert [(entry.person, entry.what) for entry in entries] == [(USER, "create map lab/m")]
 
 

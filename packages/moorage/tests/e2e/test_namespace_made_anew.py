@@ -153,7 +153,7 @@ def test_a_team_sees_nothing_of_the_team_that_had_its_namespace(cluster, people,
     size = ("--cpu", "100m", "--memory", "64Mi")
     run = ada.types("run", "--name", "train", *size, "--", sys.executable, "-c", f"print('{SECRET}')")
     assert run.returncode == 0, run.stderr
-    kept = f"/api/v1/jobs/{unique}/train/kept"
+    kept = f"/api/v1/jobs/{unique}/train/records"
     wait_until("the run to be kept", lambda: "Succeeded" in ada.asks(kept)[1])
     assert SECRET in ada.submits(MEMOIZED.format(name="ada", text=SECRET))
     maps = f"/api/v1/maps/{unique}"
@@ -164,9 +164,9 @@ def test_a_team_sees_nothing_of_the_team_that_had_its_namespace(cluster, people,
         f"/maps/{unique}/squares/items",
         f"/api/v1/workflows/{unique}", f"/api/v1/workflows/{unique}/ada", f"/workflows/{unique}/ada",
         f"/workflows?namespace={unique}", "/workflows", f"/api/v1/workflows/{unique}/ada/artifacts",
-        f"/api/v1/workflows/{unique}/ada/artifacts/ada/model", f"/api/v1/workflows/{unique}/ada/kept",
-        f"/api/v1/jobs/{unique}/train", f"/api/v1/jobs/{unique}/train/logs", f"/api/v1/jobs/{unique}/train/kept",
-        f"/jobs/{unique}/train", f"/api/v1/rightsize?namespace={unique}",
+        f"/api/v1/workflows/{unique}/ada/artifacts/ada/model", f"/api/v1/workflows/{unique}/ada/records",
+        f"/api/v1/jobs/{unique}/train", f"/api/v1/jobs/{unique}/train/logs",
+        f"/api/v1/jobs/{unique}/train/records", f"/jobs/{unique}/train", f"/api/v1/rightsize?namespace={unique}",
     ]  # fmt: skip
     told = [text for path in seen for status, text in (ada.asks(path),) if status < 300]
     assert len(told) == len(seen)
@@ -197,7 +197,7 @@ def test_a_team_sees_nothing_of_the_team_that_had_its_namespace(cluster, people,
     assert "there is no artifact" in read
     assert mallory.asks(maps, "POST", {"name": "squares", "request": "r"})[0] == 201  # the name is free
     assert SECRET not in mallory.asks(f"{maps}/squares/items")[1]
-    for path in (f"/api/v1/jobs/{unique}/train/kept", f"/api/v1/workflows/{unique}/ada/kept"):
+    for path in (f"/api/v1/jobs/{unique}/train/records", f"/api/v1/workflows/{unique}/ada/records"):
         assert mallory.asks(path, "DELETE") == (200, '{"pods":0}')
 
     admin = cluster.moor

@@ -42,7 +42,7 @@ from moorage.server.identity.auth import Auth, User
 from moorage.server.identity.logins import Logins
 from moorage.server.identity.pagesessions import PageSessions
 from moorage.server.identity.people import People
-from moorage.server.identity.sessions import SessionDesk
+from moorage.server.identity.sessions import Sessions
 from moorage.server.problems import Problem, on_error
 from moorage_kube.resources import CONFIGMAPS, ENDPOINTSLICES, SECRETS, SERVICEACCOUNTS
 from moorage_kube.serving import serve
@@ -152,21 +152,23 @@ class App:
 class Site:
     def __init__(self, folder):
         self.api, self.clock, self.app = FakeApi(), FakeClock(), App()
-        self.people, self.desk = People(self.api), SessionDesk(folder / "people.db")
+        self.people, self.sessions = People(self.api), Sessions(folder / "people.db")
         self.auth = Auth(
             self.api,
             page_token="page",
             people=self.people,
-            logins=Logins(self.api, self.people, self.desk, clock=self.clock),
-            page_sessions=PageSessions(self.desk, "page", clock=self.clock),
+            logins=Logins(self.api, self.people, self.sessions, clock=self.clock),
+            page_sessions=PageSessions(self.sessions, "page", clock=self.clock),
             clock=self.clock,
         )
         self.gateway = self.make_gateway()
         self.api.readers |= {(ADA.account, "lab"), (ADA.account, "team")}
 
     def make_gateway(self):
-        audit = AuditLog(self.desk, days=1, clock=self.clock)
-        return Gateway(self.api, self.auth, clock=self.clock, people=self.people, desk=self.desk, audit=audit)
+        audit = AuditLog(self.sessions, days=1, clock=self.clock)
+        return Gateway(
+            self.api, self.auth, clock=self.clock, people=self.people, sessions=self.sessions, audit=audit
+        )
 
     def furnish(self, app_port):
         account = {"metadata": {"name": account_name("ada"), "namespace": PEOPLE_NAMESPACE,
@@ -276,7 +278,7 @@ async def site(tmp_path):
                 for task in reversed(work):
                     task.cancel()
                 await asyncio.gather(*work, return_exceptions=True)
-                site.desk.close()
+                site.sessions.close()
 
 
 async def until_status(site, status):

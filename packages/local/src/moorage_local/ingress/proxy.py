@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from moorage_kube.connections import Bounds, Door, Guest, Refusal
+from moorage_kube.connections import Bounds, Connection, Connections, Refusal
 from moorage_local.ingress.http1 import (
     CHUNK_LINE_MAX,
     HEAD_MAX,
@@ -84,11 +84,13 @@ class Proxy:
     limits: Limits = Limits()
     port: int = 0
     _clients: set[asyncio.Task[None]] = field(default_factory=set)
-    _door: Door = field(init=False)
+    _connections: Connections = field(init=False)
     _idle: dict[tuple[str, int], list[Link]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._door = Door(Bounds(self.limits.connections, min(self.limits.of_address, self.limits.connections)))
+        self._connections = Connections(
+            Bounds(self.limits.connections, min(self.limits.of_address, self.limits.connections))
+        )
 
     async def serve(self, sock: socket.socket, *, ready: Callable[[], None] = lambda: None) -> None:
         """Accept clients until cancelled; then their connections end, too."""
@@ -114,31 +116,35 @@ class Proxy:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
-        guest = Guest(peer[0] if peer else "", writer.transport.abort)
-        refusal = self._door.enter(guest)
+        connection = Connection(peer[0] if peer else "", writer.transport.abort)
+        refusal = self._connections.enter(connection)
         try:
             with contextlib.suppress(ClientGone, BackendGone, ConnectionError, asyncio.IncompleteReadError):
                 if refusal is not None:
-                    log.info("too many connections", extra={"address": guest.address, "status": refusal.value})
-                    if not self._door.may_tell(guest):
+                    log.info(
+                        "too many connections", extra={"address": connection.address, "status": refusal.value}
+                    )
+                    if not self._connections.may_refuse(connection):
                         return
                     whose = " from your address" if refusal is Refusal.ADDRESS else ""
                     await self._say(writer, refusal.value, f"too many connections{whose}; try again in a moment")
                     await _linger(reader, writer)
                     return
-                while await self._exchange(reader, writer, guest):
-                    self._door.waits(guest)
-                self._door.waits(guest)
+                while await self._exchange(reader, writer, connection):
+                    self._connections.waits(connection)
+                self._connections.waits(connection)
                 await _linger(reader, writer)
         except asyncio.CancelledError:
             pass  # the client disconnected, or the proxy stops
         except Exception:  # a defect costs one connection, not the proxy
             log.exception("a connection failed")
         finally:
-            self._door.leave(guest)
+            self._connections.leave(connection)
             writer.close()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, guest: Guest) -> bool:
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: Connection
+    ) -> bool:
         """Serve one request. Return whether the connection may have another request."""
         try:
             head = await self._request_head(reader)
@@ -147,7 +153,7 @@ class Proxy:
             log.info("a request was refused", extra={"status": error.status, "why": str(error)})
             await self._say(writer, error.status, str(error))
             return False
-        self._door.works(guest)
+        self._connections.works(connection)
         backend = self.router.find(request.host, request.path)
         if backend is None:
             what = f"no Ingress leads from http://{request.host or '(no host)'}{request.path[:200]} to a Service"

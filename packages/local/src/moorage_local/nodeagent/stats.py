@@ -19,7 +19,7 @@ from moorage_local.nodeagent.podfolder import Admission
 from moorage_local.nodeagent.podstats import PodStat
 
 FOLDERS_KEPT = 10_000
-KEPT_SECONDS = 15.0  # so long a folder's size is believed: kubelets look once a minute
+CACHE_SECONDS = 15.0  # so long a folder's size is believed: kubelets look once a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class VolumeStats:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._sizes: BoundedCache[str, tuple[int, int]] = BoundedCache(
-            FOLDERS_KEPT, keep_seconds=KEPT_SECONDS, clock=clock
+            FOLDERS_KEPT, keep_seconds=CACHE_SECONDS, clock=clock
         )
 
     async def summary(

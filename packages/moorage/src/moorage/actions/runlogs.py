@@ -10,10 +10,10 @@ from typing import Protocol, cast
 from msgspec import Struct
 
 from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
-from moorage.actions.storedrecords import Kept, kept_of, lines_of
-from moorage.api.kept import KeptLog, KeptRun
+from moorage.actions.storedrecords import RunRecords, kept_of, lines_of
+from moorage.api.storedrecords import StoredLog, StoredRun
 from moorage.decide.runs.state import PodView, RunView, State, view_run
-from moorage.decide.runs.storedruns import kept_pods_of, shown_container, view_deleted
+from moorage.decide.runs.storedruns import shown_container, stored_pods_of, view_deleted
 from moorage_kube.api import PodApi
 from moorage_kube.clock import Clock
 from moorage_kube.errors import ApiError, BadRequest, NotFound, ServerError
@@ -112,15 +112,15 @@ class RunLog:
         name: str,
         *,
         clock: Clock,
-        kept: Kept,
+        kept: RunRecords,
         tail: int | None = None,
         since_seconds: int | None = None,
         attempt: int | None = None,
     ) -> None:
         self._api = api
         self._kept = kept
-        self._kept_run = KeptRun()
-        self._kept_logs: dict[str, KeptLog] = {}  # read already, by the pod's uid
+        self._kept_run = StoredRun()
+        self._kept_logs: dict[str, StoredLog] = {}  # read already, by the pod's uid
         self._pods: dict[str, PodView] = {}
         self._namespace = namespace
         self._name = name
@@ -297,7 +297,7 @@ class RunLog:
 
     def _view(self, jobs: Sequence[Obj], pods: Sequence[Obj]) -> RunView:
         self._containers |= {pod["metadata"]["name"]: shown_container(pod) for pod in pods}
-        run = view_run(jobs, pods, kept=kept_pods_of(self._kept_run, jobs))
+        run = view_run(jobs, pods, kept=stored_pods_of(self._kept_run, jobs))
         self._pods |= {pod.name: pod for pod in run.pods}
         return run
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from moorage.actions.storedrecords import Kept
+from moorage.actions.storedrecords import RunRecords
 from moorage.api.errors import ErrorCode
 from moorage.api.jobs import SORTS, Attempt, Job, JobSummary, RunPod
 from moorage.decide.runs.state import CANCELLED, AttemptView, PodView, RunView, State, attempt_of, view_run
@@ -41,7 +41,7 @@ class Cancelled(Struct, frozen=True):
 # -- reading
 
 
-async def get_deleted(kept: Kept, namespace: str, name: str) -> RunView | None:
+async def get_deleted(kept: RunRecords, namespace: str, name: str) -> RunView | None:
     """The record of a run with deleted Jobs; None if nothing is stored."""
     return view_deleted(await kept.run(namespace, name)) if is_run_name(name) else None
 

@@ -5,34 +5,36 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from moorage.api.kept import KeptLog, KeptPod, KeptRun
+from moorage.api.storedrecords import StoredLog, StoredPod, StoredRun
 from moorage.attempts.reading import stamp_of, without_stamp
 from moorage.decide.runs.state import RunView
-from moorage.decide.runs.storedruns import needs_kept
+from moorage.decide.runs.storedruns import needs_records
 from moorage_kube.errors import ServerError
 
 
-class Kept(Protocol):
+class RunRecords(Protocol):
     """The records that Moorage's server stores. Raises ApiError if it refuses."""
 
-    async def run(self, namespace: str, name: str) -> KeptRun:
+    async def run(self, namespace: str, name: str) -> StoredRun:
         """The newest run of this name; empty if nothing is stored, or there is no server to ask."""
         ...
 
-    async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
+    async def log(self, namespace: str, name: str, uid: str) -> StoredLog:
         """The last part of a pod's log; empty under the same conditions as `run`. Raises Forbidden."""
         ...
 
 
-class KeptOfSteps(Protocol):
+class StepRecords(Protocol):
     """The records of steps of workflows that Moorage's server stores. Raises ApiError if it refuses."""
 
-    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
+    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[StoredPod, ...]:
         """The pods of the Workflow with this uid, sorted by their start. `pod`: only pods with this name."""
         ...
 
-    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
-        """The last part of the log of a step's pod, chosen by the pod's uid; empty as in `Kept.run`.
+    async def step_log(
+        self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = ""
+    ) -> StoredLog:
+        """The last part of the log of a step's pod, chosen by the pod's uid; empty as in `RunRecords.run`.
 
         Raises Forbidden.
 
@@ -41,19 +43,19 @@ class KeptOfSteps(Protocol):
         ...
 
 
-async def kept_of(kept: Kept, run: RunView) -> KeptRun:
+async def kept_of(kept: RunRecords, run: RunView) -> StoredRun:
     """The record of a run, if the run needs it; otherwise the server is not asked.
 
     A store that cannot be read does not hide a run that exists.
     """
     try:
-        return await kept.run(run.namespace, run.name) if needs_kept(run, peaks=True) else KeptRun()
+        return await kept.run(run.namespace, run.name) if needs_records(run, peaks=True) else StoredRun()
     except ServerError:
-        return KeptRun()
+        return StoredRun()
 
 
 def lines_of(
-    log: KeptLog, *, now: datetime, tail: int | None = None, since_seconds: int | None = None
+    log: StoredLog, *, now: datetime, tail: int | None = None, since_seconds: int | None = None
 ) -> tuple[list[bytes], bool]:
     """The wanted lines of a stored log, without times and line ends; and whether earlier lines are missing."""
     lines = log.lines.split(b"\n")[:-1]

@@ -16,7 +16,7 @@ from moorage.api.errors import ErrorCode
 from moorage.api.jobs import NewJob
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, RunPlan, RunRequest, ships_directory
-from moorage.decide.runs.runfile import kept_request
+from moorage.decide.runs.runfile import stored_request
 from moorage.decide.runs.state import attempt_of
 from moorage.model.names import DIRECTORY_ANNOTATION, REQUEST_ANNOTATION, RUN_LABEL
 from moorage_kube.api import Api
@@ -180,7 +180,7 @@ async def read_request(api: Api, namespace: str, name: str) -> Again:
     Raises NotFound, and UsageError if the run did not store it.
     """
     first = min(await jobs_of_run(api, namespace, name), key=attempt_of)
-    request = kept_request(first)
+    request = stored_request(first)
     if request is None:
         raise UsageError(
             f"run {name} cannot be run again: its options were not saved",

@@ -19,15 +19,15 @@ from typing import NamedTuple, TypeVar, cast
 from msgspec import Struct, field
 
 from moorage import settings
-from moorage.api.kept import KeptLog, KeptPod, KeptRun
+from moorage.api.storedrecords import StoredLog, StoredPod, StoredRun
 from moorage.attempts.logs import LogEnd, Logs, log_key, pod_of
 from moorage.attempts.reading import NewLines, Read, Splitter, Stop, Wanted, plan_reads
 from moorage.attempts.store import AttemptStore
 from moorage.decide.runs.storedruns import (
     Seen,
-    is_kept,
     is_of_run,
     is_of_step,
+    is_recorded,
     other_logs,
     plan,
     shown_container,
@@ -80,7 +80,7 @@ class _Log(Struct, eq=False):
     """A log that is not completely read yet."""
 
     key: str
-    pod: KeptPod
+    pod: StoredPod
     container: str | None
     ended: bool = False
     gone_at: float | None = None  # when its pod was seen to be deleted, by the monotonic clock
@@ -139,7 +139,7 @@ class Keeper:
         self._running = False
         self._silent: set[str] = set()  # keys of logs that ended without a line, until their pods are deleted
         self._sampled: dict[str, int] = {}  # uid of a pod → most memory seen in use, until it is deleted
-        self.kept_bytes = 0  # of logs on the disk, at the last sweep
+        self.stored_bytes = 0  # of logs on the disk, at the last sweep
         jobs.on_change(self._hear_job)
         pods.on_change(self._hear_pod)
 
@@ -205,13 +205,13 @@ class Keeper:
             if pod_of(size.key) not in known or (is_over and size.key not in self._logs):
                 await asyncio.to_thread(self._folder.erase, size.key)
                 total -= size.bytes
-        self.kept_bytes = total
+        self.stored_bytes = total
 
     def note_memory(self, used: Mapping[str, int]) -> None:
         """Current memory use of recorded pods, in bytes by their uid; the highest is stored."""
         for pod in self._pods.all():
             uid = uid_of(pod)
-            if is_kept(pod) and used.get(uid, 0) > self._sampled.get(uid, 0):
+            if is_recorded(pod) and used.get(uid, 0) > self._sampled.get(uid, 0):
                 self._sampled[uid] = used[uid]
                 self._dirty.add(("pod", key_of(pod)))
         self._changed.set()
@@ -223,31 +223,31 @@ class Keeper:
             await self._record(everything=False)
         return await self._store.do(read)
 
-    async def read_run(self, namespace: str, name: str) -> KeptRun:
+    async def read_run(self, namespace: str, name: str) -> StoredRun:
         """The record of the newest run of this name. Raises StorageError."""
         return await self._ask(lambda store: store.run(namespace, name))
 
-    async def read_pods(self, jobs: Iterable[str]) -> tuple[KeptPod, ...]:
+    async def read_pods(self, jobs: Iterable[str]) -> tuple[StoredPod, ...]:
         """The records of the pods of Jobs, by their uids. Raises StorageError."""
         uids = list(jobs)
         return await self._ask(lambda store: store.pods_of(uids))
 
-    async def read_steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
+    async def read_steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[StoredPod, ...]:
         """The records of the pods of the steps of the Workflow with this uid. Raises StorageError."""
         return await self._ask(lambda store: store.steps(namespace, workflow, uid, pod=pod))
 
-    async def read_pod(self, uid: str) -> KeptPod | None:
+    async def read_pod(self, uid: str) -> StoredPod | None:
         """The record of the pod with this uid. Raises StorageError."""
         kept = await self._ask(lambda store: store.known((), (uid,)))
         return kept.pods[0] if kept.pods else None
 
-    async def read_known(self, uids: Iterable[str]) -> dict[str, KeptPod]:
+    async def read_known(self, uids: Iterable[str]) -> dict[str, StoredPod]:
         """The records of the pods with these uids, by uid. Raises StorageError."""
         wanted = list(uids)
         kept = await self._ask(lambda store: store.known((), wanted))
         return {pod.uid: pod for pod in kept.pods}
 
-    async def read_log(self, uid: str, container: str = "") -> KeptLog:
+    async def read_log(self, uid: str, container: str = "") -> StoredLog:
         """The stored end of a pod's log, including lines in memory. Raises StorageError.
 
         `container`: another container than the one with the pod's log.
@@ -256,7 +256,7 @@ class Keeper:
         if (kept := self._logs.get(key)) is not None:
             await self._flush(kept)
         end = await asyncio.to_thread(self._folder.read, key)
-        return KeptLog(lines=end.data, cut=end.cut, most_bytes=self._folder.keep_bytes)
+        return StoredLog(lines=end.data, cut=end.cut, most_bytes=self._folder.keep_bytes)
 
     async def erase(self, namespace: str, name: str, since: datetime | None = None) -> int:
         """Erase all records of the runs of this name, for good; return the number of their pods.
@@ -297,15 +297,15 @@ class Keeper:
         # at times all objects are compared with the store, not only changed ones
         if everything:
             jobs = [job for job in self._jobs.all() if is_of_run(job)]
-            pods = [pod for pod in self._pods.all() if is_kept(pod)]
+            pods = [pod for pod in self._pods.all() if is_recorded(pod)]
         else:
             jobs = _objects(self._jobs, (key for kind, key in dirty if kind == "job"))
             pods = _objects(self._pods, (key for kind, key in dirty if kind == "pod"))
         kinds = {node["metadata"]["name"]: gpu_type(labels_of(node)) for node in self._nodes.all()}
 
         # one transaction: read the known rows, decide, write
-        def work(store: AttemptStore) -> dict[str, KeptPod]:
-            open_now = store.open() if everything else KeptRun()
+        def work(store: AttemptStore) -> dict[str, StoredPod]:
+            open_now = store.open() if everything else StoredRun()
             read = {job.job_uid for job in open_now.attempts} | {pod.uid for pod in open_now.pods}
             job_uids, pod_uids = ({*map(uid_of, objects), *deleted} - read for objects in (jobs, pods))
             known = _joined(open_now, store.known(job_uids, pod_uids))
@@ -345,7 +345,7 @@ class Keeper:
             if kept.pod.uid in gone and kept.gone_at is None:
                 kept.ended, kept.gone_at = True, self._clock.monotonic()
 
-    async def _follow_later(self, pods: list[tuple[Obj, KeptPod]]) -> None:
+    async def _follow_later(self, pods: list[tuple[Obj, StoredPod]]) -> None:
         """Register the logs to read: those of started containers that are not completely read."""
         if self._api is None or not pods:
             return
@@ -480,7 +480,7 @@ class Keeper:
         self._hear("pod", before, after)
 
     def _hear(self, kind: str, before: Obj | None, after: Obj | None) -> None:
-        if not any(obj is not None and is_kept(obj) for obj in (before, after)):
+        if not any(obj is not None and is_recorded(obj) for obj in (before, after)):
             return
         now = self._clock.now()
         if before is not None and (after is None or uid_of(after) != uid_of(before)):
@@ -508,10 +508,10 @@ def _objects(informer: Informer, keys: Iterable[Key]) -> list[Obj]:
     return [obj for key in keys if (obj := informer.get(key.name, key.namespace)) is not None]
 
 
-def _joined(known: KeptRun, more: KeptRun) -> KeptRun:
+def _joined(known: StoredRun, more: StoredRun) -> StoredRun:
     attempts = {job.job_uid: job for job in (*known.attempts, *more.attempts)}
     pods = {pod.uid: pod for pod in (*known.pods, *more.pods)}
-    return KeptRun(attempts=tuple(attempts.values()), pods=tuple(pods.values()))
+    return StoredRun(attempts=tuple(attempts.values()), pods=tuple(pods.values()))
 
 
 class _Started(NamedTuple):
@@ -522,7 +522,7 @@ class _Started(NamedTuple):
     ended: bool
 
 
-def _logs_of(pod: Obj, row: KeptPod) -> list[_Started]:
+def _logs_of(pod: Obj, row: StoredPod) -> list[_Started]:
     is_over = row.phase in ("Succeeded", "Failed")
     logs = []
     if row.started is not None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from moorage.api.kept import KeptAttempt, KeptPod, KeptRun
+from moorage.api.storedrecords import StoredAttempt, StoredPod, StoredRun
 from moorage.sql.database import Database, Row, Table
 from moorage.sql.migrations import Schema
 from moorage.sql.opening import open_database
@@ -77,7 +77,7 @@ class AttemptStore:
     def close(self) -> None:
         self._db.close()
 
-    def write(self, attempts: Sequence[KeptAttempt], pods: Sequence[KeptPod]) -> None:
+    def write(self, attempts: Sequence[StoredAttempt], pods: Sequence[StoredPod]) -> None:
         """Add or replace, all or nothing. Records of an erased attempt are skipped."""
         if not attempts and not pods:
             return
@@ -86,27 +86,27 @@ class AttemptStore:
             self._db.upsert(JOBS, [_job_row(job) for job in attempts if job.job_uid not in erased])
             self._db.upsert(PODS, [_pod_row(pod) for pod in pods if pod.job_uid not in erased])
 
-    def open(self) -> KeptRun:
+    def open(self) -> StoredRun:
         """The attempts and pods that are not recorded as deleted."""
-        return KeptRun(
+        return StoredRun(
             attempts=self._jobs("WHERE gone_at IS NULL AND forgotten = 0"),
             pods=self._pods("WHERE gone_at IS NULL"),
         )
 
-    def known(self, jobs: Iterable[str], pods: Iterable[str]) -> KeptRun:
+    def known(self, jobs: Iterable[str], pods: Iterable[str]) -> StoredRun:
         """The records of these uids."""
         job_rows = self._db.by_keys(JOBS, [(uid,) for uid in sorted(set(jobs))])
         pod_rows = self._db.by_keys(PODS, [(uid,) for uid in sorted(set(pods))])
-        return KeptRun(
+        return StoredRun(
             attempts=tuple(_job(row) for row in job_rows if not row[-1]), pods=tuple(_pod(row) for row in pod_rows)
         )
 
-    def pods_of(self, jobs: Iterable[str]) -> tuple[KeptPod, ...]:
+    def pods_of(self, jobs: Iterable[str]) -> tuple[StoredPod, ...]:
         """The pods of the Jobs with these uids; the oldest attempt first."""
         rows = self._db.by_keys(PODS_BY_JOB, [(uid,) for uid in sorted(set(jobs))], columns=PODS.columns)
         return tuple(sorted(map(_pod, rows), key=lambda pod: (pod.attempt, _stamp(pod.created), pod.name)))
 
-    def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
+    def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[StoredPod, ...]:
         """The pods of a Workflow's steps, sorted by start, for the Workflow's uid.
 
         `pod`: only pods with this name.
@@ -118,11 +118,11 @@ class AttemptStore:
         )
         return tuple(sorted(rows, key=lambda row: (_stamp(row.started or row.created), row.name)))
 
-    def run(self, namespace: str, name: str) -> KeptRun:
+    def run(self, namespace: str, name: str) -> StoredRun:
         """The newest run of this name, oldest attempt first; empty if there is none."""
         jobs = self._jobs("WHERE namespace = ? AND run = ? AND forgotten = 0", namespace, name)
         if not jobs:
-            return KeptRun()
+            return StoredRun()
         newest = max(jobs, key=lambda job: (job.gone is None, _stamp(job.created), job.number)).run_uid
         attempts = sorted((job for job in jobs if job.run_uid == newest), key=lambda job: job.number)
         uids = {job.job_uid for job in attempts}
@@ -130,7 +130,7 @@ class AttemptStore:
             pod for pod in self._pods("WHERE namespace = ? AND run = ?", namespace, name) if pod.job_uid in uids
         ]
         pods.sort(key=lambda pod: (pod.attempt, _stamp(pod.created), pod.name))
-        return KeptRun(attempts=tuple(attempts), pods=tuple(pods))
+        return StoredRun(attempts=tuple(attempts), pods=tuple(pods))
 
     def forgotten(self, jobs: Iterable[str]) -> set[str]:
         """The uids among these Jobs that were erased."""
@@ -182,10 +182,10 @@ class AttemptStore:
             self._db.run("DELETE FROM attempt_jobs WHERE gone_at < ?", before)
         return uids
 
-    def _jobs(self, where: str, *values: Any) -> tuple[KeptAttempt, ...]:
+    def _jobs(self, where: str, *values: Any) -> tuple[StoredAttempt, ...]:
         return tuple(_job(row) for row in self._db.rows(f"{_SELECT_JOBS} {where}", *values))
 
-    def _pods(self, where: str, *values: Any) -> tuple[KeptPod, ...]:
+    def _pods(self, where: str, *values: Any) -> tuple[StoredPod, ...]:
         return tuple(_pod(row) for row in self._db.rows(f"{_SELECT_PODS} {where}", *values))
 
 
@@ -194,7 +194,7 @@ def open_attempts(where: Path | str) -> AttemptStore:
     return AttemptStore(open_database(where, SCHEMA))
 
 
-def _job_row(job: KeptAttempt) -> Row:
+def _job_row(job: StoredAttempt) -> Row:
     document = msgspec.json.encode(job.document).decode()
     moments = (_micro(job.created), _micro(job.gone))
     return (job.job_uid, job.run_uid, job.namespace, job.run, job.number, document, *moments, 0)
@@ -205,9 +205,9 @@ def _tombstone(uid: str, namespace: str, name: str, now: datetime) -> Row:
     return (uid, uid, namespace, name, 0, "", None, to_microseconds(now), 1)
 
 
-def _job(row: Row) -> KeptAttempt:
+def _job(row: Row) -> StoredAttempt:
     job_uid, run_uid, namespace, run, number, document, created, gone, _ = row
-    return KeptAttempt(
+    return StoredAttempt(
         job_uid=job_uid,
         run_uid=run_uid,
         namespace=namespace,
@@ -219,7 +219,7 @@ def _job(row: Row) -> KeptAttempt:
     )
 
 
-def _pod_row(pod: KeptPod) -> Row:
+def _pod_row(pod: StoredPod) -> Row:
     return (
         pod.uid,
         pod.job_uid,
@@ -245,10 +245,10 @@ def _pod_row(pod: KeptPod) -> Row:
     )
 
 
-def _pod(row: Row) -> KeptPod:
+def _pod(row: Row) -> StoredPod:
     values = dict(zip(PODS.columns, row, strict=True))
     is_step = values["run"].startswith(_OF_WORKFLOW)
-    return KeptPod(
+    return StoredPod(
         uid=values["pod_uid"],
         job_uid=values["job_uid"],
         namespace=values["namespace"],

@@ -8,9 +8,9 @@ import click
 
 from moorage.actions.runs import cancel_run
 from moorage.cli import console
-from moorage.cli.kept import erase_kept
 from moorage.cli.names import complete
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
+from moorage.cli.storedrecords import erase_records
 from moorage_kube.errors import ApiError, NotFound
 
 
@@ -73,7 +73,7 @@ async def _cancel(session: Session, name: str, *, delete: bool, forget: bool) ->
         missing = error
     if not forget:
         return outcome
-    pods = await erase_kept(session, name)
+    pods = await erase_records(session, name)
     if missing is not None and not pods:
         raise missing
     erased = f"records of {pods} {'pod' if pods == 1 else 'pods'} erased"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from moorage.cli import console
-from moorage.cli.kept import AskedKept
 from moorage.cli.session import Session, Target, in_session
+from moorage.cli.storedrecords import RecordsOfServer
 from moorage.decide.tools.lint import BYTES_MAX
 from moorage.decide.tools.peaks import peaks_of
 from moorage.decide.tools.runfiles import is_run_file
@@ -24,7 +24,7 @@ def peaks_for(target: Target, texts: Iterable[tuple[str, str]]) -> Peaks:
 
     async def work(session: Session) -> Peaks:
         pods = (await session.api.list(PODS, namespace=session.namespace)).items
-        kept = AskedKept(session)
+        kept = RecordsOfServer(session)
         records = [pod for name in names[:NAMES_MAX] for pod in (await kept.run(session.namespace, name)).pods]
         return peaks_of(pods, records)
 

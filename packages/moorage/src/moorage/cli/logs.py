@@ -12,9 +12,9 @@ import click
 
 from moorage.actions.runlogs import Began, Broke, Cut, Ended, Event, Gone, Line, RunLog, Unreadable, Waits
 from moorage.cli import console
-from moorage.cli.kept import AskedKept
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.storedrecords import RecordsOfServer
 from moorage.cli.terminal import ending_with_reader
 from moorage.decide.runs.state import PodView, RunView, State, exit_code_of
 from moorage.decide.runs.timelimit import parse_time
@@ -72,7 +72,7 @@ def logs(
             tail=tail,
             since_seconds=since_seconds,
             attempt=attempt,
-            kept=AskedKept(session),
+            kept=RecordsOfServer(session),
         )
         if not follow:
             await _print(log, prefix=prefix, whole=tail is None and since_seconds is None)
@@ -90,7 +90,7 @@ async def follow_to_the_end(session: Session, name: str) -> int:
 
     Ctrl-C detaches: it prints how to follow again, and returns 130.
     """
-    log = RunLog(session.api, session.namespace, name, clock=session.clock, kept=AskedKept(session))
+    log = RunLog(session.api, session.namespace, name, clock=session.clock, kept=RecordsOfServer(session))
     try:
         run = await _follow(session, log, name)
     except asyncio.CancelledError:

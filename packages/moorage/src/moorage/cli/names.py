@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from moorage.client.cluster import Cluster
     from moorage_kube.resources import Resource
 
-KEPT_SECONDS = 5.0  # names of this age are given again without asking
+CACHE_SECONDS = 5.0  # names of this age are given again without asking
 CACHE_FILE = "completion.json"
 
 Completer = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
@@ -203,7 +203,7 @@ def _read_cache() -> dict[str, tuple[float, list[str]]]:
     """Return the cached answers; empty where the file is missing or damaged."""
     try:
         now, entries = SYSTEM.now().timestamp(), json.loads(_cache_file().read_bytes())
-        return {key: (at, names) for key, (at, names) in entries.items() if 0 <= now - at < KEPT_SECONDS}
+        return {key: (at, names) for key, (at, names) in entries.items() if 0 <= now - at < CACHE_SECONDS}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 

@@ -36,7 +36,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     found_at: datetime
 
 
-def kept_address(connection: KubeConnection, now: datetime) -> Address | None:
+def cached_address(connection: KubeConnection, now: datetime) -> Address | None:
     """Return the server address of a kubeconfig that was stored in the last hour.
 
     None if there is none, or on errors.

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import urlencode, urlsplit
 
-from moorage.client.addresses import Address, kept_address
+from moorage.client.addresses import Address, cached_address
 from moorage.client.connection import QUICK, Connection, Site
 from moorage.client.errors import no_answer
 from moorage.client.logins import Known, issuer_of
@@ -49,7 +49,7 @@ def known_server(connection: KubeConnection) -> Connection:
     Raises NeedsLoop without a usable cached address.
     """
     now = SYSTEM.now()
-    address = kept_address(connection, now)
+    address = cached_address(connection, now)
     authorization = "" if address is None else _authorization(connection, address, now)
     if address is None or not authorization or _has_proxy(address.url):
         raise NeedsLoop

@@ -65,7 +65,7 @@ class Prover:
         now = self._clock.now()
         key = _key(self._connection, url)
         if self._token is None or not self._token.holds(now):
-            self._token = kept_tokens().get(key)
+            self._token = cached_tokens().get(key)
         if self._token is None or not self._token.holds(now):
             self._token = await self._prove(url, ca)
             _keep(key, self._token, now)
@@ -77,9 +77,9 @@ class Prover:
         A server that was installed again does not know the tokens of the old one.
         """
         key = _key(self._connection, url)
-        was_kept = self._token is not None or key in kept_tokens()
+        was_kept = self._token is not None or key in cached_tokens()
         self._token = None
-        _write({other: kept for other, kept in kept_tokens().items() if other != key})
+        _write({other: kept for other, kept in cached_tokens().items() if other != key})
         return was_kept
 
     async def _prove(self, url: str, ca: str) -> Token:
@@ -173,7 +173,7 @@ def _key(connection: KubeConnection, url: str) -> str:
     return hashlib.sha256("\n".join(who).encode()).hexdigest()
 
 
-def kept_tokens() -> dict[str, Token]:
+def cached_tokens() -> dict[str, Token]:
     """Return the tokens of earlier commands; empty where the file is missing or damaged."""
     try:
         rows: Mapping[str, Mapping[str, str]] = json.loads(_file().read_text())
@@ -184,12 +184,12 @@ def kept_tokens() -> dict[str, Token]:
 
 def kept_token(connection: KubeConnection, url: str, now: datetime) -> str:
     """Return the stored token of an earlier command for the server at an address; "" without a valid token."""
-    token = kept_tokens().get(_key(connection, url))
+    token = cached_tokens().get(_key(connection, url))
     return token.text if token is not None and token.holds(now) else ""
 
 
 def _keep(key: str, token: Token, now: datetime) -> None:
-    tokens = {other: kept for other, kept in kept_tokens().items() if kept.holds(now)}
+    tokens = {other: kept for other, kept in cached_tokens().items() if kept.holds(now)}
     _write(dict([*tokens.items(), (key, token)][-KEPT:]))
 
 

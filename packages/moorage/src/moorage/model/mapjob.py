@@ -33,7 +33,7 @@ NAME_TAKEN, BAD_LIMITS, QUOTA_EXCEEDED = "NameTaken", "BadLimits", "QuotaExceede
 
 PARALLELISM_MAX = 10_000
 RESTARTS_MIN = 100  # the default restartLimit is this or `parallelism`, the larger: one preemption of all
-KEPT_SECONDS = 3600  # worker pods stay so long after the end; their logs stay with the server
+POD_SECONDS = 3600  # worker pods stay so long after the end; their logs stay with the server
 MOUNT = "/moorage"
 FUNCTION_FILE = "function.zip"
 
@@ -323,7 +323,7 @@ class MapView(Struct, frozen=True, kw_only=True):
     @property
     def kept_seconds(self) -> int:
         given = self.spec.ttl_seconds_after_finished
-        return KEPT_SECONDS if given is None else given
+        return POD_SECONDS if given is None else given
 
     def condition(self, kind: str) -> Condition | None:
         return next((condition for condition in self.status.conditions if condition.type == kind), None)

@@ -70,7 +70,7 @@ class VolumeBackupSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     restore: Restore | None = None
 
 
-class Kept(Struct, frozen=True, rename="camel", omit_defaults=True):
+class StoredBackup(Struct, frozen=True, rename="camel", omit_defaults=True):
     """A complete backup."""
 
     name: Annotated[str, Meta(description="Name of the backup.")]
@@ -88,7 +88,7 @@ class VolumeBackupStatus(Struct, frozen=True, rename="camel", omit_defaults=True
     last_scheduled: Annotated[str, _TIME, Meta(description="Time of the schedule that was acted on last.")] = ""
     last_success: Annotated[str, _TIME, Meta(description="When the last good backup ended.")] = ""
     next: Annotated[str, _TIME, Meta(description="When the next backup starts.")] = ""
-    backups: Annotated[list[Kept], Meta(max_length=KEEP_MAX)] = []
+    backups: Annotated[list[StoredBackup], Meta(max_length=KEEP_MAX)] = []
     restore_id: Annotated[str, Meta(description="The last restore that was started.")] = ""
     restore_phase: Annotated[str, Meta(description="Running, Done or Failed.")] = ""
     restore_message: Annotated[str, Meta(description="The result of the restore, or why it failed.")] = ""

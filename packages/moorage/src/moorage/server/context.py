@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from moorage.server.identity.audit import AuditLog
     from moorage.server.identity.changes import Changes, OwnWrites
     from moorage.server.identity.logins import Logins
-    from moorage.server.identity.sessions import SessionDesk
+    from moorage.server.identity.sessions import Sessions
     from moorage.server.loops.collector import Collector
     from moorage.server.loops.idle import IdleLoop
     from moorage.server.ratelimit import Limiter
@@ -61,7 +61,7 @@ class Context(Struct, frozen=True, kw_only=True):
     queue: Queue
     outputs: Outputs
     logins: Logins
-    sessions: SessionDesk
+    sessions: Sessions
     audit_log: AuditLog
     changes: Changes
     own_writes: OwnWrites

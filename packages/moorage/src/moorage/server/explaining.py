@@ -20,7 +20,7 @@ from moorage.model.names import MACHINE_GATE, RUN_LABEL
 from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.runs import RunReader
-from moorage.server.storedruns import KeptForUser
+from moorage.server.storedruns import RecordsForUser
 from moorage_kube.errors import NotFound
 from moorage_kube.meta import labels_of
 from moorage_kube.resources import Obj
@@ -36,7 +36,7 @@ async def explained(context: Context, namespace: str, name: str, user: User) -> 
     try:
         pod, job = await _find_pod(reader, namespace, name)
     except NotFound:
-        if (deleted := await get_deleted(KeptForUser(context, user), namespace, name)) is None:
+        if (deleted := await get_deleted(RecordsForUser(context, user), namespace, name)) is None:
             raise
         explanation = explain_pod(pod_of_run(deleted), nodes=(), pods=(), now=context.now(), run=deleted)
         return explanation if is_readable else as_public(explanation)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from moorage.decide.runs.state import view_pod
-from moorage.decide.runs.storedruns import is_kept, uid_of
+from moorage.decide.runs.storedruns import is_recorded, uid_of
 from moorage.server.cluster import Cluster
 from moorage.server.summaries import Summaries, ask_nodes
 from moorage_kube.backoff import DoublingDelay
@@ -45,7 +45,7 @@ class MemoryUse:
         """Ask each such node once; return the summaries. A node that does not answer is skipped for some time."""
         running: dict[str, list[Obj]] = {}  # by node
         for pod in self._cluster.pods.all():
-            is_noted = is_kept(pod) and _is_measured(pod)
+            is_noted = is_recorded(pod) and _is_measured(pod)
             if is_noted or self._also(pod):
                 on_node = running.setdefault(pod["spec"]["nodeName"], [])
                 if is_noted:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from moorage.features import load_all
 from moorage.server.backup.store import Place
-from moorage.server.identity.sessions import SessionDesk
+from moorage.server.identity.sessions import Sessions
 from moorage_kube.api import Api
 from moorage_kube.clock import Clock
 
@@ -23,7 +23,7 @@ class Base(Struct, frozen=True, kw_only=True):
     clock: Clock
     env: Mapping[str, str]  # the settings
     place: Place  # where the server keeps its data
-    sessions: SessionDesk
+    sessions: Sessions
 
 
 class Parts(Struct, frozen=True, kw_only=True):

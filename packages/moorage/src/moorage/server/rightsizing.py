@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
-from moorage.api.kept import KeptPod
+from moorage.api.storedrecords import StoredPod
 from moorage.attempts.keeper import Keeper
 from moorage.decide.usage.intervals import Interval
 from moorage.decide.usage.rightsizing import Asked, Past, Work, asked_now, key_of, works_of
@@ -21,14 +21,14 @@ from moorage_kube.resources import JOBS
 
 WINDOW = timedelta(days=30)  # older runs are a poor estimate for current runs
 ROWS = 5_000  # the newest of them
-KEPT_SECONDS = 5.0  # how long a result is used before the next read
+CACHE_SECONDS = 5.0  # how long a result is used before the next read
 OUT_OF_MEMORY = "OOMKilled"
 
 UseOf = Callable[[Sequence[str]], Mapping[str, PodUse]]
 
 
 class Rightsizing:
-    """Past runs, grouped by work, read at most once in KEPT_SECONDS."""
+    """Past runs, grouped by work, read at most once in CACHE_SECONDS."""
 
     def __init__(self, api: Api, usage: UsageStore, keeper: Keeper, use_of: UseOf, *, clock: Clock) -> None:
         self.api = api
@@ -42,7 +42,7 @@ class Rightsizing:
         """All work of the last days, with its advice. Raises ServerError while a store is down."""
         async with self._lock:
             now = self._clock.monotonic()
-            if self._read_at is None or now - self._read_at >= KEPT_SECONDS:
+            if self._read_at is None or now - self._read_at >= CACHE_SECONDS:
                 try:
                     self._works = await self._read()
                 except StorageError as error:
@@ -64,7 +64,7 @@ class Rightsizing:
         )
 
 
-def past_of(row: Interval, kept: KeptPod | None, use: PodUse | None) -> Past | None:
+def past_of(row: Interval, kept: StoredPod | None, use: PodUse | None) -> Past | None:
     """The data of one pod that the advice needs; None if the pod has not ended."""
     if row.ended_at is None:
         return None

@@ -14,13 +14,13 @@ from moorage_kube.errors import StorageError
 
 WINDOW = timedelta(days=60)  # older stays are a poor estimate for current runs
 ROWS = 20_000  # the newest of them
-KEPT_SECONDS = 60.0  # how long a result is used before the next read
+CACHE_SECONDS = 60.0  # how long a result is used before the next read
 
 log = logging.getLogger(__name__)
 
 
 class PastRuns:
-    """How long past runs held GPUs, read at most once in KEPT_SECONDS."""
+    """How long past runs held GPUs, read at most once in CACHE_SECONDS."""
 
     def __init__(self, usage: UsageStore, *, clock: Clock) -> None:
         self._usage = usage
@@ -31,7 +31,7 @@ class PastRuns:
     async def history(self) -> History:
         """Durations of past runs, grouped by similarity; empty while the store cannot be read."""
         now = self._clock.monotonic()
-        if self._read_at is None or now - self._read_at >= KEPT_SECONDS:
+        if self._read_at is None or now - self._read_at >= CACHE_SECONDS:
             try:
                 self._history = await asyncio.to_thread(self._read, self._clock.now() - WINDOW)
             except StorageError as error:

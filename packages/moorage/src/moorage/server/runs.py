@@ -21,12 +21,12 @@ from moorage.actions.runs import (
     summary_of,
 )
 from moorage.api.jobs import Job, JobChoice, JobDetails, JobList
-from moorage.api.kept import KeptPod, KeptRun
 from moorage.api.overviews import JobOverview
 from moorage.api.rightsizing import SizeAdvice
+from moorage.api.storedrecords import StoredPod, StoredRun
 from moorage.api.use import Use
 from moorage.decide.runs.state import RunView
-from moorage.decide.runs.storedruns import kept_pods_of, needs_kept
+from moorage.decide.runs.storedruns import needs_records, stored_pods_of
 from moorage.decide.timetext import moment_before
 from moorage.model.names import RUN_LABEL
 from moorage.present.joboverview import make_overview
@@ -36,7 +36,7 @@ from moorage.server.identity.auth import User
 from moorage.server.poduse import use_of_pods
 from moorage.server.problems import Problem
 from moorage.server.rightsizing import readable_works, work_of_run
-from moorage.server.storedruns import KeptForUser
+from moorage.server.storedruns import RecordsForUser
 from moorage_kube.api import Api
 from moorage_kube.errors import ApiError, MoorageError, NotFound, StorageError
 from moorage_kube.meta import labels_of
@@ -87,7 +87,7 @@ class RunReader(Struct, frozen=True):
         """
         if jobs := await self.jobs(namespace, name):
             return (await self.complete([self.view(jobs)], peaks=True))[0]
-        run = await get_deleted(KeptForUser(self.context, self.user), namespace, name)
+        run = await get_deleted(RecordsForUser(self.context, self.user), namespace, name)
         if run is None:
             raise await self.missing(namespace, name)
         return run
@@ -151,23 +151,24 @@ class RunReader(Struct, frozen=True):
         """A run as an API object. Only users who may read its Job see its command and messages."""
         return job_of(run, self.context.now(), private=await self.may_read(run.namespace))
 
-    def view(self, jobs: Sequence[Obj], kept: Iterable[KeptPod] = ()) -> RunView:
+    def view(self, jobs: Sequence[Obj], kept: Iterable[StoredPod] = ()) -> RunView:
         """The view of a run, built from its Jobs and from the pods and nodes in the server's caches."""
         meta = jobs[0]["metadata"]
         name = labels_of(jobs[0]).get(RUN_LABEL) or meta["name"]
-        gone = kept_pods_of(KeptRun(pods=tuple(kept)), jobs)
+        gone = stored_pods_of(StoredRun(pods=tuple(kept)), jobs)
         return self.context.cluster.view_run(meta.get("namespace") or "", name, jobs, gone)
 
     async def complete(self, runs: Sequence[RunView], *, peaks: bool = False) -> tuple[RunView, ...]:
         """Runs with the stored records of their pods, by one query for all of them. `peaks`: as in
-        `needs_kept`.
+        `needs_records`.
 
         Where the store cannot be read, the runs as they are.
         """
         jobs_of = {
             (run.namespace, run.name): jobs
             for run in runs
-            if needs_kept(run, peaks=peaks) and (jobs := self.context.cluster.jobs_of_run(run.namespace, run.name))
+            if needs_records(run, peaks=peaks)
+            and (jobs := self.context.cluster.jobs_of_run(run.namespace, run.name))
         }
         if not jobs_of:
             return tuple(runs)
@@ -178,7 +179,7 @@ class RunReader(Struct, frozen=True):
         except StorageError as error:
             log.warning("runs are shown without their stored records", extra={"error": str(error)})
             return tuple(runs)
-        kept: dict[tuple[str, str], list[KeptPod]] = {}
+        kept: dict[tuple[str, str], list[StoredPod]] = {}
         for pod in pods:
             kept.setdefault((pod.namespace, pod.run), []).append(pod)
         return tuple(

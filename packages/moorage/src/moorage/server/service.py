@@ -49,7 +49,7 @@ from moorage.server.identity.logins import Logins, LoginSettings
 from moorage.server.identity.oidc import Provider, ProviderSettings
 from moorage.server.identity.pagesessions import PageSessions
 from moorage.server.identity.people import People
-from moorage.server.identity.sessions import SessionDesk
+from moorage.server.identity.sessions import Sessions
 from moorage.server.loops.collector import Collector
 from moorage.server.loops.cost import CostOfDay
 from moorage.server.loops.idle import IdleLoop, Sources
@@ -70,7 +70,7 @@ from moorage.sql.leases import Leader, LeaseTable
 from moorage.sql.opening import is_postgres, open_database
 from moorage.sql.thread import StoreThread
 from moorage.usage.recorder import Recorder
-from moorage.usage.samples import Kept, SampleStore
+from moorage.usage.samples import Retention, SampleStore
 from moorage.usage.store import UsageStore
 from moorage_kube.api import Api, LogApi
 from moorage_kube.clock import SYSTEM, Clock
@@ -137,8 +137,8 @@ class ServerService:
             finish_restore(place.folder)
         # the history of use, and the objects that record it
         self.usage = UsageStore(database or usage_db)
-        kept_samples = Kept(hours=timedelta(days=usage_days))
-        self.samples = SampleStore(database or usage_db.with_name("samples.db"), kept=kept_samples)
+        retention = Retention(hours=timedelta(days=usage_days))
+        self.samples = SampleStore(database or usage_db.with_name("samples.db"), retention=retention)
         self.cluster = Cluster(api, clock=clock, informers=shared)
         self.recorder = Recorder(
             self.usage,
@@ -164,17 +164,25 @@ class ServerService:
         self.maps = MapBridge(api, self.queue, clock=clock, informers=shared)
         # people: accounts, logins, audit log and rights
         self.people = People(api, informers=shared)
-        self.desk = SessionDesk(database or (usage_db.with_name("people.db") if people_db is None else people_db))
+        self.sessions = Sessions(database or (usage_db.with_name("people.db") if people_db is None else people_db))
         settings = logins or LoginSettings()
         self.provider = Provider(provider, clock=clock) if provider is not None else None
-        self.logins = Logins(api, self.people, self.desk, provider=self.provider, settings=settings, clock=clock)
-        self.audit = AuditLog(self.desk, days=settings.audit_days, clock=clock)
-        self.own_writes = OwnWrites(desk=self.desk if database is not None else None, clock=clock)
+        self.logins = Logins(
+            api, self.people, self.sessions, provider=self.provider, settings=settings, clock=clock
+        )
+        self.audit = AuditLog(self.sessions, days=settings.audit_days, clock=clock)
+        self.own_writes = OwnWrites(sessions=self.sessions if database is not None else None, clock=clock)
         self.changes = Changes(self.audit, self.own_writes, self.people, clock=clock)
         self.auth = self._make_auth(api, page_token, page_person, clock)
         # workspaces, idle work and costs
         self.gateway = Gateway(
-            api, self.auth, clock=clock, people=self.people, desk=self.desk, audit=self.audit, informers=shared
+            api,
+            self.auth,
+            clock=clock,
+            people=self.people,
+            sessions=self.sessions,
+            audit=self.audit,
+            informers=shared,
         )
         self.idle = self._make_idle(api, clock, shared)
         self.cost_of_day = CostOfDay()
@@ -185,7 +193,7 @@ class ServerService:
         self.logins.addresses.allow(hosts)
         self.gateway.info.on_change(self.logins.addresses.follow)
         # features add their parts; the routes share all of these objects
-        self._parts = make_parts(Base(api=api, clock=clock, env=env, place=place, sessions=self.desk))
+        self._parts = make_parts(Base(api=api, clock=clock, env=env, place=place, sessions=self.sessions))
         self.context = Context(
             evaluation=evaluation or InPlace(),
             api=api,
@@ -199,7 +207,7 @@ class ServerService:
             queue=self.queue,
             outputs=self.outputs,
             logins=self.logins,
-            sessions=self.desk,
+            sessions=self.sessions,
             audit_log=self.audit,
             changes=self.changes,
             own_writes=self.own_writes,
@@ -240,7 +248,7 @@ class ServerService:
             page_person=page_person,
             people=self.people,
             logins=self.logins,
-            page_sessions=PageSessions(self.desk, page_token, clock=clock),
+            page_sessions=PageSessions(self.sessions, page_token, clock=clock),
             clock=clock,
         )
 
@@ -313,7 +321,7 @@ class ServerService:
             self.samples.close()
             if self._leases is not None:
                 self._leases.close()
-            self.desk.close()
+            self.sessions.close()
             if self.provider is not None:
                 await self.provider.close()
             await self._kubelets.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from moorage.api.errors import ErrorCode
-from moorage.api.kept import KeptLog, KeptPod, KeptRun
+from moorage.api.storedrecords import StoredLog, StoredPod, StoredRun
 from moorage.decide.runs.storedruns import has_own_log
 from moorage.model.argo import WORKFLOWS
 from moorage.model.names import is_dns_label
@@ -20,14 +20,17 @@ from moorage_kube.errors import Forbidden, NotFound, ServerError, StorageError
 from moorage_kube.resources import JOBS, Resource
 
 
-class KeptForUser:
-    """Implements `actions.storedrecords.Kept` and `KeptOfSteps`. Raises ServerError while the store is away."""
+class RecordsForUser:
+    """The records that a user may read: `RunRecords` and `StepRecords` of `actions.storedrecords`.
+
+    Raises ServerError while the store is unavailable.
+    """
 
     def __init__(self, context: Context, user: User) -> None:
         self._context = context
         self._user = user
 
-    async def run(self, namespace: str, name: str) -> KeptRun:
+    async def run(self, namespace: str, name: str) -> StoredRun:
         """Facts of the newest run of this name. The caller decides which of them the user may see."""
         try:
             run = await self._context.keeper.read_run(namespace, name)
@@ -36,12 +39,12 @@ class KeptForUser:
         if not run.attempts or (since := await self._oldest(JOBS, namespace)) is None:
             return run
         uids = {attempt.job_uid for attempt in run.attempts if not is_too_old(attempt.created, since)}
-        return KeptRun(
+        return StoredRun(
             attempts=tuple(attempt for attempt in run.attempts if attempt.job_uid in uids),
             pods=tuple(pod for pod in run.pods if pod.job_uid in uids),
         )
 
-    async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
+    async def log(self, namespace: str, name: str, uid: str) -> StoredLog:
         """The stored log of a pod. Raises Forbidden if the user may not read the logs of pods there, NotFound
         for a pod of another run.
         """
@@ -50,7 +53,7 @@ class KeptForUser:
             raise NotFound(f"there are no stored records of pod {uid!r} of run {name}", code=ErrorCode.NOT_FOUND)
         return await self._log(uid)
 
-    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
+    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[StoredPod, ...]:
         """Facts of the pods of the Workflow with this uid. The caller has checked that the user may read it."""
         try:
             pods = await self._context.keeper.read_steps(namespace, workflow, uid, pod=pod)
@@ -60,7 +63,9 @@ class KeptForUser:
             return pods
         return tuple(each for each in pods if not is_too_old(each.created, since))
 
-    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
+    async def step_log(
+        self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = ""
+    ) -> StoredLog:
         """The stored log of a step. Raises Forbidden if the user may not read the logs of pods there, NotFound
         for a pod of another workflow.
         """
@@ -72,9 +77,9 @@ class KeptForUser:
             )
         if has_own_log(kept, container):
             return await self._log(pod)
-        return await self._log(pod, container) if is_dns_label(container) else KeptLog()
+        return await self._log(pod, container) if is_dns_label(container) else StoredLog()
 
-    async def _pod_of(self, pod: str, namespace: str, workflow: str, uid: str) -> KeptPod | None:
+    async def _pod_of(self, pod: str, namespace: str, workflow: str, uid: str) -> StoredPod | None:
         """The stored record of the pod with this uid, if it is of the Workflow."""
         try:
             kept = await self._context.keeper.read_pod(pod)
@@ -92,7 +97,7 @@ class KeptForUser:
                 code=ErrorCode.FORBIDDEN,
             )
 
-    async def _log(self, uid: str, container: str = "") -> KeptLog:
+    async def _log(self, uid: str, container: str = "") -> StoredLog:
         try:
             return await self._context.keeper.read_log(uid, container)
         except StorageError as error:

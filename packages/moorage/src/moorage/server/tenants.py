@@ -12,11 +12,11 @@ from moorage_kube.resources import Obj
 
 log = logging.getLogger(__name__)
 
-KEPT_SECONDS = 5.0  # how long a list is shared by all requests
+CACHE_SECONDS = 5.0  # how long a list is shared by all requests
 
 
 class KnownTenants:
-    """Every Tenant, listed at most once in KEPT_SECONDS."""
+    """Every Tenant, listed at most once in CACHE_SECONDS."""
 
     def __init__(self, api: Api, *, clock: Clock) -> None:
         self._api = api
@@ -30,7 +30,7 @@ class KnownTenants:
         `anew`: list the Tenants now.
         """
         now = self._clock.monotonic()
-        if anew or self._listed_at is None or now - self._listed_at > KEPT_SECONDS:
+        if anew or self._listed_at is None or now - self._listed_at > CACHE_SECONDS:
             try:
                 self._tenants = (await self._api.list(TENANTS)).items
             except (Forbidden, NotFound):

@@ -8,14 +8,14 @@ from moorage.server.cluster import Cluster
 from moorage.server.summaries import Summaries, ask_nodes
 from moorage_kube.clock import Clock
 
-KEPT_SECONDS = 30.0  # nodes are asked again after that
+CACHE_SECONDS = 30.0  # nodes are asked again after that
 
 Used = dict[tuple[str, str], int]
 """(namespace, claim) → bytes in use."""
 
 
 class VolumeUse:
-    """The used bytes of volumes; asks all nodes at most once in KEPT_SECONDS."""
+    """The used bytes of volumes; asks all nodes at most once in CACHE_SECONDS."""
 
     def __init__(self, cluster: Cluster, kubelets: Summaries, *, clock: Clock) -> None:
         self._cluster, self._kubelets, self._clock = cluster, kubelets, clock
@@ -25,7 +25,7 @@ class VolumeUse:
     async def used(self) -> Used:
         """The used bytes of all mounted volumes. A node that does not answer is skipped."""
         now = self._clock.monotonic()
-        if self._asked_at is not None and now - self._asked_at < KEPT_SECONDS:
+        if self._asked_at is not None and now - self._asked_at < CACHE_SECONDS:
             return self._used
         used = Used()
         async for _, summary in ask_nodes(self._kubelets, self._cluster.nodes.all()):

@@ -118,7 +118,7 @@ _AT_ONCE = 200  # pods in one statement
 _BY_KEYS = 30_000  # slots that are looked up each by its key; more are scanned
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class Retention(Struct, frozen=True, kw_only=True):
     """Retention of readings, and of their sums over windows of five minutes and over hours."""
 
     slots: timedelta = timedelta(hours=SAMPLE_HOURS)
@@ -135,9 +135,9 @@ class SampleStore:
     StorageFull if the disk is full.
     """
 
-    def __init__(self, where: Path | str, *, kept: Kept | None = None) -> None:
+    def __init__(self, where: Path | str, *, retention: Retention | None = None) -> None:
         self._lock = threading.Lock()
-        self._kept = kept or Kept()
+        self._retention = retention or Retention()
         self._database = LateDatabase(where, SCHEMA, name="the history of pods' usage")
         self._numbers: dict[str, int] = {}  # by uid, of pods that readings were added of
         if not is_postgres(where):
@@ -326,9 +326,9 @@ class SampleStore:
         """Delete expired rows. Rows that are not summed up yet stay."""
         with self._lock, self._db.transaction():
             marks = self._marks()
-            slots = min(marks.slots_summed, _floor(now - self._kept.slots, Level.WINDOW))
-            windows = min(marks.windows_summed, _floor(now - self._kept.windows, Level.HOUR))
-            hours = _floor(now - self._kept.hours, Level.HOUR)
+            slots = min(marks.slots_summed, _floor(now - self._retention.slots, Level.WINDOW))
+            windows = min(marks.windows_summed, _floor(now - self._retention.windows, Level.HOUR))
+            hours = _floor(now - self._retention.hours, Level.HOUR)
             if slots > marks.slots_from:
                 self._db.run("DELETE FROM sample_slots WHERE at < ?", slots)
                 self._db.run(

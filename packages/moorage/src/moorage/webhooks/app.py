@@ -56,8 +56,8 @@ from moorage.model.tenant import TENANTS, defaults_of, is_reserved, tenant_names
 from moorage.model.workspace import WORKSPACES, BadWorkspace, check_workspace, parse_platform
 from moorage.webhooks.answers import refusal, response, review, unreadable
 from moorage.webhooks.auditsender import AuditSender, Send, ServerPost
-from moorage.webhooks.kills import KillDesk
-from moorage.webhooks.machines import MachineDesk
+from moorage.webhooks.kills import KillCaches
+from moorage.webhooks.machines import MachineJudge
 from moorage.webhooks.measures import Review, WebhookMeasures
 from moorage_kube.api import Api
 from moorage_kube.bodies import BodyTooLong, ClientLeft, read_body
@@ -180,8 +180,8 @@ class Webhook:
             api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={SCHEDULER_CONFIGMAP}"
         )
         # decisions with their own state
-        self._desk = MachineDesk(self._machines, self._reservations, clock)
-        self._kills = KillDesk(api)
+        self._desk = MachineJudge(self._machines, self._reservations, clock)
+        self._kills = KillCaches(api)
         self._people = shared.of(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
         # reviews wait until these kinds are listed; without the others the webhook is not ready
         self._known = {

@@ -20,7 +20,7 @@ SETTLE_SECONDS = 1.0  # of the 5 s that the API server waits
 OWNERS = (REPLICASETS, STATEFULSETS, JOBS)  # kinds on which the operator keeps a ledger
 
 
-class KillDesk:
+class KillCaches:
     """Caches of the failed pods, of the held pods, and of the owners with a ledger.
 
     There are only a few of each.

@@ -20,7 +20,7 @@ from moorage_kube.scheduling import is_gpu
 KINDS = ("Machine", "MachineNodePool")
 
 
-class MachineDesk:
+class MachineJudge:
     """The Machines, as the webhook knows them by a copy that the caller keeps current."""
 
     def __init__(self, machines: Informer, reservations: Informer, clock: Clock) -> None:

@@ -8,7 +8,7 @@ from contextlib import aclosing
 import pytest
 
 from moorage.actions.runlogs import Began, Ended, Line, RunLog, Unreadable
-from moorage.api.kept import KeptRun
+from moorage.api.storedrecords import StoredRun
 from moorage_kube.errors import Forbidden, NotFound
 from moorage_kube.resources import JOBS, PODS
 from moorage_kube.testing.clock import NOON, FakeClock
@@ -86,7 +86,7 @@ async def all_of(events):
 
 class NothingKept:
     async def run(self, _namespace, _name):
-        return KeptRun()
+        return StoredRun()
 
 
 def log_of(api, **options):

@@ -372,7 +372,7 @@ async def test_what_is_old_goes_and_so_do_the_oldest_logs_beyond_the_bound(tmp_p
         await keeper.sweep()
         kept = {uid: len(await scene.kept(uid)) for uid in ("p1", "p2", "p3")}
         assert kept == {"p1": 1, "p2": 0, "p3": 1}
-        assert 2400 < keeper.kept_bytes <= 3000
+        assert 2400 < keeper.stored_bytes <= 3000
         scene.api.remove(JOBS, "train", "lab")
         for uid in ("p1", "p2", "p3"):
             scene.api.remove(PODS, uid, "lab")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from moorage.api.logins import Person
-from moorage.client.addresses import Address, forget_address, keep_address, kept_address
+from moorage.client.addresses import Address, cached_address, forget_address, keep_address
 from moorage.client.blocking import NeedsLoop, known_server, run_at_once
 from moorage.client.logins import Saved, known_logins
 from moorage.client.target import Target, chosen_connection
@@ -183,13 +183,13 @@ def test_an_address_is_kept_for_an_hour_for_one_kubeconfig_and_without_its_token
     now = SYSTEM.now()
     address = Address(url="https://m.example", ca="PEM", found_at=now)
     keep_address(KUBE, address)
-    assert kept_address(KUBE, now + HOUR - timedelta(seconds=1)) == address
-    assert kept_address(KUBE, now + HOUR) is None
-    assert kept_address(replace(KUBE, server="https://other.example"), now) is None
+    assert cached_address(KUBE, now + HOUR - timedelta(seconds=1)) == address
+    assert cached_address(KUBE, now + HOUR) is None
+    assert cached_address(replace(KUBE, server="https://other.example"), now) is None
     file = tmp_path / "config" / "servers.json"
     assert file.stat().st_mode & 0o777 == 0o600
     assert "t0" not in file.read_text()
     forget_address(KUBE)
-    assert kept_address(KUBE, now) is None
+    assert cached_address(KUBE, now) is None
     file.write_text("[")
-    assert kept_address(KUBE, now) is None
+    assert cached_address(KUBE, now) is None

@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from moorage.client.certificatelogin import Prover, kept_tokens
+from moorage.client.certificatelogin import Prover, cached_tokens
 from moorage.client.cluster import server_of
 from moorage.model.proofs import SIGNER, SIGNING_REQUESTS
 from moorage.server.identity.proofs import is_signed_by, proof_text
@@ -73,7 +73,7 @@ async def test_the_next_command_uses_the_token_for_as_long_as_it_holds(ours, tmp
     assert await Prover(ours.api, CERTIFICATE, clock=clock).token(ours.url, "") == "mrp_3"
     assert (tmp_path / "config" / "proofs.json").stat().st_mode & 0o777 == 0o600
     (tmp_path / "config" / "proofs.json").write_text("[")
-    assert kept_tokens() == {}
+    assert cached_tokens() == {}
 
 
 async def test_a_token_that_a_new_installation_does_not_know_is_proved_anew_once(ours):

@@ -152,5 +152,5 @@ async def test_the_audit_log_has_the_address_that_a_trusted_proxy_names(site):
         for client in ("10.0.0.5", "10.0.9.9"):
             await site.ask("/api/v1/jobs/lab/none", method="DELETE", headers=sent, client=client)
         await site.service.audit.flush()
-        entries = await site.service.desk.do(lambda store: store.audit())
+        entries = await site.service.sessions.do(lambda store: store.audit())
         assert {entry.address for entry in entries} == {"203.0.113.7", "10.0.9.9"}

@@ -83,7 +83,7 @@ async def test_maps_of_a_namespace_that_is_gone_are_on_the_pages_of_administrato
     assert page.status == (200 if is_administrator else 404)
 
 
-@pytest.mark.parametrize("path", ["/api/v1/maps/lab/old-squares", "/api/v1/jobs/lab/old-train/kept"])
+@pytest.mark.parametrize("path", ["/api/v1/maps/lab/old-squares", "/api/v1/jobs/lab/old-train/records"])
 async def test_a_member_deletes_nothing_that_is_older(old, path):
     old.namespace(LATER)
     answer = await old.site.ask(path, method="DELETE", headers=ADA, token=False)

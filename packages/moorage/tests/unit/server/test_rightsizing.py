@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from moorage.api.kept import KeptPod
+from moorage.api.storedrecords import StoredPod
 from moorage.decide.usage.intervals import Interval, Open
 from moorage.decide.usage.rightsizing import GIB
 from moorage.decide.usage.samples import GpuReading, PodUse, Reading, added, tally_of
@@ -33,7 +33,7 @@ def an_interval(uid, *, run="train-x7k2", owner="ada", namespace="team", hours=1
 
 
 def a_kept_pod(uid, *, run="train-x7k2", peak=2 * GIB, code=0, reason="", limit=16 * GIB, namespace="team"):
-    return KeptPod(
+    return StoredPod(
         uid=uid, job_uid=f"job-{uid}", namespace=namespace, run=run, attempt=1, name=run,
         exit_code=code, reason=reason, memory_limit_bytes=limit, peak_memory_bytes=peak, ended=NOON, gone=NOON,
     )  # fmt: skip

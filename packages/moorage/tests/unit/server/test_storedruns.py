@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from moorage.api.kept import KeptPod
+from moorage.api.storedrecords import StoredPod
 from moorage_kube.clock import rfc3339
 from moorage_kube.errors import ServerError, StorageError
 from moorage_kube.resources import JOBS, NAMESPACES, PODS
@@ -109,7 +109,7 @@ async def test_lists_show_the_nodes_of_pods_that_are_gone_by_one_look_into_the_s
     names = [f"run-{number:02}" for number in range(60)]
     jobs = [site.run(name, pod=False) for name in names]
     pods = [
-        KeptPod(
+        StoredPod(
             uid=f"pod-of-{name}",
             job_uid=job["metadata"]["uid"],
             namespace="lab",
@@ -198,15 +198,15 @@ async def test_the_page_marks_where_a_kept_log_begins(ada):
 
 async def test_who_may_not_read_logs_or_jobs_gets_nothing_that_is_kept(stranger):
     uid = await stranger.keep()
-    for path in (f"{ONE}/logs", f"{ONE}/kept", f"{ONE}/kept/{uid}"):
+    for path in (f"{ONE}/logs", f"{ONE}/records", f"{ONE}/records/{uid}"):
         answer = await stranger(path)
         assert (answer.status, answer.json["code"]) == (403, "forbidden"), path
         assert "one" not in answer.text
-    assert (await stranger(f"{ONE}/kept", "DELETE")).status == 403
+    assert (await stranger(f"{ONE}/records", "DELETE")).status == 403
     shown = (await stranger(ONE)).json
     assert "secret.py" not in json.dumps(shown)
     assert shown["history"][0]["pods"][0]["node"] == "n1"  # public, as of a pod that is there
-    looking = await stranger.site.ask(f"{ONE}/kept/{uid}")  # the page's token
+    looking = await stranger.site.ask(f"{ONE}/records/{uid}")  # the page's token
     assert looking.status == 403
     page = await stranger.site.ask("/jobs/lab/train")
     assert "one\ntwo" not in page.text
@@ -214,12 +214,12 @@ async def test_who_may_not_read_logs_or_jobs_gets_nothing_that_is_kept(stranger)
 
 async def test_what_is_kept_is_given_by_run_and_not_by_uid_alone(ada):
     uid = await ada.keep()
-    assert (await ada(f"/api/v1/jobs/lab/other/kept/{uid}")).status == 404
+    assert (await ada(f"/api/v1/jobs/lab/other/records/{uid}")).status == 404
     ada.api.readers.add(("ada", "home"))
-    assert (await ada(f"/api/v1/jobs/home/train/kept/{uid}")).status == 404
-    kept = (await ada(f"{ONE}/kept/{uid}")).json
+    assert (await ada(f"/api/v1/jobs/home/train/records/{uid}")).status == 404
+    kept = (await ada(f"{ONE}/records/{uid}")).json
     assert (base64.b64decode(kept["lines"]), kept["mostBytes"]) == (PRINTED, 2**20)
-    assert [pod["uid"] for pod in (await ada(f"{ONE}/kept")).json["pods"]] == [uid]
+    assert [pod["uid"] for pod in (await ada(f"{ONE}/records")).json["pods"]] == [uid]
 
 
 async def test_a_namespace_made_anew_shows_nothing_of_the_old_one(ada):
@@ -230,14 +230,14 @@ async def test_a_namespace_made_anew_shows_nothing_of_the_old_one(ada):
     assert (await ada(ONE)).json["state"] == "Deleted"
     meta["creationTimestamp"] = rfc3339(NOON.replace(hour=13))
     ada.api.put(NAMESPACES, {"metadata": meta})
-    assert [(await ada(path)).status for path in (ONE, f"{ONE}/logs", f"{ONE}/kept/{uid}")] == [404, 404, 404]
+    assert [(await ada(path)).status for path in (ONE, f"{ONE}/logs", f"{ONE}/records/{uid}")] == [404, 404, 404]
 
 
 async def test_what_is_kept_is_erased_on_request(ada):
     uid = await ada.keep()
     await ada.delete()
-    assert (await ada(f"{ONE}/kept", "DELETE")).json == {"pods": 1}
-    assert [(await ada(path)).status for path in (ONE, f"{ONE}/kept/{uid}")] == [404, 404]
+    assert (await ada(f"{ONE}/records", "DELETE")).json == {"pods": 1}
+    assert [(await ada(path)).status for path in (ONE, f"{ONE}/records/{uid}")] == [404, 404]
     assert not (ada.site.folder / "attempts" / uid).exists()
 
 
@@ -257,5 +257,5 @@ async def test_a_node_that_is_away_leaves_what_is_kept(ada):
 
 async def test_kept_bytes_and_streams_are_counted(ada):
     text = (await ada.site.ask("/metrics")).text
-    assert "moorage_kept_log_bytes 0.0" in text
+    assert "moorage_stored_log_bytes 0.0" in text
     assert "moorage_log_streams 0.0" in text

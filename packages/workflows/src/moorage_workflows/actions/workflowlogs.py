@@ -9,7 +9,7 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from moorage.actions.storedrecords import KeptOfSteps, lines_of
+from moorage.actions.storedrecords import StepRecords, lines_of
 from moorage.api.errors import ErrorCode
 from moorage.decide.runs.storedruns import shown_container
 from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS, is_step, step_path
@@ -71,7 +71,7 @@ class WorkflowLog:
         name: str,
         *,
         clock: Clock,
-        kept: KeptOfSteps,
+        kept: StepRecords,
         step: str = "",
         pod: str = "",
         container: str = "",

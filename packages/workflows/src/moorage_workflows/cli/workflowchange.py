@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable
 import click
 
 from moorage.cli import console
-from moorage.cli.kept import erase_kept_steps
 from moorage.cli.names import complete
 from moorage.cli.session import Problems, Session, Target, in_session, target_options
+from moorage.cli.storedrecords import erase_step_records
 from moorage_kube.errors import ApiError, NotFound
 from moorage_kube.resources import Obj
 from moorage_workflows.actions import workflows
@@ -200,11 +200,11 @@ def delete(target: Target, names: tuple[str, ...], forget: bool) -> int:
         try:
             known = await workflows.delete_workflow(session.api, session.namespace, name)
         except NotFound:
-            if not forget or not await erase_kept_steps(session, name):
+            if not forget or not await erase_step_records(session, name):
                 raise
         else:
             if forget:
-                await erase_kept_steps(session, known)
+                await erase_step_records(session, known)
         return {"metadata": {"name": known or name}}
 
     return _each(

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import click
 
 from moorage.cli import console
-from moorage.cli.kept import AskedKept
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.storedrecords import RecordsOfServer
 from moorage.cli.watching import ENTER, LEAVE, REDRAW
 from moorage.decide.runs.timelimit import parse_time
 from moorage_kube.errors import NotReady, UsageError
@@ -69,7 +69,7 @@ async def _peaks(session: Session, view: WorkflowView) -> dict[str, int]:
     """Return the peak memory in bytes by pod name, for pods that the server has measured."""
     if not any(node.type.has_pod for node in view.nodes) or len(view.nodes) > NODES_MEASURED:
         return {}
-    pods = await AskedKept(session).steps(view.namespace, view.name, view.uid)
+    pods = await RecordsOfServer(session).steps(view.namespace, view.name, view.uid)
     return {pod.name: pod.peak_memory_bytes for pod in pods if pod.peak_memory_bytes is not None}
 
 

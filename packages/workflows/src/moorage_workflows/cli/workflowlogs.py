@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from moorage.cli import console
-from moorage.cli.kept import AskedKept
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.storedrecords import RecordsOfServer
 from moorage.cli.terminal import ending_with_reader
 from moorage.decide.runs.timelimit import parse_time
 from moorage_kube.errors import UsageError
@@ -79,7 +79,7 @@ async def _open(session: Session, name: str, **chosen: Any) -> tuple[WorkflowLog
         name,
         clock=session.clock,
         records=ServerRecords(session),
-        kept=AskedKept(session),
+        kept=RecordsOfServer(session),
         **chosen,
     )
     return log, await log.open()

@@ -73,7 +73,7 @@ def a_template(name="ml", kind="WorkflowTemplate", **spec):
     }
 
 
-class Kept:
+class Records:
     """Records of runs, by name."""
 
     def __init__(self, *objects):
@@ -199,7 +199,7 @@ async def test_the_list_has_those_that_are_gone_and_the_newest_first():
         a_kept("b", live["metadata"]["uid"], "Succeeded", age=2),
         a_kept("c", "gone-too", "Succeeded", age=1),
     ]
-    views = await list_workflows(api, "lab", Choice(), Kept(*kept))
+    views = await list_workflows(api, "lab", Choice(), Records(*kept))
     assert [(view.name, view.phase) for view in views] == [("c", "Succeeded"), ("b", "Succeeded"), ("a", "Failed")]
 
 
@@ -230,22 +230,22 @@ async def test_a_workflow_is_shown_with_what_is_kept_of_it():
     api = FakeApi()
     live = a_stored(api, "train", "Running")
     kept = a_kept("train", live["metadata"]["uid"], "Running", nodes={"n": {"name": "n"}})
-    view = view_workflow(await get_workflow(api, "lab", "@latest", Kept(kept)))
+    view = view_workflow(await get_workflow(api, "lab", "@latest", Records(kept)))
     assert [node.name for node in view.nodes] == ["n"]
 
 
 async def test_the_nodes_of_a_workflow_of_argo_are_in_its_object():
     api = FakeApi()
     a_stored(api, "train", "Running", labels={}, nodes={"m": {"name": "m"}})
-    view = view_workflow(await get_workflow(api, "lab", "train", Kept()))
+    view = view_workflow(await get_workflow(api, "lab", "train", Records()))
     assert [node.name for node in view.nodes] == ["m"]
 
 
 async def test_a_workflow_that_is_gone_is_shown_from_its_record():
-    shown = await get_workflow(FakeApi(), "lab", "train", Kept(a_kept("train", "u", "Failed")))
+    shown = await get_workflow(FakeApi(), "lab", "train", Records(a_kept("train", "u", "Failed")))
     assert shown["status"]["phase"] == "Failed"
     with pytest.raises(NotFound):
-        await get_workflow(FakeApi(), "lab", "train", Kept())
+        await get_workflow(FakeApi(), "lab", "train", Records())
 
 
 async def test_stopping_lets_the_exit_handler_run_and_terminating_does_not():
@@ -277,7 +277,7 @@ async def test_two_people_who_resume_nodes_are_both_heard():
     api = FakeApi()
     live = a_stored(api, "train", "Running")
     nodes = {"a": a_suspended("a"), "b": a_suspended("b")}
-    kept = Kept(a_kept("train", live["metadata"]["uid"], "Running", nodes=nodes))
+    kept = Records(a_kept("train", live["metadata"]["uid"], "Running", nodes=nodes))
     for selector in ("displayName=a", "displayName=b"):
         await resume_workflow(api, "lab", "train", Resume(selector=selector), now=NOON, records=kept)
     stored = await api.get(WORKFLOWS, "train", "lab")
@@ -288,7 +288,9 @@ async def test_two_people_who_resume_nodes_are_both_heard():
 async def test_a_selector_that_chooses_no_node_that_waits_is_refused():
     api = FakeApi()
     live = a_stored(api, "train", "Running")
-    kept = Kept(a_kept("train", live["metadata"]["uid"], "Running", nodes={"a": a_suspended(phase="Succeeded")}))
+    kept = Records(
+        a_kept("train", live["metadata"]["uid"], "Running", nodes={"a": a_suspended(phase="Succeeded")})
+    )
     with pytest.raises(Conflict, match="no node of workflow 'train' matches"):
         await resume_workflow(api, "lab", "train", Resume(selector="displayName=x"), now=NOON, records=kept)
 
@@ -320,7 +322,7 @@ async def test_argos_workflows_are_retried_by_argo():
 
 
 async def test_one_that_is_gone_is_resubmitted_and_not_retried():
-    api, kept = FakeApi(), Kept(a_kept("train-x7k2p", "u", "Failed"))
+    api, kept = FakeApi(), Records(a_kept("train-x7k2p", "u", "Failed"))
     with pytest.raises(Conflict, match="only its record exists"):
         await retry_workflow(api, "lab", "train-x7k2p", Retry(), records=kept)
     again = await resubmit_workflow(

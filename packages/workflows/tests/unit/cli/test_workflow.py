@@ -378,7 +378,7 @@ def test_the_log_of_a_step_is_chosen_by_its_name(moor):
 def test_the_kept_log_of_a_container_is_asked_for_when_its_pod_is_gone(moor, printed, out, err):
     stored(moor, "Succeeded", a_node("train[0].a", pod_name="p1"))
     facts = {"uid": "u1", "jobUid": "w", "namespace": "default", "run": "", "attempt": 1, "name": "p1"}
-    path = "/api/v1/workflows/default/train/kept"
+    path = "/api/v1/workflows/default/train/records"
     moor.server.answers[path] = {"pods": [facts | {"started": BEGAN}]}
     moor.server.answers[f"{path}/u1"] = {"lines": base64.b64encode(printed.encode()).decode()}
     done = moor("workflow", "logs", "train", "--container", "proxy", "--no-prefix")

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from moorage.model.schedule import last_moment, next_moment
-from moorage.model.volumebackup import FAILED, IDLE, RUNNING, BackupView, Kept, backup_job, restore_job
+from moorage.model.volumebackup import FAILED, IDLE, RUNNING, BackupView, StoredBackup, backup_job, restore_job
 from moorage_kube.moments import moment, rfc3339
 from moorage_kube.quantity import counted
 
@@ -73,7 +73,7 @@ class NewStatus(Struct, frozen=True, kw_only=True):
     last_scheduled: str = ""
     last_success: str = ""
     next: str = ""
-    backups: tuple[Kept, ...] = ()
+    backups: tuple[StoredBackup, ...] = ()
     restore_id: str = ""
     restore_phase: str = ""
     restore_message: str = ""
@@ -158,7 +158,7 @@ def _state(seen: Seen, copies: Sequence[JobSeen], active: JobSeen | None) -> tup
     return IDLE, "Suspended" if seen.backup.spec.suspend else "Waiting", ""
 
 
-def _backups(known: Sequence[Kept], copies: Sequence[JobSeen]) -> tuple[tuple[Kept, ...], str]:
+def _backups(known: Sequence[StoredBackup], copies: Sequence[JobSeen]) -> tuple[tuple[StoredBackup, ...], str]:
     """The complete backups, as the last successful Job listed them, and the time of that list."""
     by_name, success, kept = {copy.name: copy for copy in known}, "", None
     for job in copies:
@@ -166,7 +166,7 @@ def _backups(known: Sequence[Kept], copies: Sequence[JobSeen]) -> tuple[tuple[Ke
             continue
         result = job.result
         ended = rfc3339(job.ended) if job.ended is not None else ""
-        by_name[str(result["name"])] = Kept(
+        by_name[str(result["name"])] = StoredBackup(
             name=str(result["name"]),
             at=ended,
             files=_number(result.get("files")),
@@ -214,7 +214,7 @@ def _new_status(
     last_scheduled: str | None = None,
     last_success: str | None = None,
     next: str = "",
-    backups: Sequence[Kept] | None = None,
+    backups: Sequence[StoredBackup] | None = None,
     restore: tuple[str, str, str] | None = None,
 ) -> NewStatus:
     status = seen.backup.status

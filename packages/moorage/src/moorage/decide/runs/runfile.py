@@ -75,7 +75,7 @@ def options_of(request: RunRequest) -> str:
     return text if len(text) <= OPTIONS_MAX else ""
 
 
-def kept_request(job: Obj) -> RunRequest | None:
+def stored_request(job: Obj) -> RunRequest | None:
     """The request of a run, without its name, from its first Job. None if the Job does not store it."""
     options = _kept_options(annotations_of(job).get(OPTIONS_ANNOTATION, ""))
     if options is None:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from moorage.api.kept import KeptAttempt, KeptPod, KeptRun
+from moorage.api.storedrecords import StoredAttempt, StoredPod, StoredRun
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, attempt_of, higher, view_pod, view_run
 from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.labels import user_labels
@@ -65,7 +65,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     objects. `deleted`: uid → the last seen version of the object, and the time of its deletion.
     """
 
-    known: KeptRun = field(default_factory=KeptRun)
+    known: StoredRun = field(default_factory=StoredRun)
     jobs: Iterable[Obj] = ()
     pods: Iterable[Obj] = ()
     deleted: Mapping[str, tuple[Obj, datetime]] = field(default_factory=dict)
@@ -74,12 +74,12 @@ class Seen(Struct, frozen=True, kw_only=True):
     now: datetime
 
 
-def plan(seen: Seen) -> KeptRun:
+def plan(seen: Seen) -> StoredRun:
     """The rows to write. Planning again on the written rows returns none."""
     attempts = {job.job_uid: job for job in seen.known.attempts}
     pods = {pod.uid: pod for pod in seen.known.pods}
-    wanted_attempts: dict[str, KeptAttempt] = {}
-    wanted_pods: dict[str, KeptPod] = {}
+    wanted_attempts: dict[str, StoredAttempt] = {}
+    wanted_pods: dict[str, StoredPod] = {}
     for job in seen.jobs:
         wanted_attempts[uid_of(job)] = attempt_facts(job)
     for pod in seen.pods:
@@ -104,7 +104,7 @@ def plan(seen: Seen) -> KeptRun:
         known_facts = _with_what_was_known(facts, pods.get(uid))
         peak = higher(known_facts.peak_memory_bytes, seen.sampled.get(uid))
         wanted_pods[uid] = msgspec.structs.replace(known_facts, peak_memory_bytes=peak)
-    return KeptRun(
+    return StoredRun(
         attempts=tuple(job for uid, job in wanted_attempts.items() if job != attempts.get(uid)),
         pods=tuple(pod for uid, pod in wanted_pods.items() if pod != pods.get(uid)),
     )
@@ -124,7 +124,7 @@ def is_of_step(pod: Obj) -> bool:
     return owner.get("kind") == WORKFLOWS.kind and owner.get("name") == workflow
 
 
-def is_kept(obj: Obj) -> bool:
+def is_recorded(obj: Obj) -> bool:
     """Whether its facts and its log are stored."""
     return is_of_run(obj) or is_of_step(obj)
 
@@ -137,11 +137,11 @@ def uid_of(obj: Obj) -> str:
     return str(obj["metadata"].get("uid") or "")
 
 
-def attempt_facts(job: Obj) -> KeptAttempt:
+def attempt_facts(job: Obj) -> StoredAttempt:
     """The fields of a Job that a run view needs."""
     meta = job["metadata"]
     owner = next((ref for ref in meta.get("ownerReferences") or () if ref.get("kind") == "Job"), None)
-    return KeptAttempt(
+    return StoredAttempt(
         job_uid=uid_of(job),
         run_uid=str((owner or meta).get("uid") or ""),
         namespace=meta.get("namespace") or "default",
@@ -152,11 +152,11 @@ def attempt_facts(job: Obj) -> KeptAttempt:
     )
 
 
-def pod_facts(pod: Obj, gpu_types: Mapping[str, str]) -> KeptPod:
+def pod_facts(pod: Obj, gpu_types: Mapping[str, str]) -> StoredPod:
     """The stored fields of a pod."""
     is_step = is_of_step(pod)
     view, gpus = view_pod(_shown_first(pod) if is_step else pod), parse_pod(pod).gpus
-    return KeptPod(
+    return StoredPod(
         uid=uid_of(pod),
         job_uid=str((controller_ref(pod) or {}).get("uid") or ""),
         namespace=pod["metadata"].get("namespace") or "default",
@@ -220,7 +220,7 @@ def other_logs(pod: Obj) -> tuple[OtherLog, ...]:
     return tuple(logs)
 
 
-def has_own_log(pod: KeptPod, container: str) -> bool:
+def has_own_log(pod: StoredPod, container: str) -> bool:
     """Whether the log of this container is the pod's own. Older rows do not name the container: it is `main`
     mostly.
     """
@@ -241,7 +241,7 @@ def _shown_first(pod: Obj) -> Obj:
     }
 
 
-def gone_pod(pod: KeptPod, at: datetime, *, ended: datetime | None) -> KeptPod:
+def gone_pod(pod: StoredPod, at: datetime, *, ended: datetime | None) -> StoredPod:
     """A pod with a deleted object. One that had not ended counts as failed, as for Kubernetes' own Jobs.
 
     `ended`: the end of a container that was not reported to have ended; None if unknown.
@@ -257,7 +257,7 @@ def gone_pod(pod: KeptPod, at: datetime, *, ended: datetime | None) -> KeptPod:
     )
 
 
-def kept_view(pod: KeptPod) -> PodView:
+def kept_view(pod: StoredPod) -> PodView:
     """A stored pod as a part of its run."""
     return PodView(
         name=pod.name,
@@ -278,13 +278,13 @@ def kept_view(pod: KeptPod) -> PodView:
     )
 
 
-def kept_pods_of(kept: KeptRun, jobs: Iterable[Obj]) -> tuple[PodView, ...]:
+def stored_pods_of(kept: StoredRun, jobs: Iterable[Obj]) -> tuple[PodView, ...]:
     """The stored pods of these Jobs. Pods of an earlier run with the same name belong to other Jobs."""
     uids = {uid_of(job) for job in jobs}
     return tuple(kept_view(pod) for pod in kept.pods if pod.job_uid in uids)
 
 
-def needs_kept(run: RunView, *, peaks: bool) -> bool:
+def needs_records(run: RunView, *, peaks: bool) -> bool:
     """Whether a run view needs the stored facts: pods may be deleted.
 
     `peaks`: the view includes the memory use of each pod. Where a pod does not report it, the measured one is
@@ -295,14 +295,14 @@ def needs_kept(run: RunView, *, peaks: bool) -> bool:
     )
 
 
-def view_deleted(kept: KeptRun) -> RunView | None:
+def view_deleted(kept: StoredRun) -> RunView | None:
     """A run with deleted Jobs, from the stored facts. None if no deleted Job of it is stored."""
     attempts = [attempt for attempt in kept.attempts if attempt.document]
     if not attempts:
         return None
     jobs: list[Any] = [attempt.document for attempt in attempts]
     types = {pod.node: pod.gpu_type for pod in kept.pods if pod.gpu_type}
-    run = view_run(jobs, (), node_types=types, kept=kept_pods_of(kept, jobs))
+    run = view_run(jobs, (), node_types=types, kept=stored_pods_of(kept, jobs))
     gone = max((attempt.gone for attempt in attempts if attempt.gone), default=None)
     ends = [pod.ended for pod in run.pods if pod.ended]
     return replace(
@@ -320,11 +320,11 @@ def _deleted_attempt(attempt: AttemptView) -> AttemptView:
     return attempt if is_over else replace(attempt, state=str(State.DELETED))
 
 
-def _gone_attempt(attempt: KeptAttempt, at: datetime) -> KeptAttempt:
+def _gone_attempt(attempt: StoredAttempt, at: datetime) -> StoredAttempt:
     return msgspec.structs.replace(attempt, gone=at)
 
 
-def _with_what_was_known(pod: KeptPod, known: KeptPod | None) -> KeptPod:
+def _with_what_was_known(pod: StoredPod, known: StoredPod | None) -> StoredPod:
     """Add earlier facts that are missing now: a deleted node has no type, a pod with an overwritten status no
     times.
     """

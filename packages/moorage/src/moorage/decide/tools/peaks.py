@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from moorage.api.kept import KeptPod
+from moorage.api.storedrecords import StoredPod
 from moorage.decide.admission.fields import mapping, sequence
 from moorage.decide.runs.state import view_pod
 from moorage.decide.tools.targetrules import Peaks
@@ -19,7 +19,7 @@ _TICK = re.compile(r"-[0-9]+")  # the suffix that a CronJob or a CronWorkflow ad
 _Key = tuple[str, str, str]
 
 
-def peaks_of(pods: Iterable[Obj], kept: Iterable[KeptPod] = ()) -> Peaks:
+def peaks_of(pods: Iterable[Obj], kept: Iterable[StoredPod] = ()) -> Peaks:
     """The largest peak of each workload, from existing pods and from the stored facts of deleted ones."""
     peaks: dict[_Key, int] = {}
 

@@ -504,7 +504,9 @@ SERVICES = Dashboard(
             unit="bytes",
             queries=(_q(f"process_resident_memory_bytes{{{_JOBS}}}", "{{job}} {{instance}}"),),
         ),
-        Panel(title="Stored logs on the disk", unit="bytes", queries=(_q("max(moorage_kept_log_bytes)", "logs"),)),
+        Panel(
+            title="Stored logs on the disk", unit="bytes", queries=(_q("max(moorage_stored_log_bytes)", "logs"),)
+        ),
         Panel(title="Versions", kind=TABLE, queries=(_q("max by (job, version) (moorage_build_info)"),), wide=12),
     ),
 )

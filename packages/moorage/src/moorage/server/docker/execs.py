@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from moorage.api.errors import ErrorCode
 from moorage.server.docker.streams import frame
-from moorage.server.identity.sessions import SessionDesk
+from moorage.server.identity.sessions import Sessions
 from moorage.server.identity.shared import Key, Kind, Value
 from moorage.server.problems import Problem
 from moorage_kube.clock import Clock
@@ -71,20 +71,20 @@ class Running(Struct, frozen=True):
 class Execs:
     """The commands of all users. Methods raise StorageError."""
 
-    def __init__(self, desk: SessionDesk, *, clock: Clock) -> None:
-        self._desk, self._clock = desk, clock
+    def __init__(self, sessions: Sessions, *, clock: Clock) -> None:
+        self._sessions, self._clock = sessions, clock
         self._running: dict[str, Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def add(self, exec_: Exec) -> None:
         now = self._clock.now()
         value = Value(msgspec.json.encode(exec_), now + IDLE)
-        await self._desk.do(lambda store: store.shared.put(_key(exec_.id), value, now))
+        await self._sessions.do(lambda store: store.shared.put(_key(exec_.id), value, now))
 
     async def of(self, id_: str, user: str) -> Exec:
         """A command of this user. Raises Problem 404."""
         now = self._clock.now()
-        exec_ = _decoded(await self._desk.do(lambda store: store.shared.get(_key(id_), now)))
+        exec_ = _decoded(await self._sessions.do(lambda store: store.shared.get(_key(id_), now)))
         if exec_ is None or exec_.user != user:
             raise Problem(404, ErrorCode.NOT_FOUND, f"No such exec instance: {id_}")
         return exec_
@@ -186,11 +186,11 @@ class Execs:
             after = change(exec_)
             return [Value(msgspec.json.encode(after), now + (ALIVE if after.running else IDLE))], exec_
 
-        return await self._desk.do(lambda store: store.shared.change([_key(id_)], work, now))
+        return await self._sessions.do(lambda store: store.shared.change([_key(id_)], work, now))
 
     async def _renew(self, id_: str) -> None:
         now = self._clock.now()
-        await self._desk.do(lambda store: store.shared.extend(_key(id_), now + ALIVE))
+        await self._sessions.do(lambda store: store.shared.extend(_key(id_), now + ALIVE))
 
 
 def _key(id_: str) -> Key:

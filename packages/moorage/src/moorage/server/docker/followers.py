@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import msgspec
 
-from moorage.server.identity.sessions import SessionDesk
+from moorage.server.identity.sessions import Sessions
 from moorage.server.identity.shared import Key, Kind, Value
 from moorage_kube.clock import Clock
 from moorage_kube.errors import StorageError
@@ -27,8 +27,8 @@ class Followers:
     some.
     """
 
-    def __init__(self, desk: SessionDesk, *, clock: Clock) -> None:
-        self._desk, self._clock = desk, clock
+    def __init__(self, sessions: Sessions, *, clock: Clock) -> None:
+        self._sessions, self._clock = sessions, clock
         self._name = secrets.token_hex(8)  # of this server
         self._counts: dict[str, int] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -39,7 +39,7 @@ class Followers:
             return True
         now = self._clock.now()
         try:
-            return await self._desk.do(lambda store: store.shared.get(_key(uid), now)) is not None
+            return await self._sessions.do(lambda store: store.shared.get(_key(uid), now)) is not None
         except StorageError:
             return False
 
@@ -67,7 +67,7 @@ class Followers:
             return [Value(msgspec.json.encode(sorted(servers)), now + KEPT) if servers else None], None
 
         try:
-            await self._desk.do(lambda store: store.shared.change([_key(uid)], work, now))
+            await self._sessions.do(lambda store: store.shared.change([_key(uid)], work, now))
         except (StorageError, RuntimeError) as error:  # RuntimeError: this server stops
             log.warning(
                 "followers of a pod are not shared with other servers", extra={"uid": uid, "error": str(error)}

@@ -75,7 +75,7 @@ from moorage.server.gateway.forward import (
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.auth import Auth, User
 from moorage.server.identity.people import People
-from moorage.server.identity.sessions import SessionDesk
+from moorage.server.identity.sessions import Sessions
 from moorage.server.idle.kernels import read_kernels
 from moorage.server.idle.traffic import ACTION_BYTES, Traffic
 from moorage.server.problems import Problem, answer
@@ -148,14 +148,14 @@ class Gateway:
         auth: Auth,
         *,
         people: People,
-        desk: SessionDesk,
+        sessions: Sessions,
         audit: AuditLog,
         clock: Clock = SYSTEM,
         informers: Informers | None = None,
     ) -> None:
         shared = informers or Informers()
         self._api, self._auth, self._clock = api, auth, clock
-        self._people, self._desk, self._audit = people, desk, audit
+        self._people, self._sessions, self._audit = people, sessions, audit
         self.workspaces = shared.of(api, WORKSPACES, indexes={"host": _by_host})
         self._slices = shared.of(
             api, ENDPOINTSLICES, label_selector=WORKSPACE_LABEL, indexes={"service": _by_service}
@@ -220,7 +220,7 @@ class Gateway:
         life = CODE_SECONDS if state else LINK_SECONDS
         body, now = msgspec.json.encode(Code(ticket, state)), self._clock.now()
         expires = now + timedelta(seconds=life)
-        await self._desk.do(lambda store: store.add_code(f"open {code}", body, expires, now))
+        await self._sessions.do(lambda store: store.add_code(f"open {code}", body, expires, now))
         asked = {"code": code, "path": path or self._first_path(view)}
         return platform.url(host, f"{ENTER}?{urlencode(asked)}")
 
@@ -427,7 +427,7 @@ class Gateway:
             account = await self._people.behind(ticket.account)
             holds = account is not None and not is_disabled(account)
         if holds and ticket.session:
-            session = await self._desk.do(lambda store: store.get(ticket.session))
+            session = await self._sessions.do(lambda store: store.get(ticket.session))
             holds = session is not None and not session.is_over(self._clock.now())
         self._logins.put(key, holds)
         return holds
@@ -483,7 +483,7 @@ class Gateway:
         if len(code) != CODE_LENGTH:
             return None
         now = self._clock.now()
-        body = await self._desk.do(lambda store: store.take_code(f"open {code}", now))
+        body = await self._sessions.do(lambda store: store.take_code(f"open {code}", now))
         return msgspec.json.decode(body, type=Code) if body is not None else None
 
     async def _enter(

@@ -17,7 +17,7 @@ from collections import deque
 from datetime import datetime, timedelta
 
 from moorage.decide.rates import Bucket, Rate, take
-from moorage.server.identity.sessions import AuditEntry, SessionDesk
+from moorage.server.identity.sessions import AuditEntry, Sessions
 from moorage_kube.clock import SYSTEM, Clock, rfc3339
 from moorage_kube.errors import StorageError
 
@@ -33,8 +33,8 @@ STRANGERS = Rate(per_second=0.1, burst=1000)  # rows; in 90 days 780,000 at most
 class AuditLog:
     """Collects entries; `run` writes them, and writes the rest when it is cancelled."""
 
-    def __init__(self, desk: SessionDesk, *, days: int, clock: Clock = SYSTEM) -> None:
-        self._desk, self._days, self._clock = desk, days, clock
+    def __init__(self, sessions: Sessions, *, days: int, clock: Clock = SYSTEM) -> None:
+        self._sessions, self._days, self._clock = sessions, days, clock
         self._waiting: deque[AuditEntry] = deque(maxlen=WAITING_MAX)
         self._strangers: Bucket | None = None
         self._left_out = 0  # requests of strangers that are in the log alone
@@ -125,7 +125,7 @@ class AuditLog:
             return
         self._waiting.clear()
         try:
-            await self._desk.do(lambda store: store.note(entries))
+            await self._sessions.do(lambda store: store.note(entries))
         except StorageError as error:
             self._waiting.extendleft(reversed(entries))
             log.warning("audit rows wait to be written", extra={"rows": len(entries), "error": error.message})
@@ -133,6 +133,6 @@ class AuditLog:
     async def _forget(self) -> None:
         older = self._clock.now() - timedelta(days=self._days)
         try:
-            await self._desk.do(lambda store: store.forget_audit(older))
+            await self._sessions.do(lambda store: store.forget_audit(older))
         except StorageError as error:
             log.warning("old audit rows stay for now", extra={"error": error.message})

@@ -19,7 +19,7 @@ from moorage.decide.rates import Bucket, Rate, take
 from moorage.model.people import account_in, person_in
 from moorage.server.identity.audit import AuditLog
 from moorage.server.identity.people import People
-from moorage.server.identity.sessions import SessionDesk, SessionStore
+from moorage.server.identity.sessions import Sessions, SessionStore
 from moorage.server.identity.shared import Key, Kind, Value
 from moorage.sql.timestamps import from_microseconds, to_microseconds
 from moorage_kube.cache import BoundedCache
@@ -54,13 +54,13 @@ _VERBS = {
 class OwnWrites:
     """Writes that servers sent for their users; by account, verb and object, without the version of the API.
 
-    `desk`: set where servers share a database; `run` shares the writes through it. A webhook sends a record to one
-    of the servers only, and sends it later.
+    `sessions`: set where servers share a database; `run` shares the writes through it. A webhook sends a record to
+    one of the servers only, and sends it later.
     """
 
-    def __init__(self, *, desk: SessionDesk | None = None, clock: Clock = SYSTEM) -> None:
+    def __init__(self, *, sessions: Sessions | None = None, clock: Clock = SYSTEM) -> None:
         self._clock = clock
-        self._desk = desk
+        self._sessions = sessions
         self._untold: dict[Key, Value] = {}
         self._news = asyncio.Event()
         self._writes: BoundedCache[tuple[str, str, str], datetime] = BoundedCache(
@@ -70,7 +70,7 @@ class OwnWrites:
     def note(self, account: str, method: str, path: str) -> None:
         key, now = _key(account, method, unquote(path)), self._clock.now()
         self._writes.put(key, now)
-        if self._desk is not None and len(self._untold) < UNTOLD_MAX:
+        if self._sessions is not None and len(self._untold) < UNTOLD_MAX:
             end = now + timedelta(seconds=OWN_SECONDS)
             self._untold[Key(OWN_WRITE, "\0".join(key))] = Value(str(to_microseconds(now)).encode(), end)
             self._news.set()
@@ -86,7 +86,7 @@ class OwnWrites:
         """Write the new ones to the database."""
         self._news.clear()
         untold, self._untold = self._untold, {}
-        if self._desk is None or not untold:
+        if self._sessions is None or not untold:
             return
 
         def work(store: SessionStore) -> None:
@@ -94,7 +94,7 @@ class OwnWrites:
                 store.shared.put(key, value, self._clock.now())
 
         try:
-            await self._desk.do(work)
+            await self._sessions.do(work)
         except StorageError as error:
             log.warning(
                 "other servers do not know of writes", extra={"writes": len(untold), "error": error.message}
@@ -102,11 +102,11 @@ class OwnWrites:
 
     async def another_has(self, record: AuditRecord) -> bool:
         """Whether any server on the database made the write of a record."""
-        if self._desk is None:
+        if self._sessions is None:
             return False
         key, now = Key(OWN_WRITE, "\0".join(_key(record.account, record.verb, record.path))), self._clock.now()
         try:
-            body = await self._desk.do(lambda store: store.shared.get(key, now))
+            body = await self._sessions.do(lambda store: store.shared.get(key, now))
         except StorageError:
             return False
         return body is not None and abs(record.at - from_microseconds(int(body))) <= SAME_WRITE

@@ -38,7 +38,7 @@ from moorage.server.identity.attempts import Attempts, Origin
 from moorage.server.identity.oidc import Provider, ProviderAway, Refused, challenge_of, new_verifier
 from moorage.server.identity.people import People
 from moorage.server.identity.proofs import Proofs
-from moorage.server.identity.sessions import LIFETIME, TOUCH, Sealer, Session, SessionDesk, digest, new_token
+from moorage.server.identity.sessions import LIFETIME, TOUCH, Sealer, Session, Sessions, digest, new_token
 from moorage.server.identity.shared import Key, Kind
 from moorage.server.problems import Problem
 from moorage_kube.addresses import client_network
@@ -141,13 +141,13 @@ class Logins:
         self,
         api: Api,
         people: People,
-        desk: SessionDesk,
+        sessions: Sessions,
         *,
         provider: Provider | None = None,
         settings: LoginSettings | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        self._api, self._people, self._desk, self._clock = api, people, desk, clock
+        self._api, self._people, self._sessions, self._clock = api, people, sessions, clock
         self.provider = provider
         self.settings = settings or LoginSettings()
         self.addresses = Addresses(
@@ -187,7 +187,7 @@ class Logins:
         session = self._believed.get(key)
         is_believed = session is not None
         if session is None:
-            session = await self._desk.do(lambda store: store.find(token))
+            session = await self._sessions.do(lambda store: store.find(token))
             if session is None:
                 return None
             if session.is_over(moment):
@@ -204,7 +204,7 @@ class Logins:
             session = renewed
         if moment - session.used >= TOUCH:
             identity = session.id
-            await self._desk.do(lambda store: store.touch(identity, moment))
+            await self._sessions.do(lambda store: store.touch(identity, moment))
             session = replace(session, used=moment)
         if ends == self._ends:
             if is_believed:
@@ -234,13 +234,13 @@ class Logins:
             name=name,
             address=address,
             device=await self._device_of(device, name) if device else "",
-            known=await self._desk.do(lambda store: store.knows_place(name, place)),
+            known=await self._sessions.do(lambda store: store.knows_place(name, place)),
         )
         if not await self._try(origin, lambda: self._is_password(name, password)):
             log.warning("wrong name or password", extra={"person": name, "address": address})
             raise Problem(401, "unauthorized", "the name or the password is wrong", None, "password")
         now = self._clock.now()
-        await self._desk.do(lambda store: store.add_place(name, place, now))
+        await self._sessions.do(lambda store: store.add_place(name, place, now))
         return await self._open(name, LOCAL, address=address, client=client)
 
     async def device_mark(self, person: str) -> str:
@@ -262,7 +262,7 @@ class Logins:
         if not await self._try(origin, lambda: self._is_password(session.person, old)):
             raise Problem(403, "forbidden", "the old password is wrong", None, "old")
         await self._acquainted.run(lambda: set_password(self._api, session.person, new))
-        for other in await self._desk.do(lambda store: store.of(session.person)):
+        for other in await self._sessions.do(lambda store: store.of(session.person)):
             if other.id != session.id:
                 await self.end(other, "the password was changed")
 
@@ -290,7 +290,7 @@ class Logins:
 
     async def _count(self, work: Callable[[Attempts], T]) -> T:
         """Run `work` with the counts of login attempts, which are in the database of people."""
-        return await self._desk.do(lambda store: work(Attempts(store.shared, self._clock)))
+        return await self._sessions.do(lambda store: work(Attempts(store.shared, self._clock)))
 
     async def _device_of(self, mark: str, person: str) -> str:
         """The device in a device cookie; "" if the cookie is invalid or belongs to another user."""
@@ -363,20 +363,20 @@ class Logins:
         """Return a code with which a command line gets its own session, once and within a short time."""
         code, now = secrets.token_urlsafe(24), self._clock.now()
         grant = Grant(session.person, session.source, challenge, session.id)
-        await self._desk.do(
+        await self._sessions.do(
             lambda store: store.add_code(f"grant {code}", msgspec.json.encode(grant), now + CODE, now)
         )
         return code
 
     async def redeem(self, code: str, verifier: str, *, address: str, client: str) -> tuple[str, Session]:
         now = self._clock.now()
-        body = await self._desk.do(lambda store: store.take_code(f"grant {code}", now))
+        body = await self._sessions.do(lambda store: store.take_code(f"grant {code}", now))
         grant = msgspec.json.decode(body, type=Grant) if body else None
         if grant is None or not secrets.compare_digest(challenge_of(verifier), grant.challenge):
             raise Problem(
                 400, "bad_code", "the code is unknown, was used, or is too old", "start again: moor login"
             )
-        origin = await self._desk.do(lambda store: store.get(grant.session))
+        origin = await self._sessions.do(lambda store: store.get(grant.session))
         if origin is None or origin.is_over(now):
             raise Problem(403, "bad_code", "the login that gave the code has ended", "start again: moor login")
         return await self._open(
@@ -396,7 +396,7 @@ class Logins:
         most = (session.expires - self._clock.now()).total_seconds()
         chosen = int(min(max(TOKEN_SECONDS_MIN, seconds), PLAIN_SECONDS_MAX, max(TOKEN_SECONDS_MIN, most)))
         until = self._clock.now() + timedelta(seconds=chosen)
-        if not await self._desk.do(lambda store: store.gave_token(session.id, until)):
+        if not await self._sessions.do(lambda store: store.gave_token(session.id, until)):
             raise Problem(401, "unauthorized", "the session has ended", "log in again")
         return await kube_token(self._api, session.person, chosen, session.id)
 
@@ -405,7 +405,7 @@ class Logins:
     async def end(self, session: Session, why: str) -> None:
         """End a session and revoke its tokens. Idempotent."""
         self._forget(session)
-        there = await self._desk.do(lambda store: store.remove(session.id))
+        there = await self._sessions.do(lambda store: store.remove(session.id))
         self._ends += 1
         self._forget(session)  # a look that began before the end may have put it back
         if session.tokens_until > self._clock.now() - timedelta(hours=1) or there:
@@ -414,13 +414,13 @@ class Logins:
             log.info("a session ended", extra={"person": session.person, "why": why, "client": session.client})
 
     async def end_all(self, person: str, why: str) -> int:
-        open_sessions = await self._desk.do(lambda store: store.of(person))
+        open_sessions = await self._sessions.do(lambda store: store.of(person))
         for session in open_sessions:
             await self.end(session, why)
         return len(open_sessions)
 
     async def sessions(self, person: str) -> list[Session]:
-        return await self._desk.do(lambda store: store.of(person))
+        return await self._sessions.do(lambda store: store.of(person))
 
     async def sweep(self) -> None:
         """Check every session that is used or has valid tokens; end those that are no longer valid."""
@@ -440,7 +440,7 @@ class Logins:
                     except Problem:
                         return  # the provider is away; nothing new is given out meanwhile
 
-        await asyncio.gather(*(look(session) for session in await self._desk.do(lambda store: store.all())))
+        await asyncio.gather(*(look(session) for session in await self._sessions.do(lambda store: store.all())))
 
     # --- plumbing
 
@@ -476,7 +476,7 @@ class Logins:
             tokens_until=datetime.fromtimestamp(0, UTC),
             refresh=refresh,
         )
-        await self._desk.do(lambda store: store.add(token, session))
+        await self._sessions.do(lambda store: store.add(token, session))
         log.info(
             "a person logged in", extra={"person": person, "source": source, "client": client, "address": address}
         )
@@ -521,17 +521,17 @@ class Logins:
         token is used twice.
         """
         now, turn = self._clock.now(), Key(RENEWALS, session.login)
-        if not await self._desk.do(lambda store: store.shared.claim(turn, self._name, now + RENEWAL, now)):
+        if not await self._sessions.do(lambda store: store.shared.claim(turn, self._name, now + RENEWAL, now)):
             if now - session.checked > GRACE:
                 raise _away(ProviderAway("another server waits for its answer"))
             return session
         try:
-            current = await self._desk.do(lambda store: store.get(session.id))
+            current = await self._sessions.do(lambda store: store.get(session.id))
             if current is None or not _is_due(current, now):
                 return current  # another request was quicker
             return await self._ask_provider(current, now)
         finally:
-            await self._desk.do(lambda store: store.shared.release(turn, self._name))
+            await self._sessions.do(lambda store: store.shared.release(turn, self._name))
 
     async def _ask_provider(self, session: Session, now: datetime) -> Session | None:
         try:
@@ -555,7 +555,7 @@ class Logins:
             if now - session.checked > GRACE:
                 raise _away(error) from error
             return session
-        await self._desk.do(lambda store: store.checked(session.login, now, sealed))
+        await self._sessions.do(lambda store: store.checked(session.login, now, sealed))
         return replace(session, checked=now, refresh=sealed)
 
     def _account_changed(self, person: str, account: Obj | None) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from datetime import timedelta
 
-from moorage.server.identity.sessions import SessionDesk, digest
+from moorage.server.identity.sessions import Sessions, digest
 from moorage_kube.cache import BoundedCache
 from moorage_kube.clock import SYSTEM, Clock
 
@@ -25,8 +25,8 @@ KEPT = 1000  # at a time; the longest unused go first
 class PageSessions:
     """The open sessions that began with `page_token`."""
 
-    def __init__(self, desk: SessionDesk, page_token: str, *, clock: Clock = SYSTEM) -> None:
-        self._desk, self._page_token, self._clock = desk, page_token, clock
+    def __init__(self, sessions: Sessions, page_token: str, *, clock: Clock = SYSTEM) -> None:
+        self._sessions, self._page_token, self._clock = sessions, page_token, clock
         self._believed: BoundedCache[bytes, bool] = BoundedCache(
             KEPT, keep_seconds=BELIEVED_SECONDS, clock=clock
         )  # by the value's SHA-256
@@ -35,7 +35,7 @@ class PageSessions:
     async def open(self) -> str:
         """Open a session; return the value of its cookie. Raises StorageError."""
         value, now = secrets.token_urlsafe(32), self._clock.now()
-        await self._desk.do(
+        await self._sessions.do(
             lambda store: store.add_page_session(
                 value, self._page_token, now, used_after=now - IDLE, begun_after=now - LIFETIME, most=KEPT
             )
@@ -49,7 +49,7 @@ class PageSessions:
         key, now, ends = digest(value), self._clock.now(), self._ends
         if key in self._believed:
             return True
-        holds = await self._desk.do(
+        holds = await self._sessions.do(
             lambda store: store.use_page_session(
                 value,
                 self._page_token,
@@ -68,6 +68,6 @@ class PageSessions:
         if not value:
             return
         self._believed.drop(digest(value))
-        await self._desk.do(lambda store: store.end_page_session(value))
+        await self._sessions.do(lambda store: store.end_page_session(value))
         self._ends += 1
         self._believed.drop(digest(value))  # a look that began before the end may have put it back

@@ -334,7 +334,7 @@ def open_sessions(where: Path | str) -> SessionStore:
     return SessionStore(open_database(where, SCHEMA))
 
 
-class SessionDesk(StoreThread[SessionStore]):
+class Sessions(StoreThread[SessionStore]):
     """Runs the methods of SessionStore in a thread."""
 
     def __init__(self, where: Path | str) -> None:

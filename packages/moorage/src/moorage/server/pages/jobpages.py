@@ -37,7 +37,7 @@ from moorage.server.pages.texts import say
 from moorage.server.pages.usecharts import use_charts
 from moorage.server.problems import Problem, as_problem
 from moorage.server.runs import RunReader
-from moorage.server.storedruns import KeptForUser
+from moorage.server.storedruns import RecordsForUser
 from moorage_kube.api import PodApi
 from moorage_kube.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError
 from moorage_kube.resources import JOBS, Obj
@@ -402,7 +402,7 @@ async def _kept_log(context: Context, user: User, run: RunView, pod: PodView, qu
     Where earlier lines are not stored, a line above says so.
     """
     try:
-        kept = await KeptForUser(context, user).log(run.namespace, run.name, pod.uid)
+        kept = await RecordsForUser(context, user).log(run.namespace, run.name, pod.uid)
     except NotFound:
         return ""
     except ApiError as error:

@@ -63,8 +63,8 @@ LOST = Family(
     kind="counter",
     series_max=1,
 )
-KEPT_BYTES = Family(
-    name="moorage_kept_log_bytes", help="Bytes on the disk of stored logs, at the last measurement", series_max=1
+STORED_BYTES = Family(
+    name="moorage_stored_log_bytes", help="Bytes on the disk of stored logs, at the last measurement", series_max=1
 )
 LOG_STREAMS = Family(name="moorage_log_streams", help="Logs of pods that the server reads now", series_max=1)
 RECORDS = Family(
@@ -91,7 +91,7 @@ OWN = (
     READING_LAG,
     LIMITED,
     LOST,
-    KEPT_BYTES,
+    STORED_BYTES,
     LOG_STREAMS,
     RECORDS,
     SECONDS,
@@ -158,7 +158,7 @@ def _of_server(context: Context) -> list[Measured]:
         measured(READING_LAG, [((), collector.counts.lag_seconds)]),
         measured(LIMITED, [((), context.limiter.refused)]),
         measured(LOST, [((), context.changes.lost)]),
-        measured(KEPT_BYTES, [((), keeper.kept_bytes)]),
+        measured(STORED_BYTES, [((), keeper.stored_bytes)]),
         measured(LOG_STREAMS, [((), keeper.streams)]),
         measured(RECORDS, [((), context.records())]),
         context.times.seconds.read(),

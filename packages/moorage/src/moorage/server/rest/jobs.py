@@ -23,7 +23,7 @@ from moorage.cluster.serverurl import server_url
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.runfacts import nodes_of
 from moorage.server.runs import RunReader
-from moorage.server.storedruns import KeptForUser
+from moorage.server.storedruns import RecordsForUser
 from moorage_kube.api import PodApi
 
 log = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ async def job_logs(call: Call[None, JobLogs]) -> StreamingResponse:
         clock=context.clock,
         tail=query.tail,
         attempt=query.attempt,
-        kept=KeptForUser(context, call.user),
+        kept=RecordsForUser(context, call.user),
     )
     await run_log.open(follow=query.follow)
     return StreamingResponse(

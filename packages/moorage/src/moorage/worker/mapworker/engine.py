@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from .child import preload
 from .orders import LEAVING_SECONDS, Orders
 from .slots import CommandSlot, FunctionSlot, Scarce, Slot, Task
-from .wire import Exchanger, Heart, Kept, Line, Refused
+from .wire import Exchanger, Heart, Line, OutputSender, Refused
 
 if TYPE_CHECKING:
     from .slots import Report
@@ -61,7 +61,9 @@ class Engine:
         self._line = Line(orders.server, orders.token)
         self._exchanger = Exchanger(self._line, WORK, self._answers, self._wake)
         self._heart = Heart(Line(orders.server, orders.token), WORK, self._heartbeat, self._hear)
-        self._kept = Kept(Line(orders.server, orders.token), OUTPUT, orders.session, orders.pod, self._wake)
+        self._output = OutputSender(
+            Line(orders.server, orders.token), OUTPUT, orders.session, orders.pod, self._wake
+        )
         self._todo: deque[Task] = deque()
         self._slots = [self._make_slot(child) for _ in range(slots_with_files(orders.slots))]
         self._reports: list[Report] = []  # not acknowledged yet
@@ -96,7 +98,7 @@ class Engine:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._start_leaving)
-        for thread in (self._exchanger, self._heart, self._kept):
+        for thread in (self._exchanger, self._heart, self._output):
             thread.start()
         next_look = 0.0
         try:
@@ -117,7 +119,7 @@ class Engine:
                 slot.kill()
             self._heart.stopped.set()
             shutil.rmtree(self._scratch, ignore_errors=True)
-        self._kept.drain(LEAVING_SECONDS)
+        self._output.drain(LEAVING_SECONDS)
         if self._reason:
             say(self._reason)
         return self._exit
@@ -235,7 +237,7 @@ class Engine:
         return False
 
     def _make_slot(self, child: list[str]) -> Slot:
-        common = (self._selector, self._ended, self._kept.add, self._orders.item_memory, self._scratch)
+        common = (self._selector, self._ended, self._output.add, self._orders.item_memory, self._scratch)
         if self._orders.command is not None:
             return CommandSlot(*common, command=self._orders.command)
         assert self._orders.function is not None
@@ -341,8 +343,8 @@ class Engine:
         if not self._bye_by:
             left = max(0.0, self._leave_by - now) + LEAVING_SECONDS / 2
             self._bye_by = now + min(left, OUTPUT_SECONDS)
-            self._kept.hurry()
-        return now >= self._bye_by or not self._kept.waits()
+            self._output.hurry()
+        return now >= self._bye_by or not self._output.waits()
 
     def _send(self, now: float, *, want: int, hold: float, bye: bool) -> None:
         reports: list[str] = []

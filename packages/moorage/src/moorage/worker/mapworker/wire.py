@@ -194,7 +194,7 @@ class Heart(threading.Thread):
             self._on_answer(reply)
 
 
-class Kept(threading.Thread):
+class OutputSender(threading.Thread):
     """Sends the output of items to the server, which stores it for longer than the pod exists.
 
     Best effort: at most `ROOM_BYTES` wait here; further output is dropped, and the server gets the number of

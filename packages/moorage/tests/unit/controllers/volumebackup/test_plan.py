@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from moorage.controllers.volumebackup.plan import BringBack, Copy, DropJob, JobSeen, Seen, plan
 from moorage.model.volumebackup import (
-    Kept,
     Restore,
+    StoredBackup,
     VolumeBackupStatus,
     backup_job,
     backup_name,
@@ -107,7 +107,9 @@ def test_only_backups_that_are_whole_and_kept_are_listed():
     status = plan(seen(backup=a_view(status=LAST), jobs=jobs)).status
     assert [backup.name for backup in status.backups] == [names[0], names[2]]
     assert status.last_success == rfc3339(third)
-    gone = a_view(status=VolumeBackupStatus(last_scheduled=rfc3339(NOON), backups=[Kept(name="lab.data-old")]))
+    gone = a_view(
+        status=VolumeBackupStatus(last_scheduled=rfc3339(NOON), backups=[StoredBackup(name="lab.data-old")])
+    )
     status = plan(seen(backup=gone, jobs=jobs)).status
     assert [backup.name for backup in status.backups] == [
         names[0],

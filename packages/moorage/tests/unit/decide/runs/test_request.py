@@ -31,7 +31,7 @@ from moorage.decide.runs.request import (
     ships_directory,
     unexpanded,
 )
-from moorage.decide.runs.runfile import kept_request
+from moorage.decide.runs.runfile import stored_request
 from moorage.decide.runs.timelimit import format_seconds, parse_time
 from moorage.model.names import RUN_NAME_MAX, is_dns_label
 from moorage_kube.quantity import amount
@@ -695,7 +695,7 @@ def test_host_env_marks_the_pod_and_keeps_the_image_name():
 def test_a_run_says_whether_it_takes_turns(share, options, mark):
     job = planned(share=share, **options).job
     assert job["metadata"]["annotations"].get("moorage.dev/share") == mark
-    again = kept_request(job)
+    again = stored_request(job)
     assert again is not None
     assert again.share is share
 
@@ -1195,7 +1195,7 @@ def test_a_run_has_the_user_that_is_asked_for(user, security, home):
     assert {name: env[name] for name in env if name in ("HOME", "USER", "LOGNAME")} == home
     own = planned(REAL, image="i", user=user, env=("HOME=/work",))
     assert {"name": "HOME", "value": "/work"} in container(own)["env"]
-    assert kept_request(plan.job).user == user
+    assert stored_request(plan.job).user == user
 
 
 def test_a_user_is_said_to_have_no_effect_where_commands_are_processes_of_this_machine():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from moorage.decide.runs.request import RunRequest, expanded, unexpanded
-from moorage.decide.runs.runfile import FIELDS, OPTIONS_MAX, kept_request, options_of, parse_run_file
+from moorage.decide.runs.runfile import FIELDS, OPTIONS_MAX, options_of, parse_run_file, stored_request
 from moorage_kube.errors import MoorageError, Problems
 
 
@@ -120,7 +120,7 @@ def test_a_run_keeps_its_options_and_no_values_of_variables():
     )
     options = options_of(request)
     assert options == '{"command":["python","train.py"],"gpus":1,"volumes":["data:/data"],"env":["TOKEN","HOME"]}'
-    assert kept_request(a_job(options, TOKEN="se$(c)ret", HOME="/home/ada", PATH="/bin")) == RunRequest(
+    assert stored_request(a_job(options, TOKEN="se$(c)ret", HOME="/home/ada", PATH="/bin")) == RunRequest(
         command=("python", "train.py"),
         gpus=1,
         volumes=("data:/data",),
@@ -131,7 +131,7 @@ def test_a_run_keeps_its_options_and_no_values_of_variables():
 
 def test_a_run_keeps_its_labels():
     request = RunRequest(command=("true",), labels=("project=vision",))
-    assert kept_request(a_job(options_of(request))) == RunRequest(
+    assert stored_request(a_job(options_of(request))) == RunRequest(
         command=("true",), shown=("true",), labels=("project=vision",)
     )
 
@@ -141,7 +141,7 @@ def test_a_run_keeps_its_labels():
     ["", "{", "[]", "{}", '{"command":"x"}', '{"command":["x"],"gpus":"1"}', '{"command":["x"],"new":1}'],
 )
 def test_options_that_somebody_changed_are_not_used(options):
-    assert kept_request(a_job(options)) is None
+    assert stored_request(a_job(options)) is None
 
 
 def test_options_that_are_too_long_are_not_kept():

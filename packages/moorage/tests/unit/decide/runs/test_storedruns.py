@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.api.kept import KeptPod, KeptRun
+from moorage.api.storedrecords import StoredPod, StoredRun
 from moorage.decide.runs.state import State, view_run
 from moorage.decide.runs.storedruns import (
     DEFAULT_CONTAINER,
     Seen,
     attempt_facts,
     has_own_log,
-    kept_pods_of,
     other_logs,
     plan,
     pod_facts,
+    stored_pods_of,
     view_deleted,
 )
 from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL
@@ -52,19 +52,19 @@ def a_pod(uid="p1", attempt=1, *, job="j", phase="Running", exit_code=None, **st
     return a_run_pod(f"train-{uid}", attempt=attempt, **made)
 
 
-def written(known: KeptRun, changes: KeptRun) -> KeptRun:
+def written(known: StoredRun, changes: StoredRun) -> StoredRun:
     """What is stored after a write."""
     attempts = {job.job_uid: job for job in (*known.attempts, *changes.attempts)}
     pods = {pod.uid: pod for pod in (*known.pods, *changes.pods)}
-    return KeptRun(attempts=tuple(attempts.values()), pods=tuple(pods.values()))
+    return StoredRun(attempts=tuple(attempts.values()), pods=tuple(pods.values()))
 
 
 def kept(known=None, **seen):
     """Plan and write, as the store does; planning again gives nothing."""
-    known = known or KeptRun()
+    known = known or StoredRun()
     seen = {"gpu_types": {"gpu-1": "a100"}, "now": NOON} | seen
     known = written(known, plan(Seen(known=known, **seen)))
-    assert plan(Seen(known=known, **seen)) == KeptRun()
+    assert plan(Seen(known=known, **seen)) == StoredRun()
     return known
 
 
@@ -160,17 +160,17 @@ def test_gone_pods_stand_before_those_that_are_there_and_do_not_change_the_state
     jobs, live = [a_job()], a_pod("p2")
     live["metadata"]["creationTimestamp"] = rfc3339(NOON)
     known = kept(jobs=jobs, deleted={"p1": (a_pod(), NOON - 10 * MINUTE)}, pods=[live])
-    run = view_run(jobs, [live], kept=kept_pods_of(known, jobs))
+    run = view_run(jobs, [live], kept=stored_pods_of(known, jobs))
     assert [(pod.name, pod.gone) for pod in run.pods] == [("train-p1", True), ("train-p2", False)]
     assert (run.state, run.node) == (State.RUNNING, "gpu-1")
-    waiting = view_run(jobs, [], kept=kept_pods_of(known, jobs))
+    waiting = view_run(jobs, [], kept=stored_pods_of(known, jobs))
     assert waiting.state is view_run(jobs, []).state is State.WAITING
 
 
 def test_the_pods_of_an_earlier_run_of_the_name_are_left_out():
     known = kept(jobs=[a_job(uid="old")], deleted={"p1": (a_pod(job="old"), NOON)})
     jobs = [a_job()]
-    assert view_run(jobs, [], kept=kept_pods_of(known, jobs)).pods == ()
+    assert view_run(jobs, [], kept=stored_pods_of(known, jobs)).pods == ()
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_deleted_run_has_its_users_labels():
 
 
 def test_of_nothing_kept_nothing_is_shown():
-    assert view_deleted(KeptRun()) is None
+    assert view_deleted(StoredRun()) is None
 
 
 def test_facts_of_a_pod_without_status_are_few():
@@ -286,5 +286,5 @@ def test_logs_that_are_kept_beside_the_pods_own(pod, want):
     ],
 )
 def test_which_container_has_the_pods_own_log(stored, container, want):
-    pod = KeptPod(uid="u", job_uid="w", namespace="lab", run="", attempt=1, name="s1", container=stored)
+    pod = StoredPod(uid="u", job_uid="w", namespace="lab", run="", attempt=1, name="s1", container=stored)
     assert has_own_log(pod, container) == want

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from moorage.decide.runs.state import PEAK_MEMORY_ANNOTATION, view_run
-from moorage.decide.runs.storedruns import needs_kept
+from moorage.decide.runs.storedruns import needs_records
 from moorage_kube.testing.builders import a_container_status
 from moorage_testing.builders import a_run_job, a_run_pod
 
@@ -42,11 +42,11 @@ def a_pod(*, attempt=1, peak=None):
     ],
 )  # fmt: skip
 def test_a_run_needs_what_is_kept_where_pods_may_be_gone(jobs, pods, want):
-    assert needs_kept(view_run(jobs, pods), peaks=False) is want
+    assert needs_records(view_run(jobs, pods), peaks=False) is want
 
 
 @pytest.mark.parametrize(("peak", "want"), [(None, True), ("1024", False)])
 def test_an_answer_with_memory_needs_it_where_a_pod_does_not_tell_its_own(peak, want):
     run = view_run([a_job(active=1)], [a_pod(peak=peak)])
-    assert needs_kept(run, peaks=True) is want
-    assert not needs_kept(run, peaks=False)
+    assert needs_records(run, peaks=True) is want
+    assert not needs_records(run, peaks=False)

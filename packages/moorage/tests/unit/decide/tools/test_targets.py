@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.api.kept import KeptPod
+from moorage.api.storedrecords import StoredPod
 from moorage.decide.admission.fields import at
 from moorage.decide.tools.fixes import fixed_text
 from moorage.decide.tools.lint import Report, lint
@@ -309,7 +309,9 @@ def test_peaks_are_found_by_the_names_of_manifests():
         a_pod("web-77-a", 9, {}, ("ReplicaSet", "web-77")),
     ]
     kept = [
-        KeptPod(uid="u", job_uid="j", namespace="default", run="train", attempt=0, name="p", peak_memory_bytes=11)
+        StoredPod(
+            uid="u", job_uid="j", namespace="default", run="train", attempt=0, name="p", peak_memory_bytes=11
+        )
     ]
     assert peaks_of(pods, kept).bytes_by_pod == {
         ("Job", "nightly-29", ""): 5,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from moorage.server.docker.followers import Followers
-from moorage.server.identity.sessions import SessionDesk
+from moorage.server.identity.sessions import Sessions
 from moorage_kube.testing.clock import FakeClock
 
 
@@ -17,7 +17,7 @@ from moorage_kube.testing.clock import FakeClock
 async def test_a_pod_is_not_followed_by_who_left_before_that_was_written(tmp_path: Path) -> None:
     written = asyncio.Event()
 
-    class SlowDesk(SessionDesk):
+    class SlowSessions(Sessions):
         async def do(self, work: Any) -> Any:
             answer = await super().do(work)
             if not written.is_set():
@@ -25,8 +25,8 @@ async def test_a_pod_is_not_followed_by_who_left_before_that_was_written(tmp_pat
                 await asyncio.Event().wait()
             return answer
 
-    desk = SlowDesk(tmp_path / "people.db")
-    followers = Followers(desk, clock=FakeClock())
+    sessions = SlowSessions(tmp_path / "people.db")
+    followers = Followers(sessions, clock=FakeClock())
 
     async def follow() -> None:
         async with followers.following("uid-1"):
@@ -40,4 +40,4 @@ async def test_a_pod_is_not_followed_by_who_left_before_that_was_written(tmp_pat
         await asyncio.wait({following})
         assert not await followers.has("uid-1")
     finally:
-        desk.close()
+        sessions.close()

@@ -11,7 +11,7 @@ from starlette.routing import Mount, Route, WebSocketRoute
 from moorage.server.identity.auth import WAY_IN, Auth, same
 from moorage.server.identity.pagesessions import TOUCH_SECONDS, PageSessions
 from moorage.server.identity.people import People
-from moorage.server.identity.sessions import SessionDesk
+from moorage.server.identity.sessions import Sessions
 from moorage.server.problems import problem_of
 from moorage.server.service import ServerService
 from moorage_kube.databasefile import read_mark
@@ -222,7 +222,7 @@ async def test_the_pages_cookie_is_good_for_nothing_after_the_logout_or_half_a_d
         fourth = (await come_in())["cookie"].partition("=")[2]
         assert not await other.auth.page_sessions.holds(fourth)
         other.usage.close()
-        other.desk.close()
+        other.sessions.close()
 
 
 def written(folder):
@@ -259,20 +259,20 @@ async def test_what_a_stranger_makes_up_is_looked_up_and_never_written(site, pat
 
 @pytest.mark.anyio
 async def test_the_use_of_a_pages_session_is_written_once_a_minute_whoever_asks(tmp_path):
-    desk, clock = SessionDesk(tmp_path / "people.db"), FakeClock()
-    value = await PageSessions(desk, "token", clock=clock).open()
+    sessions, clock = Sessions(tmp_path / "people.db"), FakeClock()
+    value = await PageSessions(sessions, "token", clock=clock).open()
     before = written(tmp_path)
     for _ in range(3):
-        assert await PageSessions(desk, "token", clock=clock).holds(value)
+        assert await PageSessions(sessions, "token", clock=clock).holds(value)
     assert written(tmp_path) == before
     clock.advance(TOUCH_SECONDS)
     for _ in range(3):
-        assert await PageSessions(desk, "token", clock=clock).holds(value)
+        assert await PageSessions(sessions, "token", clock=clock).holds(value)
     assert written(tmp_path) == before + 1
-    desk.close()
+    sessions.close()
 
 
-class SlowDesk(SessionDesk):
+class SlowSessions(Sessions):
     """Gives each answer when it is told to."""
 
     def __init__(self, where):
@@ -290,19 +290,19 @@ class SlowDesk(SessionDesk):
 
 @pytest.mark.anyio
 async def test_a_look_under_way_at_the_logout_brings_no_session_back(tmp_path):
-    desk = SlowDesk(tmp_path / "people.db")
-    desk.go_on.set()
-    pages = PageSessions(desk, "token", clock=FakeClock())
+    sessions = SlowSessions(tmp_path / "people.db")
+    sessions.go_on.set()
+    pages = PageSessions(sessions, "token", clock=FakeClock())
     value = await pages.open()
-    desk.go_on.clear()
-    desk.answers = 0
-    desk.all_looked.clear()
+    sessions.go_on.clear()
+    sessions.answers = 0
+    sessions.all_looked.clear()
     tasks = [asyncio.create_task(work) for work in (pages.holds(value), pages.end(value))]
-    await desk.all_looked.wait()
-    desk.go_on.set()
+    await sessions.all_looked.wait()
+    sessions.go_on.set()
     assert (await asyncio.gather(*tasks))[0]  # it was open when it was looked at
     assert not await pages.holds(value)
-    desk.close()
+    sessions.close()
 
 
 @pytest.mark.anyio

@@ -17,7 +17,7 @@ from moorage.model.people import LOCAL, account_user, make_account
 from moorage.present.audit import sentence
 from moorage.server.identity.audit import WRITE_SECONDS, AuditLog
 from moorage.server.identity.changes import OWN_SECONDS, PROGRAMS, REPEAT, Changes, OwnWrites
-from moorage.server.identity.sessions import SessionDesk
+from moorage.server.identity.sessions import Sessions
 from moorage_kube.clock import rfc3339
 from moorage_kube.errors import StorageError
 from moorage_kube.resources import SERVICEACCOUNTS
@@ -57,12 +57,12 @@ async def send(site, *records, token="webhook-token", **more):
 
 async def entries(site):
     await site.service.audit.flush()
-    rows = await site.service.desk.do(lambda store: store.audit())
+    rows = await site.service.sessions.do(lambda store: store.audit())
     return [(row.person, row.what, row.client, row.status) for row in reversed(rows)]
 
 
 async def sentences(site):
-    rows = await site.service.desk.do(lambda store: store.audit())
+    rows = await site.service.sessions.do(lambda store: store.audit())
     return [
         sentence(
             AuditEntry(
@@ -96,7 +96,7 @@ async def test_a_record_becomes_a_sentence_about_the_person(site):
             "kubernetes-admin created job lab/k, by kubectl",
             "ada ran a command in pod lab/p, through the Kubernetes API",
         ]
-        rows = await site.service.desk.do(lambda store: store.audit(since=NOON - timedelta(minutes=1)))
+        rows = await site.service.sessions.do(lambda store: store.audit(since=NOON - timedelta(minutes=1)))
         assert len(rows) == 4  # the time is that of the change
 
 
@@ -187,7 +187,7 @@ async def test_a_program_that_changes_without_end_fills_no_disk_and_hides_no_per
         await send(site, a_record("delete pod lab/x"))
         site.service.audit.sum_up()
         rows = [what for _, what, _, _ in await entries(site)]
-        all_rows = await site.service.desk.do(lambda store: store.audit(limit=5000))
+        all_rows = await site.service.sessions.do(lambda store: store.audit(limit=5000))
         assert len(all_rows) == PROGRAMS.burst + 2
         assert rows[-2:] == [
             "delete pod lab/x",
@@ -204,7 +204,7 @@ async def test_what_had_no_room_is_told_and_counted(site):
         assert site.service.changes.lost == 7
 
 
-class AwayDesk(SessionDesk):
+class AwaySessions(Sessions):
     """A database that cannot be reached for a while."""
 
     is_away = True
@@ -216,32 +216,32 @@ class AwayDesk(SessionDesk):
 
 
 async def test_records_are_kept_while_the_database_is_away(site, tmp_path):
-    desk = AwayDesk(tmp_path / "other.db")
+    sessions = AwaySessions(tmp_path / "other.db")
     try:
-        audit = AuditLog(desk, days=90, clock=site.clock)
+        audit = AuditLog(sessions, days=90, clock=site.clock)
         changes = Changes(audit, OwnWrites(clock=site.clock), site.service.people, clock=site.clock)
         await changes.take(AuditRecords(records=(a_record(),)))
-        desk.is_away = False
-        assert await desk.do(lambda store: store.audit()) == []
+        sessions.is_away = False
+        assert await sessions.do(lambda store: store.audit()) == []
         await audit.flush()
-        assert [row.what for row in await desk.do(lambda store: store.audit())] == ["delete pod lab/p"]
+        assert [row.what for row in await sessions.do(lambda store: store.audit())] == ["delete pod lab/p"]
     finally:
-        desk.close()
+        sessions.close()
 
 
 async def test_an_entry_that_waits_for_a_busy_database_when_the_server_stops_is_written(tmp_path):
     asked, is_free, clock = asyncio.Event(), threading.Event(), FakeClock()
 
-    class BusyDesk(SessionDesk):
+    class BusySessions(Sessions):
         async def do(self, work):
             asked.set()
             return await super().do(work)
 
-    desk = BusyDesk(tmp_path / "people.db")
+    sessions = BusySessions(tmp_path / "people.db")
     try:
-        audit = AuditLog(desk, days=90, clock=clock)
+        audit = AuditLog(sessions, days=90, clock=clock)
         audit.note(person="ada", method="POST", path="/", what="", address="", status=200)
-        working = asyncio.create_task(desk.do(lambda _: is_free.wait()))
+        working = asyncio.create_task(sessions.do(lambda _: is_free.wait()))
         await asked.wait()
         asked.clear()
         running = asyncio.create_task(audit.run())
@@ -251,16 +251,16 @@ async def test_an_entry_that_waits_for_a_busy_database_when_the_server_stops_is_
         running.cancel()
         is_free.set()
         await asyncio.wait({running, working})
-        assert [row.person for row in await desk.do(lambda store: store.audit())] == ["ada"]
+        assert [row.person for row in await sessions.do(lambda store: store.audit())] == ["ada"]
     finally:
         is_free.set()
-        desk.close()
+        sessions.close()
 
 
 async def test_records_are_forgotten_with_the_rest_of_the_log(site):
     async with site.running():
         await send(site, a_record(), a_record("delete pod lab/old", at=NOON - timedelta(days=200)))
-        removed = await site.service.desk.do(lambda store: store.forget_audit(NOON - timedelta(days=90)))
+        removed = await site.service.sessions.do(lambda store: store.forget_audit(NOON - timedelta(days=90)))
         assert (removed, len(await entries(site))) == (1, 1)
 
 
@@ -275,7 +275,7 @@ async def test_entries_are_chosen_by_namespace(site):
         )
 
         async def of(namespace):
-            rows = await site.service.desk.do(lambda store: store.audit(namespace=namespace))
+            rows = await site.service.sessions.do(lambda store: store.audit(namespace=namespace))
             return [row.what for row in rows]
 
         assert await of("lab") == ["create namespace lab", "delete pod lab/p"]

@@ -23,7 +23,7 @@ from moorage.server.identity.people import People
 from moorage.server.identity.sessions import (
     STRANGER_SECONDS,
     AuditEntry,
-    SessionDesk,
+    Sessions,
     SessionStore,
     digest,
     new_token,
@@ -310,7 +310,7 @@ async def test_a_name_that_forges_a_line_is_refused_and_not_written_down_as_it_i
             assert (answer.status, answer.json["field"]) == (422, "username")
             assert not hidden_characters(answer.json["message"])
         await site.service.audit.flush()
-        entries = await site.service.desk.do(SessionStore.audit)
+        entries = await site.service.sessions.do(SessionStore.audit)
         assert len(entries) == 4
         assert not any(hidden_characters(one.person) for one in entries)
 
@@ -381,7 +381,7 @@ async def test_a_session_that_another_server_ended_is_out_here_however_often_it_
     async with site.running():
         await ada(site)
         token = (await log_in(site)).json["token"]
-        other = Logins(site.api, People(site.api), site.service.desk, clock=site.clock)
+        other = Logins(site.api, People(site.api), site.service.sessions, clock=site.clock)
         session = await other.session_of(token)
         await site.service.logins.end(session, "logged out")
         for _ in range(2):
@@ -408,7 +408,7 @@ async def test_a_request_under_way_at_the_logout_brings_no_session_back(site):
         await ada(site)
         token = (await log_in(site)).json["token"]
         slow = SlowPeople(site.api)
-        logins = Logins(site.api, slow, site.service.desk, clock=site.clock)
+        logins = Logins(site.api, slow, site.service.sessions, clock=site.clock)
         asking = asyncio.create_task(logins.session_of(token))
         await slow.asked.wait()
         (session,) = await logins.sessions("ada")
@@ -441,9 +441,12 @@ def come_back(logins, binding, state, code="right"):
 
 async def test_logins_that_strangers_begin_at_the_provider_are_not_written(site):
     async with site.running():
-        desk, logins = site.service.desk, Logins(site.api, People(site.api), site.service.desk, clock=site.clock)
+        sessions, logins = (
+            site.service.sessions,
+            Logins(site.api, People(site.api), site.service.sessions, clock=site.clock),
+        )
         logins.provider = AProvider()
-        await desk.do(lambda store: store.all())
+        await sessions.do(lambda store: store.all())
         before = read_mark(site.folder / "people.db")
         for _ in range(3):
             binding, state = await begun(logins)
@@ -463,7 +466,7 @@ async def test_logins_that_strangers_begin_at_the_provider_are_not_written(site)
 
 async def test_the_keys_are_not_read_again_for_every_cookie_that_a_stranger_makes_up(site):
     async with site.running():
-        logins = Logins(site.api, People(site.api), site.service.desk, clock=site.clock)
+        logins = Logins(site.api, People(site.api), site.service.sessions, clock=site.clock)
         logins.provider = AProvider()
 
         def reads():
@@ -477,7 +480,9 @@ async def test_the_keys_are_not_read_again_for_every_cookie_that_a_stranger_make
                 await come_back(logins, f"made-up {number}", "state")
         assert reads() == before
         await rotate_keys(site.api)
-        new = await Logins(site.api, People(site.api), site.service.desk).device_mark("ada")  # another server's
+        new = await Logins(site.api, People(site.api), site.service.sessions).device_mark(
+            "ada"
+        )  # another server's
         site.clock.advance(STRANGER_SECONDS)
         assert await logins._device_of(new, "ada")
         assert await logins._device_of(mark, "ada")
@@ -485,7 +490,7 @@ async def test_the_keys_are_not_read_again_for_every_cookie_that_a_stranger_make
 
 async def test_a_login_at_the_provider_ends_where_it_began_and_takes_no_longer_than_ten_minutes(site):
     async with site.running():
-        logins = Logins(site.api, People(site.api), site.service.desk, clock=site.clock)
+        logins = Logins(site.api, People(site.api), site.service.sessions, clock=site.clock)
         logins.provider = AProvider()
         then = "/maps?" + "x" * 1900
         binding, state = await begun(logins, then)
@@ -537,7 +542,7 @@ async def test_every_change_is_in_the_audit_log_and_no_look_is(site, caplog):
         await site.ask("/api/v1/login", method="DELETE", headers=bearer(token), token=False)
         await site.ask("/api/v1/users", method="POST", body=b"{}", headers=JSON, token=False)
         await site.service.audit.flush()
-        rows = await site.service.desk.do(lambda store: store.audit())
+        rows = await site.service.sessions.do(lambda store: store.audit())
         told = [(one.person, one.method, one.path, one.status, one.address) for one in reversed(rows)]
         assert told == [
             ("ada", "POST", "/api/v1/login", 401, "127.0.0.1"),
@@ -557,7 +562,7 @@ async def test_a_flood_of_strangers_fills_no_disk_and_hides_nobody_elses_changes
         await site.ask("/api/v1/login", method="DELETE", headers=bearer(token), token=False)
         site.service.audit.sum_up()
         await site.service.audit.flush()
-        rows = await site.service.desk.do(lambda store: store.audit(limit=2 * STRANGERS.burst))
+        rows = await site.service.sessions.do(lambda store: store.audit(limit=2 * STRANGERS.burst))
         assert len(rows) == STRANGERS.burst + 3
         assert rows[0].what.startswith("5 more requests of strangers were refused")
         assert [(one.person, one.method) for one in rows[1:3]] == [("ada", "DELETE"), ("ada", "POST")]
@@ -646,7 +651,7 @@ async def test_a_websocket_is_asked_who_it_is_and_where_its_page_came_from(site)
         (closed,) = await a_socket(site, cookie=cookie, origin="http://127.0.0.1:8080")
         assert closed.get("code") != 1008  # let in, and there is nothing
         await site.service.audit.flush()
-        rows = await site.service.desk.do(lambda store: store.audit())
+        rows = await site.service.sessions.do(lambda store: store.audit())
         assert [(one.person, one.status) for one in rows if one.method == "CONNECT"][1:] == [
             ("ada", 403),
             ("", 401),
@@ -703,9 +708,9 @@ def test_old_audit_rows_are_forgotten_and_pages_go_on_where_they_ended(store):
 
 async def test_a_database_that_cannot_be_opened_is_tried_again(tmp_path):
     folder = tmp_path / "not yet"
-    desk = SessionDesk(folder / "people.db")
+    sessions = Sessions(folder / "people.db")
     with pytest.raises(StorageError):
-        await desk.do(lambda store: store.all())
+        await sessions.do(lambda store: store.all())
     folder.mkdir()
-    assert await desk.do(lambda store: store.all()) == []
-    desk.close()
+    assert await sessions.do(lambda store: store.all()) == []
+    sessions.close()

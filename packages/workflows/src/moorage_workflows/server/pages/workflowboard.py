@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from msgspec import Struct
 
-from moorage.api.kept import KeptPod
+from moorage.api.storedrecords import StoredPod
 from moorage.server.pages.board import When, ago, owner_hues, span
 from moorage.server.pages.jobboard import Fact, peak_fact
 from moorage_kube.moments import rfc3339
@@ -336,7 +336,7 @@ def panel_of(
     now: datetime,
     *,
     template: Mapping[str, Any] | None = None,
-    kept: Mapping[str, KeptPod] | None = None,
+    kept: Mapping[str, StoredPod] | None = None,
 ) -> Panel:
     """Return the details of a box. `template`: that of a suspended step; `kept`: data of pods by name."""
     node, newest = box.node, newest_of(box)
@@ -412,7 +412,7 @@ def _kind(box: Box) -> str:
 
 
 def _node_facts(
-    box: Box, node: NodeRecord | None, newest: NodeRecord | None, now: datetime, kept: Mapping[str, KeptPod]
+    box: Box, node: NodeRecord | None, newest: NodeRecord | None, now: datetime, kept: Mapping[str, StoredPod]
 ) -> Iterable[Fact]:
     if node is not None and node.template:
         of = f" of {node.template_ref}" if node.template_ref else ""

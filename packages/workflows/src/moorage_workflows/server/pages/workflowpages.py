@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse, Response
 
 from moorage.actions.runlogs import Cut
 from moorage.actions.storedrecords import lines_of
-from moorage.api.kept import KeptPod
+from moorage.api.storedrecords import StoredPod
 from moorage.model.argo import WORKFLOWS
 from moorage.model.names import is_dns_label
 from moorage.server.context import Context
@@ -33,7 +33,7 @@ from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rights import Allowed
 from moorage.server.pages.site import Page, Site, key_in
 from moorage.server.problems import Problem, as_problem
-from moorage.server.storedruns import KeptForUser
+from moorage.server.storedruns import RecordsForUser
 from moorage_kube.api import Api, PodApi
 from moorage_kube.errors import ApiError, BadRequest, MoorageError, NotFound, ServerError, StorageError
 from moorage_kube.resources import PODS, Obj
@@ -278,7 +278,7 @@ def _rendered(
     rights: Allowed,
     now: datetime,
     why: Sequence[WaitRow],
-    kept: Mapping[str, KeptPod],
+    kept: Mapping[str, StoredPod],
 ) -> dict[str, str]:
     """Return the HTML of the parts. `boxes`: the boxes that the address opens and closes."""
     root = fold(seen.nodes, opened=[*boxes[0], *_around(at)], closed=boxes[1], reveal=at)
@@ -306,7 +306,7 @@ def _fragment(
 
 
 def _panel(
-    seen: Seen, root: Box, links: Links, at: str, now: datetime, kept: Mapping[str, KeptPod]
+    seen: Seen, root: Box, links: Links, at: str, now: datetime, kept: Mapping[str, StoredPod]
 ) -> Panel | None:
     """The panel of the chosen box; None if it does not exist, such as a box of an earlier run."""
     box = _box_of(root, at) or _attempt_of(seen.nodes, at)
@@ -416,7 +416,7 @@ async def _log(context: Context, user: User, view: WorkflowView, node: NodeRecor
 
 async def _kept_log(context: Context, user: User, view: WorkflowView, node: NodeRecord) -> str | None:
     """The end of the stored log of a step; None if none is stored. Raises Problem."""
-    kept = KeptForUser(context, user)
+    kept = RecordsForUser(context, user)
     try:
         pods = await kept.steps(view.namespace, view.name, view.uid, pod=node.pod_name)
         if not pods:
@@ -433,12 +433,12 @@ async def _kept_log(context: Context, user: User, view: WorkflowView, node: Node
     return (f"{Cut(node.pod_name, log.most_bytes).text}\n" if is_cut else "") + tail.text()
 
 
-async def _kept_pods(context: Context, user: User, seen: Seen, at: str) -> dict[str, KeptPod]:
+async def _kept_pods(context: Context, user: User, seen: Seen, at: str) -> dict[str, StoredPod]:
     """The records of the pods of the chosen node, or of its attempts, by their names."""
     name = next((node.name for node in seen.nodes if node.id == at), "")
     tries = [node for node in seen.nodes if node.id == at or (name and node.name.startswith(f"{name}("))]
     names = [node.pod_name for node in tries if node.type.has_pod and node.pod_name][-ATTEMPTS_ASKED:]
-    kept, view, pods = KeptForUser(context, user), seen.view, dict[str, KeptPod]()
+    kept, view, pods = RecordsForUser(context, user), seen.view, dict[str, StoredPod]()
     with suppress(ApiError):  # the page is of use without it
         for pod in names:
             pods |= {each.name: each for each in await kept.steps(view.namespace, view.name, view.uid, pod=pod)}

@@ -1,39 +1,39 @@
-"""`/kept` of a workflow: the server's records of the deleted pods of its steps."""
+"""`/records` of a workflow: the server's records of the deleted pods of its steps."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from moorage.api.errors import ErrorCode
-from moorage.api.kept import Erased, KeptLog, KeptSteps, WhichLog, WhichPods
+from moorage.api.storedrecords import Erased, StoredLog, StoredSteps, WhichLog, WhichPods
 from moorage.model.argo import WORKFLOWS
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.namespaces import oldest_for
-from moorage.server.rest.kept import check_right
-from moorage.server.storedruns import KeptForUser
+from moorage.server.rest.storedrecords import check_right
+from moorage.server.storedruns import RecordsForUser
 from moorage_kube.errors import NotFound, ServerError, StorageError
 from moorage_workflows.workflows.records import LocalRecords
 
-STEPS = "/api/v1/workflows/{namespace}/{name}/kept"
+STEPS = "/api/v1/workflows/{namespace}/{name}/records"
 
 
-async def show_kept_steps(call: Call[None, WhichPods]) -> KeptSteps:
+async def show_step_records(call: Call[None, WhichPods]) -> StoredSteps:
     """Show the records of the pods of a workflow's steps; for users who may read workflows there."""
     await check_right(call, "get", WORKFLOWS)
     uid = call.query.uid or await _newest(call)
-    kept = KeptForUser(call.context, call.user)
-    return KeptSteps(pods=await kept.steps(call.namespace, call.name, uid, pod=call.query.pod))
+    kept = RecordsForUser(call.context, call.user)
+    return StoredSteps(pods=await kept.steps(call.namespace, call.name, uid, pod=call.query.pod))
 
 
-async def show_kept_step_log(call: Call[None, WhichLog]) -> KeptLog:
+async def show_stored_step_log(call: Call[None, WhichLog]) -> StoredLog:
     """Show the stored end of the log of a container of a step's pod; for users who may read logs of pods there."""
     uid = call.query.uid or await _newest(call)
-    kept = KeptForUser(call.context, call.user)
+    kept = RecordsForUser(call.context, call.user)
     pod, container = str(call.path["uid"]), call.query.container
     return await kept.step_log(call.namespace, call.name, uid, pod, container=container)
 
 
-async def erase_kept_steps(call: Call[None, None]) -> Erased:
+async def erase_step_records(call: Call[None, None]) -> Erased:
     """Erase the records and logs of the pods of all workflows of a name, permanently; for users who may delete
     workflows.
     """
@@ -47,9 +47,11 @@ async def erase_kept_steps(call: Call[None, None]) -> Erased:
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
-    Endpoint(method="GET", path=STEPS, handler=show_kept_steps, query=WhichPods, answer=KeptSteps),
-    Endpoint(method="GET", path=f"{STEPS}/{{uid}}", handler=show_kept_step_log, query=WhichLog, answer=KeptLog),
-    Endpoint(method="DELETE", path=STEPS, handler=erase_kept_steps, answer=Erased),
+    Endpoint(method="GET", path=STEPS, handler=show_step_records, query=WhichPods, answer=StoredSteps),
+    Endpoint(
+        method="GET", path=f"{STEPS}/{{uid}}", handler=show_stored_step_log, query=WhichLog, answer=StoredLog
+    ),
+    Endpoint(method="DELETE", path=STEPS, handler=erase_step_records, answer=Erased),
 )
 
 

@@ -45,7 +45,7 @@ from moorage.model.names import OWNER_ANNOTATION
 from moorage.server.context import Context
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.identity.auth import User
-from moorage.server.storedruns import KeptForUser
+from moorage.server.storedruns import RecordsForUser
 from moorage_kube.api import PodApi
 from moorage_kube.errors import UsageError
 from moorage_kube.integers import integer_or
@@ -254,7 +254,7 @@ async def workflow_logs(call: Call[None, LogsByArgo]) -> Response:
         tail=query.tail if query.tail is not None else query.tail_by_argo,
         since_seconds=query.since_seconds,
         records=records_of(context, call.user),
-        kept=KeptForUser(context, call.user),
+        kept=RecordsForUser(context, call.user),
     )
     await log.open()
     follow = query.follow or query.follow_by_argo

@@ -351,21 +351,21 @@ async def test_the_log_and_the_memory_of_a_step_are_kept_when_its_pod_is_gone(ad
     assert [json.loads(row)["result"] for row in rows] == [
         {"content": f"epoch 1 {EVIL}", "podName": "train-step-a", "step": "a"}
     ]
-    (pod,) = (await ada.get("/api/v1/workflows/team/train/kept")).json["pods"]
+    (pod,) = (await ada.get("/api/v1/workflows/team/train/records")).json["pods"]
     assert (pod["uid"], pod["node"], pod["exitCode"], pod["peakMemoryBytes"]) == (uid, "n1", 1, 3 << 20)
-    kept = (await ada.get(f"/api/v1/workflows/team/train/kept/{uid}")).json
+    kept = (await ada.get(f"/api/v1/workflows/team/train/records/{uid}")).json
     assert base64.b64decode(kept["lines"]).endswith(f"{EVIL}\n".encode())
 
 
-async def test_kept_logs_of_steps_are_those_of_their_own_workflow(ada):
+async def test_stored_logs_of_steps_are_those_of_their_own_workflow(ada):
     await ada.keep(STEPS, plays=False)
     await ada.keep(STEPS, plays=False, name="other")
     uid = await keep_pod(ada, log=b"2026-03-01T11:00:00Z secret\n")
-    assert (await ada.get(f"/api/v1/workflows/team/other/kept/{uid}")).status == 404
-    assert (await ada.get("/api/v1/workflows/team/other/kept", uid="uid-train")).json["pods"] == []
+    assert (await ada.get(f"/api/v1/workflows/team/other/records/{uid}")).status == 404
+    assert (await ada.get("/api/v1/workflows/team/other/records", uid="uid-train")).json["pods"] == []
 
 
-async def test_kept_logs_of_steps_are_for_those_who_may_read_logs(ada):
+async def test_stored_logs_of_steps_are_for_those_who_may_read_logs(ada):
     await ada.keep(STEPS, plays=False)
     uid = await keep_pod(ada, log=b"2026-03-01T11:00:00Z secret\n")
     ada.api.readers -= {("ada", "team"), ("ada", None)}

@@ -66,12 +66,12 @@ async def keep_step(site):
 async def test_the_kept_log_of_each_container_of_a_step_is_given(site, container, want):
     site.api.readers.add(("ada", "lab"))
     await keep_step(site)
-    path = "/api/v1/workflows/lab/nightly/kept/s1?uid=w1" + (f"&container={container}" if container else "")
+    path = "/api/v1/workflows/lab/nightly/records/s1?uid=w1" + (f"&container={container}" if container else "")
     answer = await ask(site, path)
     assert (answer.status, base64.b64decode(answer.json["lines"])) == (200, want)
 
 
 async def test_who_may_not_read_logs_gets_none_of_any_container(site):
     await keep_step(site)
-    answer = await ask(site, "/api/v1/workflows/lab/nightly/kept/s1?uid=w1&container=proxy")
+    answer = await ask(site, "/api/v1/workflows/lab/nightly/records/s1?uid=w1&container=proxy")
     assert (answer.status, answer.json["code"]) == (403, "forbidden")

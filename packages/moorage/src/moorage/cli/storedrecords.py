@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from moorage.api.kept import Erased, KeptLog, KeptPod, KeptRun, KeptSteps
+from moorage.api.storedrecords import Erased, StoredLog, StoredPod, StoredRun, StoredSteps
 from moorage.cli import console
 from moorage.cli.session import Session
 from moorage_kube.errors import Forbidden, MoorageError, NotFound, NotReady
 
 
-class AskedKept:
-    """Implements `Kept` and `KeptOfSteps` of `actions.storedrecords` by requests to the server.
+class RecordsOfServer:
+    """Implements `RunRecords` and `StepRecords` of `actions.storedrecords` by requests to the server.
 
     If the server does not answer, one note says so.
     """
@@ -20,43 +20,47 @@ class AskedKept:
         self._session = session
         self._noted = False
 
-    async def run(self, namespace: str, name: str) -> KeptRun:
+    async def run(self, namespace: str, name: str) -> StoredRun:
         try:
-            return await self._session.server.ask(KeptRun, "GET", f"/api/v1/jobs/{namespace}/{quote(name)}/kept")
+            return await self._session.server.ask(
+                StoredRun, "GET", f"/api/v1/jobs/{namespace}/{quote(name)}/records"
+            )
         except NotReady:
-            return KeptRun()  # without a server there are no records
+            return StoredRun()  # without a server there are no records
         except MoorageError as error:
             self._note(f"records of deleted pods are missing here: {error.message}")
-            return KeptRun()
+            return StoredRun()
 
-    async def log(self, namespace: str, name: str, uid: str) -> KeptLog:
-        return await self._log(f"/api/v1/jobs/{namespace}/{quote(name)}/kept/{quote(uid)}", {})
+    async def log(self, namespace: str, name: str, uid: str) -> StoredLog:
+        return await self._log(f"/api/v1/jobs/{namespace}/{quote(name)}/records/{quote(uid)}", {})
 
-    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[KeptPod, ...]:
-        path = f"/api/v1/workflows/{namespace}/{quote(workflow)}/kept"
+    async def steps(self, namespace: str, workflow: str, uid: str, *, pod: str = "") -> tuple[StoredPod, ...]:
+        path = f"/api/v1/workflows/{namespace}/{quote(workflow)}/records"
         try:
             params = {"uid": uid, "pod": pod or None}
-            return (await self._session.server.ask(KeptSteps, "GET", path, params=params)).pods
+            return (await self._session.server.ask(StoredSteps, "GET", path, params=params)).pods
         except (NotFound, NotReady):
             return ()
         except MoorageError as error:
             self._note(f"records of deleted pods are missing here: {error.message}")
             return ()
 
-    async def step_log(self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = "") -> KeptLog:
-        path = f"/api/v1/workflows/{namespace}/{quote(workflow)}/kept/{quote(pod)}"
+    async def step_log(
+        self, namespace: str, workflow: str, uid: str, pod: str, *, container: str = ""
+    ) -> StoredLog:
+        path = f"/api/v1/workflows/{namespace}/{quote(workflow)}/records/{quote(pod)}"
         return await self._log(path, {"uid": uid, "container": container or None})
 
-    async def _log(self, path: str, params: dict[str, object]) -> KeptLog:
+    async def _log(self, path: str, params: dict[str, object]) -> StoredLog:
         try:
-            return await self._session.server.ask(KeptLog, "GET", path, params=params)
+            return await self._session.server.ask(StoredLog, "GET", path, params=params)
         except (NotFound, NotReady):
-            return KeptLog()
+            return StoredLog()
         except Forbidden:
             raise
         except MoorageError as error:
             self._note(f"logs of deleted pods are missing here: {error.message}")
-            return KeptLog()
+            return StoredLog()
 
     def _note(self, text: str) -> None:
         if not self._noted:
@@ -64,16 +68,16 @@ class AskedKept:
         self._noted = True
 
 
-async def erase_kept_steps(session: Session, workflow: str) -> int:
+async def erase_step_records(session: Session, workflow: str) -> int:
     """Erase the records of the pods of all workflows of a name. Returns the number of pods.
 
     Raises ApiError, NotReady.
     """
-    path = f"/api/v1/workflows/{session.namespace}/{quote(workflow)}/kept"
+    path = f"/api/v1/workflows/{session.namespace}/{quote(workflow)}/records"
     return (await session.server.ask(Erased, "DELETE", path)).pods
 
 
-async def erase_kept(session: Session, name: str) -> int:
+async def erase_records(session: Session, name: str) -> int:
     """Erase the records of all runs of a name. Returns the number of pods. Raises ApiError, NotReady."""
-    path = f"/api/v1/jobs/{session.namespace}/{quote(name)}/kept"
+    path = f"/api/v1/jobs/{session.namespace}/{quote(name)}/records"
     return (await session.server.ask(Erased, "DELETE", path)).pods

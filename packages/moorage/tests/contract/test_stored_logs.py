@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from moorage.api.kept import KeptAttempt, KeptPod
+from moorage.api.storedrecords import StoredAttempt, StoredPod
 from moorage.attempts.logs import FULL_SEGMENTS, LogEnd, LogFolder, Logs, log_key
 from moorage.attempts.logtable import JOIN_BYTES, LogTable
 from moorage.attempts.store import open_attempts
@@ -30,11 +30,13 @@ def lines(first: int, last: int) -> bytes:
 def keep_pods(url: str, *uids: str) -> None:
     """Lines are kept of pods whose facts are."""
     store = open_attempts(url)
-    attempt = KeptAttempt(
+    attempt = StoredAttempt(
         job_uid="j", run_uid="j", namespace="lab", run="train", number=1, document={}, created=NOON
     )
     pods = [
-        KeptPod(uid=uid, job_uid="j", namespace="lab", run="train", attempt=1, name=uid, node="n", phase="Running")
+        StoredPod(
+            uid=uid, job_uid="j", namespace="lab", run="train", attempt=1, name=uid, node="n", phase="Running"
+        )
         for uid in uids
     ]
     store.write([attempt], pods)

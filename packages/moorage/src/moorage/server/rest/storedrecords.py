@@ -5,32 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from moorage.api.errors import ErrorCode
-from moorage.api.kept import Erased, KeptLog, KeptRun
+from moorage.api.storedrecords import Erased, StoredLog, StoredRun
 from moorage.server.endpoint import Call, Endpoint
 from moorage.server.namespaces import oldest_for
 from moorage.server.problems import Problem
 from moorage.server.rest.jobs import ONE
-from moorage.server.storedruns import KeptForUser
+from moorage.server.storedruns import RecordsForUser
 from moorage_kube.errors import ServerError, StorageError
 from moorage_kube.resources import JOBS, Resource
 
-KEPT = f"{ONE}/kept"
+RECORDS = f"{ONE}/records"
 
 
-async def show_kept(call: Call[None, None]) -> KeptRun:
+async def show_records(call: Call[None, None]) -> StoredRun:
     """Show the stored records of the newest run of a name; for users who may read its Job."""
     await check_right(call, "get", JOBS)
-    return await KeptForUser(call.context, call.user).run(call.namespace, call.name)
+    return await RecordsForUser(call.context, call.user).run(call.namespace, call.name)
 
 
-async def show_kept_log(call: Call[None, None]) -> KeptLog:
+async def show_stored_log(call: Call[None, None]) -> StoredLog:
     """Show the stored end of the log of a pod of a run; for users who may read logs of pods in its
     namespace.
     """
-    return await KeptForUser(call.context, call.user).log(call.namespace, call.name, str(call.path["uid"]))
+    return await RecordsForUser(call.context, call.user).log(call.namespace, call.name, str(call.path["uid"]))
 
 
-async def erase_kept(call: Call[None, None]) -> Erased:
+async def erase_records(call: Call[None, None]) -> Erased:
     """Delete the stored records and logs of all runs of a name, permanently; for users who may delete its
     Job.
     """
@@ -44,9 +44,9 @@ async def erase_kept(call: Call[None, None]) -> Erased:
 
 
 ENDPOINTS: tuple[Endpoint[Any, Any], ...] = (
-    Endpoint(method="GET", path=KEPT, handler=show_kept, answer=KeptRun),
-    Endpoint(method="GET", path=f"{KEPT}/{{uid}}", handler=show_kept_log, answer=KeptLog),
-    Endpoint(method="DELETE", path=KEPT, handler=erase_kept, answer=Erased),
+    Endpoint(method="GET", path=RECORDS, handler=show_records, answer=StoredRun),
+    Endpoint(method="GET", path=f"{RECORDS}/{{uid}}", handler=show_stored_log, answer=StoredLog),
+    Endpoint(method="DELETE", path=RECORDS, handler=erase_records, answer=Erased),
 )
 
 

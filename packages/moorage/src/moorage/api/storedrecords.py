@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from moorage.api.fields import Answer, Query, Text, Time, about
 
 
-class KeptPod(Answer, frozen=True):
+class StoredPod(Answer, frozen=True):
     """The record of a pod of a run or of a workflow step, also after the pod is deleted."""
 
     uid: str
@@ -35,7 +35,7 @@ class KeptPod(Answer, frozen=True):
     container: Annotated[str, about("Container whose log is the pod's; empty: not known.")] = ""
 
 
-class KeptAttempt(Answer, frozen=True):
+class StoredAttempt(Answer, frozen=True):
     """The record of the Job of an attempt, also after the Job is deleted."""
 
     job_uid: str
@@ -48,11 +48,11 @@ class KeptAttempt(Answer, frozen=True):
     gone: Annotated[Time | None, about("When its deletion was noticed; null: it exists.")] = None
 
 
-class KeptRun(Answer, frozen=True):
+class StoredRun(Answer, frozen=True):
     """The records of the newest run of a name, oldest first."""
 
-    attempts: tuple[KeptAttempt, ...] = ()
-    pods: tuple[KeptPod, ...] = ()
+    attempts: tuple[StoredAttempt, ...] = ()
+    pods: tuple[StoredPod, ...] = ()
 
 
 class WhichWorkflow(Query):
@@ -73,13 +73,13 @@ class WhichPods(WhichWorkflow):
     pod: Annotated[Text, about("Only pods of this name.")] = ""
 
 
-class KeptSteps(Answer, frozen=True):
+class StoredSteps(Answer, frozen=True):
     """The records of the pods of a workflow's steps, in the order of their start."""
 
-    pods: tuple[KeptPod, ...] = ()
+    pods: tuple[StoredPod, ...] = ()
 
 
-class KeptLog(Answer, frozen=True):
+class StoredLog(Answer, frozen=True):
     """The stored end of a container's log."""
 
     lines: Annotated[bytes, about("Lines, each after its time as the kubelet wrote it; in base64.")] = b""

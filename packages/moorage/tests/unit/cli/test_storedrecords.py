@@ -10,10 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from moorage.actions.runs import job_of
-from moorage.api.kept import KeptLog, KeptRun
+from moorage.api.storedrecords import StoredLog, StoredRun
 from moorage.cli.jobshow import LOST
 from moorage.decide.runs.state import RunView, view_run
-from moorage.decide.runs.storedruns import Seen, kept_pods_of, plan, view_deleted
+from moorage.decide.runs.storedruns import Seen, plan, stored_pods_of, view_deleted
 from moorage.present.joboverview import make_overview
 from moorage_kube.errors import Forbidden, ServerError
 from moorage_kube.resources import JOBS
@@ -21,7 +21,7 @@ from moorage_kube.testing.builders import a_container_status, an_owner
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_testing.builders import a_run_job, a_run_pod, keyed
 
-KEPT = "/api/v1/jobs/default/train/kept"
+KEPT = "/api/v1/jobs/default/train/records"
 OVERVIEW = "/api/v1/jobs/default/train/overview"
 JOB = a_run_job(
     namespace="default", uid="j1", created=NOON, annotations=keyed(owner="ada"), suspend=True, status={"failed": 0}
@@ -37,7 +37,7 @@ POD = a_run_pod(
 )
 
 
-def facts(**of_pod) -> KeptRun:
+def facts(**of_pod) -> StoredRun:
     later = NOON.replace(minute=30)
     kept = plan(Seen(jobs=[JOB], deleted={"p1": (POD, later)}, now=later))
     return replace(kept, pods=tuple(replace(pod, **of_pod) for pod in kept.pods))
@@ -48,7 +48,7 @@ def overview(run: RunView):
 
 
 def overview_of_gone(**of_pod):
-    return overview(view_run([JOB], [], kept=kept_pods_of(facts(**of_pod), [JOB])))
+    return overview(view_run([JOB], [], kept=stored_pods_of(facts(**of_pod), [JOB])))
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def gone(moor):
     moor.api.put(JOBS, JOB)
     moor.server.answers[KEPT] = msgspec.to_builtins(facts())
     moor.server.answers[OVERVIEW] = overview_of_gone()
-    log = KeptLog(lines=b"2026-11-21T12:00:00Z one\n2026-11-21T12:00:01Z two\n", cut=True, most_bytes=2**20)
+    log = StoredLog(lines=b"2026-11-21T12:00:00Z one\n2026-11-21T12:00:01Z two\n", cut=True, most_bytes=2**20)
     moor.server.answers[f"{KEPT}/p1"] = msgspec.to_builtins(log)
     return moor
 
