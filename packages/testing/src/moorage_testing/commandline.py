@@ -32,7 +32,7 @@ SERVED = re.compile("/api/v1/(jobs|gpus|nodes|explain(/.*)?|jobs/.*/overview)")
 
 
 class CliApi(FakeApi):
-    """Implements `moorage.cli.session.ClusterApi`. `refuse` maps (verb, plural) to an error to raise."""
+    """Implements `moorage_kube.api.PodApi`. `refuse` maps (verb, plural) to an error to raise."""
 
     def __init__(self) -> None:
         super().__init__()
