@@ -87,6 +87,11 @@ def test_a_selector_object(spec, labels, want):
     assert label_selector_of(spec).matches(labels) is want
 
 
+@pytest.mark.parametrize("operator", ["Gt", "Lt"])
+def test_a_comparison_without_a_number_matches_nothing(operator):
+    assert not Requirement("cores", operator).matches({"cores": "4"})
+
+
 def test_an_unknown_operator_is_an_error_not_a_match():
     with pytest.raises(SelectorError, match="Near"):
         Requirement("a", "Near", ("b",)).matches({"a": "b"})

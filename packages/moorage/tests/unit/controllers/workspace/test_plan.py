@@ -266,6 +266,9 @@ def test_another_image_replaces_the_template_and_a_newer_moorage_does_not():
     assert step.obj["spec"]["template"]["spec"]["containers"][0]["image"] == "registry/mine:2"
 
 
+UNSEEN_POD = a_pod(node="") | {"status": {"phase": "Pending"}}
+
+
 @pytest.mark.parametrize(
     ("more", "want"),
     [
@@ -275,6 +278,7 @@ def test_another_image_replaces_the_template_and_a_newer_moorage_does_not():
         pytest.param(
             {"pods": (a_pod(node="", said="0/2 nodes are available"),)}, ("Waiting", "Unschedulable"), id="no node"
         ),
+        pytest.param({"pods": (UNSEEN_POD,)}, ("Starting", "Starting"), id="not yet seen by the scheduler"),
         pytest.param(
             {"pods": (a_pod(node="", schedulingGates=[{"name": "moorage.dev/machine"}]),), "line": "3 ahead"},
             ("Waiting", "Machine"),

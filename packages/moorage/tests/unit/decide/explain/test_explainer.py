@@ -193,6 +193,12 @@ def test_a_cordon_or_a_node_in_trouble_is_no_never():
         assert head == f"run lab/run-me waits: node n1 is {why}"
 
 
+def test_a_cordoned_node_that_could_never_serve_is_no_obstacle():
+    cordoned = [a_gpu_node("small", 1, cordoned=True), a_gpu_node("other", 8, kind="t4", cordoned=True)]
+    explanation = ask(a_pod(gpus=4, kind="a100"), [*cordoned, a_gpu_node("right", 4, cordoned=True)])
+    assert explain_text(explanation).splitlines()[0] == "run lab/run-me waits: node right is cordoned"
+
+
 def test_gates_missing_volumes_and_quota_are_told():
     gated = ask(a_pod(gates=["moorage.dev/machine"]), [a_gpu_node()])
     assert (gated.state, gated.gates, short_reason(gated)) == (

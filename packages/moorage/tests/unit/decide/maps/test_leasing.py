@@ -388,6 +388,18 @@ def test_a_straggler_runs_twice_only_in_idempotent_maps_and_the_first_answer_win
         world.validate()
 
 
+def test_a_straggler_gets_no_second_lease_beyond_a_limit():
+    world = World(p=Policy(idempotent=True, limits={"mysql": 1})).add()
+    world.capacity = {"mysql": 1}
+    world.maps[1].counts.measured, world.maps[1].counts.spent_ms = 10, 10_000
+    assert world.claim("slow") == [(0, 1)]
+    world.now += 4_000
+    assert world.claim("idle") == []
+    world.capacity = {"mysql": 2}
+    assert world.claim("idle") == [(0, 2)]
+    world.validate()
+
+
 def test_the_failure_of_one_twin_leaves_the_item_to_the_other():
     world = World(p=Policy(idempotent=True, retries=0)).add()
     world.maps[1].counts.measured, world.maps[1].counts.spent_ms = 10, 10_000
