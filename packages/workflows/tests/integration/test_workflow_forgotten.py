@@ -71,10 +71,7 @@ async def end_the_pod(scene: Scene) -> None:
     [pod] = await scene.pods()
     now = rfc3339(scene.clock.now())
     ended = {"exitCode": 0, "startedAt": now, "finishedAt": now}
-    status = {
-        "phase": "Succeeded",
-        "containerStatuses": [{"name": "main", "state": {"terminated": ended}}],
-    }
+    status = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": ended}}]}
     await scene.api.patch(PODS, pod["metadata"]["name"], {"status": status}, "lab", subresource="status")
     await turns()
 
@@ -98,13 +95,10 @@ async def test_the_end_of_a_pod_while_an_operator_begins_is_not_missed(tmp_path:
     scene.records.close()
 
 
-@pytest.mark.parametrize(
-    ("happens", "phase"),
-    [
-        pytest.param(end_the_pod, "Succeeded", id="the pod ends"),
-        pytest.param(remove_the_pod, "Error", id="the pod is gone"),
-    ],
-)
+@pytest.mark.parametrize(("happens", "phase"), [
+    pytest.param(end_the_pod, "Succeeded", id="the pod ends"),
+    pytest.param(remove_the_pod, "Error", id="the pod is gone"),
+])  # fmt: skip
 async def test_a_full_look_finds_what_was_missed_and_counts_it(
     tmp_path: Path, happens: Callable[[Scene], Awaitable[None]], phase: str
 ) -> None:

@@ -103,9 +103,7 @@ async def test_a_workflow_holds_its_lock_while_its_exit_handler_works(tmp_path: 
 
 TENANT = {"metadata": {"name": "lab", "labels": {GUARD_LABEL: "enabled", TENANT_LABEL: "lab"}}}
 ELSEWHERE = {
-    "a semaphore": {
-        "semaphores": [{"namespace": "other", "configMapKeyRef": {"name": "limits", "key": "train"}}],
-    },
+    "a semaphore": {"semaphores": [{"namespace": "other", "configMapKeyRef": {"name": "limits", "key": "train"}}]},
     "a semaphore in a database": {"semaphores": [{"namespace": "other", "database": {"key": "train"}}]},
     "a mutex": {"mutexes": [{"namespace": "other", "name": "m"}]},
     "a namespace from a parameter": {"mutexes": [{"namespace": "{{workflow.parameters.there}}", "name": "m"}]},
@@ -132,17 +130,14 @@ def of_another_namespace(folder: Path, locks: Any, *, is_whole: bool) -> Scene:
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["of the workflow", "of a step"])
 @pytest.mark.parametrize("locks", ELSEWHERE.values(), ids=ELSEWHERE)
-@pytest.mark.parametrize(
-    ("namespace", "readers"),
-    [
-        pytest.param(TENANT, set(), id="the submitter has no right there"),
-        pytest.param(
-            {"metadata": {"name": "lab", "labels": {GUARD_LABEL: "enabled"}}},
-            {(account_user("ada"), "other")},
-            id="the submitter is unknown: webhooks may have been down",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("namespace", "readers"), [
+    pytest.param(TENANT, set(), id="the submitter has no right there"),
+    pytest.param(
+        {"metadata": {"name": "lab", "labels": {GUARD_LABEL: "enabled"}}},
+        {(account_user("ada"), "other")},
+        id="the submitter is unknown: webhooks may have been down",
+    ),
+])  # fmt: skip
 async def test_a_lock_of_another_namespace_is_refused_without_a_right_there(
     tmp_path: Path, locks: Any, namespace: Any, readers: set[tuple[str, str]], *, is_whole: bool
 ) -> None:

@@ -101,14 +101,11 @@ async def submit(api, document, *, controller=Controller.MOORAGE, additions=None
     return await submit_workflow(api, "lab", document, additions or Additions(), controller=controller, **more)
 
 
-@pytest.mark.parametrize(
-    ("controller", "labels"),
-    [
-        pytest.param(Controller.MOORAGE, OURS, id="Moorage runs it: marked as ours"),
-        pytest.param(Controller.ARGO, {}, id="Argo runs it: without our mark"),
-        pytest.param(Controller.UNKNOWN, {}, id="nobody knows: whoever runs workflows adopts it"),
-    ],
-)
+@pytest.mark.parametrize(("controller", "labels"), [
+    pytest.param(Controller.MOORAGE, OURS, id="Moorage runs it: marked as ours"),
+    pytest.param(Controller.ARGO, {}, id="Argo runs it: without our mark"),
+    pytest.param(Controller.UNKNOWN, {}, id="nobody knows: whoever runs workflows adopts it"),
+])  # fmt: skip
 async def test_a_workflow_is_created_for_who_runs_it(controller, labels):
     api = FakeApi()
     submitted = await submit(api, a_manifest(), controller=controller)
@@ -161,8 +158,7 @@ async def test_a_check_refuses_before_anything_is_created():
 
 
 @pytest.mark.parametrize(
-    ("kind", "hint"),
-    [("CronWorkflow", "moor cron create"), ("WorkflowTemplate", "template create"), ("Pod", "")],
+    ("kind", "hint"), [("CronWorkflow", "moor cron create"), ("WorkflowTemplate", "template create"), ("Pod", "")]
 )
 async def test_another_kind_is_refused_with_its_own_command(kind, hint):
     with pytest.raises(UsageError, match=f"cannot submit argoproj.io/v1alpha1/{kind}") as refused:
@@ -203,16 +199,13 @@ async def test_the_list_has_those_that_are_gone_and_the_newest_first():
     assert [(view.name, view.phase) for view in views] == [("c", "Succeeded"), ("b", "Succeeded"), ("a", "Failed")]
 
 
-@pytest.mark.parametrize(
-    ("choice", "want"),
-    [
-        pytest.param(Choice(phases=("Failed",)), ["old"], id="by phase"),
-        pytest.param(Choice(prefix="n"), ["new"], id="by the beginning of the name"),
-        pytest.param(Choice(since=NOON - timedelta(minutes=5)), ["new"], id="by age"),
-        pytest.param(Choice(selector="team=x"), ["old"], id="by label"),
-        pytest.param(Choice(limit=1), ["new"], id="at most one"),
-    ],
-)
+@pytest.mark.parametrize(("choice", "want"), [
+    pytest.param(Choice(phases=("Failed",)), ["old"], id="by phase"),
+    pytest.param(Choice(prefix="n"), ["new"], id="by the beginning of the name"),
+    pytest.param(Choice(since=NOON - timedelta(minutes=5)), ["new"], id="by age"),
+    pytest.param(Choice(selector="team=x"), ["old"], id="by label"),
+    pytest.param(Choice(limit=1), ["new"], id="at most one"),
+])  # fmt: skip
 async def test_the_list_is_chosen_from(choice, want):
     api = FakeApi()
     a_stored(api, "old", "Failed", age=10, labels={"team": "x"})
@@ -395,23 +388,17 @@ LEASE = {
     "metadata": {"name": "workflow-controller", "namespace": "argo"},
     "spec": {"holderIdentity": "x", "renewTime": rfc3339_micro(NOON), "leaseDurationSeconds": 15},
 }
-DEPLOYMENT = {
-    "metadata": {"name": "workflow-controller", "namespace": "argo"},
-    "status": {"readyReplicas": 1},
-}
+DEPLOYMENT = {"metadata": {"name": "workflow-controller", "namespace": "argo"}, "status": {"readyReplicas": 1}}
 EVERYWHERE = ((LEASES, None), (DEPLOYMENTS, None))
 
 
-@pytest.mark.parametrize(
-    ("hidden", "objects", "want"),
-    [
-        pytest.param((), [(LEASES, LEASE)], Controller.ARGO, id="a live Lease"),
-        pytest.param((), [], Controller.MOORAGE, id="no Lease in any namespace"),
-        pytest.param(((LEASES, None),), [(DEPLOYMENTS, DEPLOYMENT)], Controller.ARGO, id="a Deployment"),
-        pytest.param(EVERYWHERE, [(LEASES, LEASE)], Controller.ARGO, id="the Lease in Argo's namespace"),
-        pytest.param(EVERYWHERE, [], Controller.UNKNOWN, id="Argo's namespace alone tells nothing of others"),
-    ],
-)
+@pytest.mark.parametrize(("hidden", "objects", "want"), [
+    pytest.param((), [(LEASES, LEASE)], Controller.ARGO, id="a live Lease"),
+    pytest.param((), [], Controller.MOORAGE, id="no Lease in any namespace"),
+    pytest.param(((LEASES, None),), [(DEPLOYMENTS, DEPLOYMENT)], Controller.ARGO, id="a Deployment"),
+    pytest.param(EVERYWHERE, [(LEASES, LEASE)], Controller.ARGO, id="the Lease in Argo's namespace"),
+    pytest.param(EVERYWHERE, [], Controller.UNKNOWN, id="Argo's namespace alone tells nothing of others"),
+])  # fmt: skip
 async def test_who_runs_workflows_is_known_as_far_as_may_be_read(hidden, objects, want):
     api = Hidden()
     api.hidden = hidden

@@ -55,11 +55,7 @@ def a_cron(moor, *, status=None, annotations=None, **spec):
                 "labels": {"workflows.argoproj.io/controller-instanceid": "moorage"},
                 "annotations": annotations or {},
             },
-            "spec": {
-                "schedules": ["0 * * * *"],
-                "workflowSpec": SPEC,
-            }
-            | spec,
+            "spec": {"schedules": ["0 * * * *"], "workflowSpec": SPEC} | spec,
             "status": status or {},
         },
     )
@@ -118,17 +114,14 @@ def test_where_argo_runs_workflows_the_schedule_is_argos(moor, file):
     assert "labels" not in moor.api.objects["cronworkflows", "default", "nightly"]["metadata"]
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "message"),
-    [
-        pytest.param("0 19 * * *", "0 25 * * *", "the field hour is '25'", id="schedule"),
-        pytest.param("0 19 * * *", "0 0 31 2 *", "never comes: name a day that exists", id="never"),
-        pytest.param("Asia/Tokyo", "Asia/Tokio", "invalid time zone 'Asia/Tokio'", id="zone"),
-        pytest.param("nightly", "n" * 53, "use at most 52 of a-z", id="name"),
-        pytest.param("CronWorkflow", "Workflow", "use a CronWorkflow of argoproj.io/v1alpha1", id="kind"),
-        pytest.param("  timezone:", "  concurrencyPolicy: No\n  timezone:", "use Allow, Forbid", id="policy"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "message"), [
+    pytest.param("0 19 * * *", "0 25 * * *", "the field hour is '25'", id="schedule"),
+    pytest.param("0 19 * * *", "0 0 31 2 *", "never comes: name a day that exists", id="never"),
+    pytest.param("Asia/Tokyo", "Asia/Tokio", "invalid time zone 'Asia/Tokio'", id="zone"),
+    pytest.param("nightly", "n" * 53, "use at most 52 of a-z", id="name"),
+    pytest.param("CronWorkflow", "Workflow", "use a CronWorkflow of argoproj.io/v1alpha1", id="kind"),
+    pytest.param("  timezone:", "  concurrencyPolicy: No\n  timezone:", "use Allow, Forbid", id="policy"),
+])  # fmt: skip
 def test_an_invalid_schedule_is_refused(moor, file, before, after, message):
     file.write_text(MANIFEST.replace(before, after))
     done = moor("cron", "create", str(file))
@@ -217,14 +210,11 @@ def test_a_dry_backfill_starts_nothing(moor):
     assert moor.api.objects["cronworkflows", "default", "nightly"]["metadata"]["annotations"] == {}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        pytest.param(("--from", "100d"), "the stretch has more than 1000 slots", id="too long"),
-        pytest.param(("--from", "1h", "--to", "2h"), "before it begins", id="backwards"),
-        pytest.param(("--from", "soon"), "use a span, a day or a time", id="no time"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    pytest.param(("--from", "100d"), "the stretch has more than 1000 slots", id="too long"),
+    pytest.param(("--from", "1h", "--to", "2h"), "before it begins", id="backwards"),
+    pytest.param(("--from", "soon"), "use a span, a day or a time", id="no time"),
+])  # fmt: skip
 def test_an_invalid_stretch_is_refused(moor, words, message):
     a_cron(moor)
     done = moor("cron", "backfill", "nightly", *words)

@@ -130,17 +130,14 @@ def test_a_command_that_was_killed_ends_as_in_a_shell(step: Step) -> None:
     assert step.run(*sh("kill -9 $$")).returncode == 137
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        pytest.param(("no-such-program", "x"), id="on no path"),
-        pytest.param(("/no/such/program",), id="no such file"),
-        pytest.param((__file__,), id="not executable"),
-        pytest.param(("/etc",), id="a folder"),
-        pytest.param(("",), id="empty"),
-        pytest.param((), id="none"),
-    ],
-)
+@pytest.mark.parametrize("command", [
+    pytest.param(("no-such-program", "x"), id="on no path"),
+    pytest.param(("/no/such/program",), id="no such file"),
+    pytest.param((__file__,), id="not executable"),
+    pytest.param(("/etc",), id="a folder"),
+    pytest.param(("",), id="empty"),
+    pytest.param((), id="none"),
+])  # fmt: skip
 def test_a_command_that_does_not_exist_ends_with_64(step: Step, command: tuple[str, ...]) -> None:
     step.prepare(RESULT)
     done = step.run(*command)
@@ -214,15 +211,12 @@ def test_a_full_volume_is_an_error_of_its_own(step: Step) -> None:
     assert "cannot be saved" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("number", "trapped"),
-    [
-        pytest.param(signal.SIGTERM, "TERM", id="TERM"),
-        pytest.param(signal.SIGINT, "TERM", id="INT arrives as TERM"),
-        pytest.param(signal.SIGUSR1, "USR1", id="USR1"),
-        pytest.param(signal.SIGHUP, "HUP", id="HUP"),
-    ],
-)
+@pytest.mark.parametrize(("number", "trapped"), [
+    pytest.param(signal.SIGTERM, "TERM", id="TERM"),
+    pytest.param(signal.SIGINT, "TERM", id="INT arrives as TERM"),
+    pytest.param(signal.SIGUSR1, "USR1", id="USR1"),
+    pytest.param(signal.SIGHUP, "HUP", id="HUP"),
+])  # fmt: skip
 def test_signals_go_to_the_command_and_its_outputs_are_kept(step: Step, number: int, trapped: str) -> None:
     step.prepare(RESULT)
     script = f"trap 'echo got it; exit 5' {trapped}; echo up; while :; do sleep 0.05; done"
@@ -235,13 +229,10 @@ def test_signals_go_to_the_command_and_its_outputs_are_kept(step: Step, number: 
     assert (step.kept("result"), step.kept("done")) == ("up\ngot it\n", "5\n")
 
 
-@pytest.mark.parametrize(
-    ("on_term", "code"),
-    [
-        pytest.param("exit 0", 85, id="it leaves with 0"),
-        pytest.param('touch "$MOORAGE_DONE_FILE"; exit 0', 0, id="it says that it has finished"),
-    ],
-)
+@pytest.mark.parametrize(("on_term", "code"), [
+    pytest.param("exit 0", 85, id="it leaves with 0"),
+    pytest.param('touch "$MOORAGE_DONE_FILE"; exit 0', 0, id="it says that it has finished"),
+])  # fmt: skip
 def test_a_command_that_leaves_well_when_told_has_finished_only_where_it_says_so(
     step: Step, on_term: str, code: int
 ) -> None:

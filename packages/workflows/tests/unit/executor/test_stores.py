@@ -62,18 +62,15 @@ def test_a_bucket_is_made_where_it_is_missing_and_may_be(s3: Any, tmp_path: Path
     assert lock["ObjectLockEnabled"] == "Enabled"
 
 
-@pytest.mark.parametrize(
-    ("options", "want"),
-    [
-        pytest.param({"enableEncryption": True}, ("AES256", None), id="the bucket's keys"),
-        pytest.param(
-            {"enableEncryption": True, "kmsKeyId": "k1", "kmsEncryptionContext": '{"team": "lab"}'},
-            ("aws:kms", "k1"),
-            id="a key of the key service",
-        ),
-        pytest.param({"kmsKeyId": "k1"}, (None, None), id="off"),
-    ],
-)
+@pytest.mark.parametrize(("options", "want"), [
+    pytest.param({"enableEncryption": True}, ("AES256", None), id="the bucket's keys"),
+    pytest.param(
+        {"enableEncryption": True, "kmsKeyId": "k1", "kmsEncryptionContext": '{"team": "lab"}'},
+        ("aws:kms", "k1"),
+        id="a key of the key service",
+    ),
+    pytest.param({"kmsKeyId": "k1"}, (None, None), id="off"),
+])  # fmt: skip
 def test_what_is_written_is_encrypted_as_the_location_says(
     s3: Any, tmp_path: Path, options: dict[str, Any], want: tuple[str | None, str | None]
 ) -> None:
@@ -162,11 +159,7 @@ def test_a_token_is_asked_for_and_shown(tmp_path: Path) -> None:
     assert (tmp_path / "in").read_text() == "content"
     (_, basic, form), get, _, put = site.asked
     assert base64.b64decode(basic.removeprefix("Basic ")) == b"me:pass+word"
-    assert parse_qs(form) == {
-        "grant_type": ["client_credentials"],
-        "scope": ["read write"],
-        "audience": ["files"],
-    }
+    assert parse_qs(form) == {"grant_type": ["client_credentials"], "scope": ["read write"], "audience": ["files"]}
     assert [each[:2] for each in (get, put)] == [("GET", "Bearer t0ken"), ("PUT", "Bearer t0ken")]
     assert [path.name for path in tmp_path.iterdir()] == ["in"], "the token is not left on the disk"
 
@@ -178,11 +171,7 @@ def test_a_server_is_shown_the_certificate(tmp_path: Path, monkeypatch: pytest.M
         authority, "server", dns_names=["localhost"], addresses=["127.0.0.1"], **times
     )
     client = make_client_certificate(authority, "step", **times)
-    for name, pem in (
-        ("ca.crt", authority.pem),
-        ("server.crt", server.pem),
-        ("server.key", server.key_pem),
-    ):
+    for name, pem in (("ca.crt", authority.pem), ("server.crt", server.pem), ("server.key", server.key_pem)):
         (tmp_path / name).write_bytes(pem)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")

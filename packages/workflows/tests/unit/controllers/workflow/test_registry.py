@@ -205,11 +205,9 @@ def test_credentials_are_those_of_the_longest_path() -> None:
     assert credentials_of([config, {"auths": 3}], parse_reference("other.example.org/x")) is None
 
 
-@pytest.mark.parametrize(
-    ("architectures", "is_arm"),
-    [(("arm64", "amd64"), True), (("amd64", "arm64"), False), (("s390x",), True), ((), True)],
-    ids=["the first of both", "the other of both", "none of them: the first there is", "no nodes"],
-)
+@pytest.mark.parametrize(("architectures", "is_arm"), [
+    (("arm64", "amd64"), True), (("amd64", "arm64"), False), (("s390x",), True), ((), True),
+], ids=["the first of both", "the other of both", "none of them: the first there is", "no nodes"])  # fmt: skip
 async def test_the_image_is_that_for_the_nodes(
     registry: Registry, architectures: tuple[str, ...], is_arm: bool
 ) -> None:
@@ -222,15 +220,12 @@ def a_node(architecture: str, **labels: str) -> dict[str, Any]:
     return {"metadata": {"labels": labels}, "status": {"nodeInfo": {"architecture": architecture}}}
 
 
-@pytest.mark.parametrize(
-    ("selector", "want"),
-    [
-        pytest.param({}, ("arm64", "amd64"), id="the most frequent first"),
-        pytest.param({"gpu": "yes"}, ("amd64",), id="of nodes that the selector allows"),
-        pytest.param({"gpu": "none"}, ("arm64", "amd64"), id="a node that does not exist yet"),
-        pytest.param({"kubernetes.io/arch": "s390x"}, ("s390x",), id="as the selector says"),
-    ],
-)
+@pytest.mark.parametrize(("selector", "want"), [
+    pytest.param({}, ("arm64", "amd64"), id="the most frequent first"),
+    pytest.param({"gpu": "yes"}, ("amd64",), id="of nodes that the selector allows"),
+    pytest.param({"gpu": "none"}, ("arm64", "amd64"), id="a node that does not exist yet"),
+    pytest.param({"kubernetes.io/arch": "s390x"}, ("s390x",), id="as the selector says"),
+])  # fmt: skip
 def test_architectures_are_those_of_the_nodes(selector: dict[str, str], want: tuple[str, ...]) -> None:
     nodes = [a_node("arm64"), a_node("amd64", gpu="yes"), a_node("arm64"), {"metadata": {}}]
     assert architectures_of(nodes, selector) == want

@@ -105,10 +105,7 @@ def data_of(**source: Any) -> dict[str, Any]:
     }
 
 
-KEYS = {
-    "accessKeySecret": {"name": "s", "key": "a"},
-    "secretKeySecret": {"name": "s", "key": "b"},
-}
+KEYS = {"accessKeySecret": {"name": "s", "key": "a"}, "secretKeySecret": {"name": "s", "key": "b"}}
 
 
 @pytest.mark.parametrize(("source", "location"), [

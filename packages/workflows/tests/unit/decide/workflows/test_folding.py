@@ -251,15 +251,12 @@ def test_nothing_is_shown_of_nothing():
     assert (root.inside, root.counts, root.phase) == ((), {}, NodePhase.PENDING)
 
 
-@pytest.mark.parametrize(
-    ("phases", "want"),
-    [
-        (["Succeeded", "Failed", "Running"], "Failed"),
-        (["Succeeded", "Running", "Pending"], "Running"),
-        (["Succeeded", "Skipped"], "Succeeded"),
-        ([], "Pending"),
-    ],
-)
+@pytest.mark.parametrize(("phases", "want"), [
+    (["Succeeded", "Failed", "Running"], "Failed"),
+    (["Succeeded", "Running", "Pending"], "Running"),
+    (["Succeeded", "Skipped"], "Succeeded"),
+    ([], "Pending"),
+])  # fmt: skip
 def test_a_group_has_the_phase_that_is_worth_a_look(phases, want):
     assert worst(NodePhase(phase) for phase in phases) == want
 

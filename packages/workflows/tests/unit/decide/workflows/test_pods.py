@@ -381,14 +381,11 @@ def test_a_retry_stays_away_from_hosts_that_failed() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "want"),
-    [
-        pytest.param(30, 30, id="as given"),
-        pytest.param(0, 1, id="never none"),
-        pytest.param(-5, 1, id="never less"),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "want"), [
+    pytest.param(30, 30, id="as given"),
+    pytest.param(0, 1, id="never none"),
+    pytest.param(-5, 1, id="never less"),
+])  # fmt: skip
 def test_the_deadline_is_the_pods(seconds: int, want: int) -> None:
     assert a_pod(deadline_seconds=seconds)["spec"]["activeDeadlineSeconds"] == want
 
@@ -459,70 +456,63 @@ def test_the_command_of_a_known_image_is_wrapped() -> None:
         assert container_of(pod, "main")["command"][4:] == want
 
 
-@pytest.mark.parametrize(
-    ("template", "words"),
-    [
-        pytest.param({"name": "hello"}, ["container", "missing"], id="no container"),
-        pytest.param({"name": "h", "container": {"command": ["x"]}}, ["container.image"], id="no image"),
-        pytest.param(
-            {**WITH_OUTPUTS, "container": {"image": "say"}},
-            ["'say'", "set `command`"],
-            id="outputs without a command",
-        ),
-        pytest.param(
-            {"name": "h", "script": {"image": "x", "command": ["sh"], "source": "x" * 204_801}},
-            ["script.source", "204801", "204800"],
-            id="a script that is too long",
-        ),
-        pytest.param(
-            {**HELLO, "inputs": {"artifacts": [{"name": "data", "path": "/data"}]}},
-            ["inputs.artifacts[0]", "'data'", "not supplied"],
-            id="an input that nobody supplied",
-        ),
-        pytest.param(
-            {**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/a/../b", "raw": {"data": "x"}}]}},
-            ["inputs.artifacts[0].path", "'/a/../b'"],
-            id="a path with two dots",
-        ),
-        pytest.param(
-            {**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/"}]}},
-            ["outputs.artifacts[0].path"],
-            id="the root as an output",
-        ),
-        pytest.param(
-            {**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/d", "oss": {"bucket": "b"}}]}},
-            ["outputs.artifacts[0].oss", "not supported"],
-            id="a store that is not supported",
-        ),
-        pytest.param(
-            {**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/d", "git": {"repo": "b"}}]}},
-            ["outputs.artifacts[0].git", "cannot be written"],
-            id="an output to git",
-        ),
-        pytest.param(
-            {"name": "h", "container": {"image": "x", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}},
-            ["'v'", "volumeClaimTemplates"],
-            id="a volume that does not exist",
-        ),
-        pytest.param({**HELLO, "podSpecPatch": "[1]"}, ["podSpecPatch", "object"], id="a patch that is a list"),
-        pytest.param({**HELLO, "podSpecPatch": "{"}, ["podSpecPatch", "YAML"], id="a patch that is no YAML"),
-        pytest.param(
-            {**HELLO, "podSpecPatch": "containers: [{name: main, $patch: delete}]"},
-            ["podSpecPatch", "main"],
-            id="a patch that removes main",
-        ),
-        pytest.param(
-            {**HELLO, "sidecars": [{"name": "wait", "image": "x"}]},
-            ["sidecars[0].name"],
-            id="a sidecar named wait",
-        ),
-        pytest.param(
-            {**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/d", "raw": {"data": "x" * 270_000}}]}},
-            ["annotations", "262144"],
-            id="raw artifacts that are too long",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("template", "words"), [
+    pytest.param({"name": "hello"}, ["container", "missing"], id="no container"),
+    pytest.param({"name": "h", "container": {"command": ["x"]}}, ["container.image"], id="no image"),
+    pytest.param(
+        {**WITH_OUTPUTS, "container": {"image": "say"}}, ["'say'", "set `command`"], id="outputs without a command"
+    ),
+    pytest.param(
+        {"name": "h", "script": {"image": "x", "command": ["sh"], "source": "x" * 204_801}},
+        ["script.source", "204801", "204800"],
+        id="a script that is too long",
+    ),
+    pytest.param(
+        {**HELLO, "inputs": {"artifacts": [{"name": "data", "path": "/data"}]}},
+        ["inputs.artifacts[0]", "'data'", "not supplied"],
+        id="an input that nobody supplied",
+    ),
+    pytest.param(
+        {**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/a/../b", "raw": {"data": "x"}}]}},
+        ["inputs.artifacts[0].path", "'/a/../b'"],
+        id="a path with two dots",
+    ),
+    pytest.param(
+        {**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/"}]}},
+        ["outputs.artifacts[0].path"],
+        id="the root as an output",
+    ),
+    pytest.param(
+        {**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/d", "oss": {"bucket": "b"}}]}},
+        ["outputs.artifacts[0].oss", "not supported"],
+        id="a store that is not supported",
+    ),
+    pytest.param(
+        {**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/d", "git": {"repo": "b"}}]}},
+        ["outputs.artifacts[0].git", "cannot be written"],
+        id="an output to git",
+    ),
+    pytest.param(
+        {"name": "h", "container": {"image": "x", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}},
+        ["'v'", "volumeClaimTemplates"],
+        id="a volume that does not exist",
+    ),
+    pytest.param({**HELLO, "podSpecPatch": "[1]"}, ["podSpecPatch", "object"], id="a patch that is a list"),
+    pytest.param({**HELLO, "podSpecPatch": "{"}, ["podSpecPatch", "YAML"], id="a patch that is no YAML"),
+    pytest.param(
+        {**HELLO, "podSpecPatch": "containers: [{name: main, $patch: delete}]"},
+        ["podSpecPatch", "main"],
+        id="a patch that removes main",
+    ),
+    pytest.param(
+        {**HELLO, "sidecars": [{"name": "wait", "image": "x"}]}, ["sidecars[0].name"], id="a sidecar named wait"
+    ),
+    pytest.param(
+        {**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/d", "raw": {"data": "x" * 270_000}}]}},
+        ["annotations", "262144"],
+        id="raw artifacts that are too long",
+    ),
+])  # fmt: skip
 def test_what_cannot_be_a_pod_is_refused_with_its_template_and_field(
     template: Mapping[str, Any], words: list[str]
 ) -> None:
@@ -747,32 +737,26 @@ def test_a_manifest_from_an_artifact_is_read_where_the_artifact_is() -> None:
     assert [container["name"] for container in pod["spec"]["initContainers"]] == ["init"]
 
 
-@pytest.mark.parametrize(
-    ("template", "spec", "account"),
-    [
-        ({}, {"serviceAccountName": "a"}, "a"),
-        ({}, {"serviceAccountName": "a", "executor": {"serviceAccountName": "b"}}, "b"),
-        ({"executor": {"serviceAccountName": "c"}}, {"executor": {"serviceAccountName": "b"}}, "c"),
-    ],
-)
+@pytest.mark.parametrize(("template", "spec", "account"), [
+    ({}, {"serviceAccountName": "a"}, "a"),
+    ({}, {"serviceAccountName": "a", "executor": {"serviceAccountName": "b"}}, "b"),
+    ({"executor": {"serviceAccountName": "c"}}, {"executor": {"serviceAccountName": "b"}}, "c"),
+])  # fmt: skip
 def test_a_resource_step_has_the_account_of_the_executor(
     template: dict[str, Any], spec: dict[str, Any], account: str
 ) -> None:
     assert a_pod({**RESOURCE, **template}, spec=spec)["spec"]["serviceAccountName"] == account
 
 
-@pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({"action": "explode"}, "resource.action is 'explode'"),
-        ({"mergeStrategy": "best"}, "resource.mergeStrategy is 'best'"),
-        ({"flags": ["--kubeconfig=x"]}, "resource.flags flag '--kubeconfig=x' cannot be used"),
-        ({"successCondition": "a ="}, None),
-        ({"failureCondition": "a > b"}, "resource.failureCondition"),
-        ({"manifest": "x" * 300_000}, "resource.manifest has 300000 bytes"),
-        ({"manifest": "", "manifestFrom": {"artifact": {"name": "m"}}}, "there is no input artifact of this name"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "why"), [
+    ({"action": "explode"}, "resource.action is 'explode'"),
+    ({"mergeStrategy": "best"}, "resource.mergeStrategy is 'best'"),
+    ({"flags": ["--kubeconfig=x"]}, "resource.flags flag '--kubeconfig=x' cannot be used"),
+    ({"successCondition": "a ="}, None),
+    ({"failureCondition": "a > b"}, "resource.failureCondition"),
+    ({"manifest": "x" * 300_000}, "resource.manifest has 300000 bytes"),
+    ({"manifest": "", "manifestFrom": {"artifact": {"name": "m"}}}, "there is no input artifact of this name"),
+])  # fmt: skip
 def test_a_resource_that_cannot_be_carried_out_makes_no_pod(fields: dict[str, Any], why: str | None) -> None:
     template = {**RESOURCE, "resource": {**RESOURCE["resource"], **fields}}  # type: ignore[dict-item]
     if why is None:
@@ -782,18 +766,14 @@ def test_a_resource_that_cannot_be_carried_out_makes_no_pod(fields: dict[str, An
         a_pod(template)
 
 
-@pytest.mark.parametrize(
-    ("artifact", "location"),
-    [
-        pytest.param(Artifact(name="a", key="wf/p/a", digest="sha256:1"), {"key": "wf/p/a", "digest": "sha256:1"}),
-        pytest.param(Artifact(name="a", key="wf/p/a", digest="sha256:1", files=3), {"key": "wf/p/a/"}),
-        pytest.param(
-            Artifact(name="a", key="d", archive="none", files=3, location={"s3": {"bucket": "b", "key": "d"}}),
-            {"s3": {"bucket": "b", "key": "d/"}},
-        ),
-    ],
-    ids=["a file", "a folder of files", "a folder in a bucket"],
-)
+@pytest.mark.parametrize(("artifact", "location"), [
+    pytest.param(Artifact(name="a", key="wf/p/a", digest="sha256:1"), {"key": "wf/p/a", "digest": "sha256:1"}),
+    pytest.param(Artifact(name="a", key="wf/p/a", digest="sha256:1", files=3), {"key": "wf/p/a/"}),
+    pytest.param(
+        Artifact(name="a", key="d", archive="none", files=3, location={"s3": {"bucket": "b", "key": "d"}}),
+        {"s3": {"bucket": "b", "key": "d/"}},
+    ),
+], ids=["a file", "a folder of files", "a folder in a bucket"])  # fmt: skip
 def test_an_input_is_read_as_it_was_stored(artifact: Artifact, location: dict[str, object]) -> None:
     template = {"name": "t", "inputs": {"artifacts": [{"name": "a", "path": "/tmp/a"}]}}
     ordered = make_order(

@@ -94,17 +94,14 @@ def test_a_pod_that_is_made_later_is_told_with_the_reason():
     assert message == "its pod is not created yet: many pods of this template wait for a node already"
 
 
-@pytest.mark.parametrize(
-    ("synchronization", "named", "lock"),
-    [
-        ({"mutexes": [{"name": "gpu"}]}, "the mutex default/gpu", "Mutex/default/gpu"),
-        (
-            {"semaphores": [{"configMapKeyRef": {"name": "limits", "key": "fit"}}]},
-            "the semaphore default/limits/fit",
-            "Semaphore/default/limits/fit",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("synchronization", "named", "lock"), [
+    ({"mutexes": [{"name": "gpu"}]}, "the mutex default/gpu", "Mutex/default/gpu"),
+    (
+        {"semaphores": [{"configMapKeyRef": {"name": "limits", "key": "fit"}}]},
+        "the semaphore default/limits/fit",
+        "Semaphore/default/limits/fit",
+    ),
+])  # fmt: skip
 def test_a_lock_is_named_with_who_holds_it(synchronization, named, lock):
     locked = {**STEP, "name": "locked", "synchronization": synchronization}
     player = begun(steps({"a": "locked"}), locked, locks=False)
@@ -139,13 +136,10 @@ def test_a_pause_before_the_next_attempt_has_its_end():
     assert wait.until == player.now + timedelta(minutes=10)
 
 
-@pytest.mark.parametrize(
-    ("suspend", "message", "minutes"),
-    [
-        ({}, "it waits for a person", None),
-        ({"duration": "5m"}, "it continues after its duration, or when a person resumes it", 5),
-    ],
-)
+@pytest.mark.parametrize(("suspend", "message", "minutes"), [
+    ({}, "it waits for a person", None),
+    ({"duration": "5m"}, "it continues after its duration, or when a person resumes it", 5),
+])  # fmt: skip
 def test_a_step_that_waits_for_a_person_says_how_it_goes_on(suspend, message, minutes):
     player = begun(steps({"approve": "gate"}), {"name": "gate", "suspend": suspend}, plays=0)
     view, spec = seen(player)
@@ -159,9 +153,7 @@ def test_a_suspended_workflow_says_so_beside_what_still_runs():
     player = begun(steps({"a": "fit"}, {"b": "fit"}), plays=1)
     player.run.control(Controls(is_suspended=True))
     live = {"spec": {**player.workflow.document["spec"], "suspend": True}}
-    assert waits(player, live=live) == [
-        ("suspended", (), "the workflow is suspended: further steps do not begin"),
-    ]
+    assert waits(player, live=live) == [("suspended", (), "the workflow is suspended: further steps do not begin")]
 
 
 def test_limits_of_parallelism_are_named_when_they_are_reached():
@@ -190,27 +182,24 @@ def test_limits_of_parallelism_are_named_when_they_are_reached():
     assert waits(begun(loop, plays=1, parallelism=8)) == []
 
 
-@pytest.mark.parametrize(
-    ("main", "step", "want"),
-    [
-        (steps({"a": "fit"}, {"b": "fit"}), "b", [("earlier", ("b",), "it comes after a")]),
-        (
-            {
-                "name": "main",
-                "dag": {
-                    "tasks": [
-                        {"name": "a", "template": "fit"},
-                        {"name": "b", "template": "fit", "dependencies": ["a"]},
-                        {"name": "c", "template": "fit", "depends": "a && b.Succeeded"},
-                    ]
-                },
+@pytest.mark.parametrize(("main", "step", "want"), [
+    (steps({"a": "fit"}, {"b": "fit"}), "b", [("earlier", ("b",), "it comes after a")]),
+    (
+        {
+            "name": "main",
+            "dag": {
+                "tasks": [
+                    {"name": "a", "template": "fit"},
+                    {"name": "b", "template": "fit", "dependencies": ["a"]},
+                    {"name": "c", "template": "fit", "depends": "a && b.Succeeded"},
+                ]
             },
-            "c",
-            [("earlier", ("c",), "it comes after a, b")],
-        ),
-        (steps({"a": "fit"}), "nix", None),
-    ],
-)
+        },
+        "c",
+        [("earlier", ("c",), "it comes after a, b")],
+    ),
+    (steps({"a": "fit"}), "nix", None),
+])  # fmt: skip
 def test_a_step_that_has_not_begun_names_what_it_comes_after(main, step, want):
     view, spec = seen(begun(main, plays=1))
     found = waits_of(view, spec, step)
@@ -218,17 +207,14 @@ def test_a_step_that_has_not_begun_names_what_it_comes_after(main, step, want):
     assert shown == want
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ({}, "it has no controller yet"),
-        ({"workflows.argoproj.io/controller-instanceid": "moorage"}, "the operator has not begun it yet"),
-        (
-            {"workflows.argoproj.io/controller-instanceid": "argo-2"},
-            "it belongs to the controller with the instance id 'argo-2'",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("labels", "message"), [
+    ({}, "it has no controller yet"),
+    ({"workflows.argoproj.io/controller-instanceid": "moorage"}, "the operator has not begun it yet"),
+    (
+        {"workflows.argoproj.io/controller-instanceid": "argo-2"},
+        "it belongs to the controller with the instance id 'argo-2'",
+    ),
+])  # fmt: skip
 def test_a_workflow_that_nobody_has_begun_says_whose_it_is(labels, message):
     view = view_workflow({"metadata": {"name": "wf", "namespace": "lab", "labels": labels}, "spec": {}})
     assert [wait.message for wait in waits_of(view, {}).waits] == [message]
@@ -340,15 +326,9 @@ def test_a_step_whose_volume_cannot_be_mounted_says_why_and_what_to_do():
     )
 
 
-@pytest.mark.parametrize(
-    "lock",
-    [
-        "Mutex/lab/gpu",
-        "Semaphore/lab/limits/fit",
-        "DatabaseMutex/lab/gpu",
-        f"Semaphore/lab/{LIMITS_CONFIGMAP}/fit",
-    ],
-)
+@pytest.mark.parametrize("lock", [
+    "Mutex/lab/gpu", "Semaphore/lab/limits/fit", "DatabaseMutex/lab/gpu", f"Semaphore/lab/{LIMITS_CONFIGMAP}/fit",
+])  # fmt: skip
 def test_a_lock_is_read_back_from_the_message_of_a_node(lock):
     node = NodeRecord(
         id="wf-1", name="wf.a", display_name="a", type=NodeType.POD, phase=NodePhase.PENDING,
@@ -373,16 +353,11 @@ def test_a_lock_that_nobody_can_have_says_why(is_whole):
     assert wait.hint
 
 
-@pytest.mark.parametrize(
-    ("seconds", "saver", "want"),
-    [
-        pytest.param(
-            90, "running", "its command ended with 0 90s ago, and its outputs are not saved yet", id="long"
-        ),
-        pytest.param(5, "running", "", id="as every step"),
-        pytest.param(90, "terminated", "", id="saved"),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "saver", "want"), [
+    pytest.param(90, "running", "its command ended with 0 90s ago, and its outputs are not saved yet", id="long"),
+    pytest.param(5, "running", "", id="as every step"),
+    pytest.param(90, "terminated", "", id="saved"),
+])  # fmt: skip
 def test_a_step_whose_outputs_are_not_saved_says_where_to_look(seconds, saver, want):
     running = RunningStep(step="fit", pod="p", node="n", since=NOON)
     main = {"exitCode": 0, "finishedAt": rfc3339(NOON - timedelta(seconds=seconds))}

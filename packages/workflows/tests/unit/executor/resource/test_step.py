@@ -179,14 +179,11 @@ def test_the_owner_is_added_to_those_of_the_manifest(bench: Bench) -> None:
     assert bench.table.objects[f"{MAPS}/made"]["metadata"]["ownerReferences"] == [{"uid": "first"}, owner]
 
 
-@pytest.mark.parametrize(
-    ("strategy", "content_type"),
-    [
-        ("strategic", "application/strategic-merge-patch+json"),
-        ("merge", "application/merge-patch+json"),
-        ("json", "application/json-patch+json"),
-    ],
-)
+@pytest.mark.parametrize(("strategy", "content_type"), [
+    ("strategic", "application/strategic-merge-patch+json"),
+    ("merge", "application/merge-patch+json"),
+    ("json", "application/json-patch+json"),
+])  # fmt: skip
 def test_a_patch_goes_to_the_object_that_flags_name(bench: Bench, strategy: str, content_type: str) -> None:
     bench.do("create", A_MAP)
     bench.do("patch", "[]" if strategy == "json" else "{data: {}}", "configmap", "made", merge_strategy=strategy)
@@ -278,22 +275,19 @@ def test_an_object_that_may_be_missing_leaves_the_defaults(bench: Bench, tmp_pat
     assert [(tmp_path / name).read_text() for name in "01"] == ["usual\n", "\n"]
 
 
-@pytest.mark.parametrize(
-    ("action", "manifest", "why"),
-    [
-        ("create", "metadata: {name: x}", "has no apiVersion and no kind"),
-        ("create", "{", "line 1|cannot be read"),
-        ("create", "- a", "must be a mapping with apiVersion and kind, and is a list"),
-        ("create", "apiVersion: x/v1\nkind: Route\nmetadata: {name: a}", "no kind 'Route' in version 'x/v1'"),
-        ("create", "apiVersion: v1\nkind: ConfigMap", "neither metadata.name nor metadata.generateName"),
-        ("apply", A_JOB, "has no metadata.name, which apply needs"),
-        ("create", "", "the manifest is empty"),
-        ("get", "", "needs a manifest with kind and name"),
-        ("patch", "- a", "must be a mapping"),
-        ("patch", A_MAP + "---\n" + A_MAP, "one document, and it has 2"),
-        ("patch", "metadata: {name: a}", "has no apiVersion and no kind"),
-    ],
-)
+@pytest.mark.parametrize(("action", "manifest", "why"), [
+    ("create", "metadata: {name: x}", "has no apiVersion and no kind"),
+    ("create", "{", "line 1|cannot be read"),
+    ("create", "- a", "must be a mapping with apiVersion and kind, and is a list"),
+    ("create", "apiVersion: x/v1\nkind: Route\nmetadata: {name: a}", "no kind 'Route' in version 'x/v1'"),
+    ("create", "apiVersion: v1\nkind: ConfigMap", "neither metadata.name nor metadata.generateName"),
+    ("apply", A_JOB, "has no metadata.name, which apply needs"),
+    ("create", "", "the manifest is empty"),
+    ("get", "", "needs a manifest with kind and name"),
+    ("patch", "- a", "must be a mapping"),
+    ("patch", A_MAP + "---\n" + A_MAP, "one document, and it has 2"),
+    ("patch", "metadata: {name: a}", "has no apiVersion and no kind"),
+])  # fmt: skip
 def test_a_manifest_that_cannot_be_used_is_told(bench: Bench, action: str, manifest: str, why: str) -> None:
     with pytest.raises(StepError, match=why):
         bench.do(action, manifest)
@@ -312,16 +306,13 @@ def test_a_list_is_its_items(bench: Bench) -> None:
     assert list(bench.table.objects) == [f"{MAPS}/a", f"{MAPS}/b"]
 
 
-@pytest.mark.parametrize(
-    ("program", "text"),
-    [
-        (".a", "1"),
-        (".b", "text"),
-        (".a, .b, .c", '1\ntext\n{"d":[true,null]}'),
-        (".c | tojson", '{"d":[true,null]}'),
-        ("empty", ""),
-    ],
-)
+@pytest.mark.parametrize(("program", "text"), [
+    (".a", "1"),
+    (".b", "text"),
+    (".a, .b, .c", '1\ntext\n{"d":[true,null]}'),
+    (".c | tojson", '{"d":[true,null]}'),
+    ("empty", ""),
+])  # fmt: skip
 def test_jq_gives_texts_as_they_are_and_all_else_as_json(program: str, text: str) -> None:
     assert filtered(program, {"a": 1, "b": "text", "c": {"d": [True, None]}}) == text
 

@@ -124,17 +124,14 @@ async def test_workflows_are_listed_with_those_that_are_gone(ada):
     assert (await ada.get("/workflows/live")).text in page.text
 
 
-@pytest.mark.parametrize(
-    ("fields", "names"),
-    [
-        ({"state": "Failed"}, ["bad"]),
-        ({"state": "Running"}, []),
-        ({"q": "go"}, ["good"]),
-        ({"namespace": "team"}, ["bad", "good"]),
-        ({"namespace": "other"}, []),
-        ({"namespace": "no namespace"}, []),
-    ],
-)
+@pytest.mark.parametrize(("fields", "names"), [
+    ({"state": "Failed"}, ["bad"]),
+    ({"state": "Running"}, []),
+    ({"q": "go"}, ["good"]),
+    ({"namespace": "team"}, ["bad", "good"]),
+    ({"namespace": "other"}, []),
+    ({"namespace": "no namespace"}, []),
+])  # fmt: skip
 async def test_the_list_is_filtered_by_state_text_and_namespace(ada, fields, names):
     await ada.keep(STEPS, name="good")
     await ada.keep(STEPS, name="bad", table=lambda _: Ends(exit_code=1))
@@ -308,10 +305,7 @@ async def keep_pod(ada, *, workflow="train", name="train-step-a", log=b"", **sta
                 {"kind": "Workflow", "name": workflow, "uid": f"uid-{workflow}", "controller": True}
             ],
         },
-        "spec": {
-            "nodeName": "n1",
-            "containers": [{"name": "main", "resources": {"limits": {"memory": "6Mi"}}}],
-        },
+        "spec": {"nodeName": "n1", "containers": [{"name": "main", "resources": {"limits": {"memory": "6Mi"}}}]},
         "status": {
             "phase": "Failed",
             "containerStatuses": [
@@ -459,14 +453,11 @@ async def test_nodes_of_argos_own_controller_are_read_from_the_object(ada):
 # -- what its buttons do
 
 
-@pytest.mark.parametrize(
-    ("verb", "spec", "note"),
-    [
-        ("suspend", {"suspend": True}, "is suspended: running steps end, and no other begins."),
-        ("stop", {"shutdown": "Stop"}, "is being stopped."),
-        ("terminate", {"shutdown": "Terminate"}, "is being stopped."),
-    ],
-)
+@pytest.mark.parametrize(("verb", "spec", "note"), [
+    ("suspend", {"suspend": True}, "is suspended: running steps end, and no other begins."),
+    ("stop", {"shutdown": "Stop"}, "is being stopped."),
+    ("terminate", {"shutdown": "Terminate"}, "is being stopped."),
+])  # fmt: skip
 async def test_a_workflow_that_goes_on_is_suspended_stopped_and_terminated(ada, verb, spec, note):
     await ada.keep(STEPS, steps=2)
     buttons = ["Suspend", "Stop", "Terminate", "Submit again", "Delete"]

@@ -52,17 +52,14 @@ async def keep_step(site):
     site.api.remove(PODS, "nightly-fit", "lab")
 
 
-@pytest.mark.parametrize(
-    ("container", "want"),
-    [
-        ("", PRINTED),
-        ("train", PRINTED),
-        ("proxy", b"2026-11-21T12:00:00Z listens\n"),
-        ("other", b""),
-        ("../s1", b""),
-        ("x" * 300, b""),
-    ],
-)
+@pytest.mark.parametrize(("container", "want"), [
+    ("", PRINTED),
+    ("train", PRINTED),
+    ("proxy", b"2026-11-21T12:00:00Z listens\n"),
+    ("other", b""),
+    ("../s1", b""),
+    ("x" * 300, b""),
+])  # fmt: skip
 async def test_the_kept_log_of_each_container_of_a_step_is_given(site, container, want):
     site.api.readers.add(("ada", "lab"))
     await keep_step(site)

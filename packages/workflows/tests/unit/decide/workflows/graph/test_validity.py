@@ -246,13 +246,10 @@ def test_a_shutdown_that_was_asked_for_while_nobody_was_there_ends_every_node(
     assert has_handler is (strategy == "Stop")
 
 
-@pytest.mark.parametrize(
-    ("entrypoint", "is_suspended"),
-    [
-        pytest.param("main", False, id="it waits for a place"),
-        pytest.param("locked", True, id="the workflow is suspended"),
-    ],
-)
+@pytest.mark.parametrize(("entrypoint", "is_suspended"), [
+    pytest.param("main", False, id="it waits for a place"),
+    pytest.param("locked", True, id="the workflow is suspended"),
+])  # fmt: skip
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_a_step_that_holds_its_lock_and_has_no_pod_yet_ends_at_a_shutdown(
     entrypoint: str, is_suspended: bool, is_seen: bool
@@ -799,10 +796,6 @@ def test_a_pod_that_fails_about_the_time_of_its_deadline_is_late(
     finished: str, exit_code: int, is_deleted: bool, by_itself: bool
 ) -> None:
     pod = PodSeen(
-        name="p",
-        is_ended=True,
-        is_deleted=is_deleted,
-        exit_code=exit_code,
-        finished_at=f"2026-01-01T{finished}",
+        name="p", is_ended=True, is_deleted=is_deleted, exit_code=exit_code, finished_at=f"2026-01-01T{finished}"
     )
     assert ended_by_itself(pod, DUE) == by_itself
