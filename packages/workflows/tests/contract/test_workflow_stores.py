@@ -329,9 +329,8 @@ def test_runs_that_were_gone_long_are_forgotten(store: WorkflowStore) -> None:
 
 @pytest.mark.parametrize("write", [
     pytest.param(lambda store: store.begin(a_run(created_at="yesterday")), id="of a run"),
-    pytest.param(
-        lambda store: store.remember("a", "b", "c", Memo(outputs=Outputs(), at="2026-01-01")), id="of a memo"
-    ),
+    pytest.param(lambda store: store.remember("a", "b", "c", Memo(outputs=Outputs(), at="2026-01-01")),
+                 id="of a memo"),
 ])  # fmt: skip
 def test_a_time_that_is_none_is_refused_with_its_field(store: WorkflowStore, write) -> None:
     with pytest.raises(BadRequest, match="invalid time") as refused:

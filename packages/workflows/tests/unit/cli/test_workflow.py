@@ -362,9 +362,8 @@ def test_the_log_of_a_step_is_chosen_by_its_name(moor):
 
 @pytest.mark.parametrize(("printed", "out", "err"), [
     pytest.param("2026-11-21T12:00:00Z listens\n", "listens\n", "", id="kept"),
-    pytest.param(
-        "", "", "note: a: the pod was deleted, and the log of proxy is not stored\n", id="nothing is kept"
-    ),
+    pytest.param("", "", "note: a: the pod was deleted, and the log of proxy is not stored\n",
+                 id="nothing is kept"),
 ])  # fmt: skip
 def test_the_kept_log_of_a_container_is_asked_for_when_its_pod_is_gone(moor, printed, out, err):
     stored(moor, "Succeeded", a_node("train[0].a", pod_name="p1"))

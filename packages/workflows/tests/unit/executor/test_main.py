@@ -573,11 +573,8 @@ def test_inputs_are_tried_again_and_checked(pod: Pod, site: Site) -> None:
     pytest.param({"git": {"repo": "ext::sh -c id"}}, ["git clone failed"], id="a command as a repository"),
     pytest.param({"git": {"repo": "-u"}}, ["git clone failed"], id="an option as a repository"),
     pytest.param({"tape": {}}, ["'tape' is not known"], id="an unknown store"),
-    pytest.param(
-        {"s3": {"bucket": "b", "key": "k", "accessKeySecret": {"secret": 3}}},
-        ["the Secret of accessKeySecret is missing"],
-        id="a Secret that is missing",
-    ),
+    pytest.param({"s3": {"bucket": "b", "key": "k", "accessKeySecret": {"secret": 3}}},
+                 ["the Secret of accessKeySecret is missing"], id="a Secret that is missing"),
 ])  # fmt: skip
 def test_an_input_that_cannot_be_had_ends_init_with_its_name(
     pod: Pod, capsys: pytest.CaptureFixture[str], location: dict[str, Any], words: list[str]

@@ -64,11 +64,8 @@ def test_a_bucket_is_made_where_it_is_missing_and_may_be(s3: Any, tmp_path: Path
 
 @pytest.mark.parametrize(("options", "want"), [
     pytest.param({"enableEncryption": True}, ("AES256", None), id="the bucket's keys"),
-    pytest.param(
-        {"enableEncryption": True, "kmsKeyId": "k1", "kmsEncryptionContext": '{"team": "lab"}'},
-        ("aws:kms", "k1"),
-        id="a key of the key service",
-    ),
+    pytest.param({"enableEncryption": True, "kmsKeyId": "k1", "kmsEncryptionContext": '{"team": "lab"}'},
+                 ("aws:kms", "k1"), id="a key of the key service"),
     pytest.param({"kmsKeyId": "k1"}, (None, None), id="off"),
 ])  # fmt: skip
 def test_what_is_written_is_encrypted_as_the_location_says(

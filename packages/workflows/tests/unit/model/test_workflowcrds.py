@@ -46,9 +46,8 @@ def test_workflows_are_shown_as_argo_shows_them():
     pytest.param(None, WORKFLOW, False, id="none is there"),
     pytest.param(WORKFLOW, WORKFLOW, False, id="ours"),
     pytest.param(WITHOUT_LABELS, WORKFLOW, True, id="without our labels"),
-    pytest.param(
-        changed(versions=[{"name": "v1alpha1", "schema": {}}]), WORKFLOW, True, id="Argo's, applied over ours"
-    ),
+    pytest.param(changed(versions=[{"name": "v1alpha1", "schema": {}}]), WORKFLOW, True,
+                 id="Argo's, applied over ours"),
     pytest.param(WITHOUT_LABELS, None, False, id="another kind"),
     pytest.param(WITHOUT_LABELS, DEPLOYMENT, False, id="no kind"),
     pytest.param(changed(group="moorage.dev"), changed(group="moorage.dev"), False, id="of our own group"),

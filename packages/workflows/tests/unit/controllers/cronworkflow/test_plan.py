@@ -110,30 +110,17 @@ LATE = NOON + 10 * MINUTE
     pytest.param(seen(last=NOON), [], id="it ran"),
     pytest.param(seen(suspend=True), [], id="suspended"),
     pytest.param(seen((BUSY,), active=BUSY_UID), ["start 12:00"], id="Allow starts beside another"),
-    pytest.param(
-        seen((BUSY,), active=BUSY_UID, concurrencyPolicy="Forbid"), ["SlotSkipped"], id="Forbid skips the slot"
-    ),
+    pytest.param(seen((BUSY,), active=BUSY_UID, concurrencyPolicy="Forbid"), ["SlotSkipped"],
+                 id="Forbid skips the slot"),
     pytest.param(seen(concurrencyPolicy="Forbid"), ["start 12:00"], id="Forbid starts when nothing goes on"),
-    pytest.param(
-        seen((BUSY,), active=BUSY_UID, concurrencyPolicy="Forbid", startingDeadlineSeconds=900),
-        ["SlotWaits"],
-        id="Forbid with a deadline waits",
-    ),
-    pytest.param(
-        seen((done(NOON - HOUR),), concurrencyPolicy="Forbid", startingDeadlineSeconds=900, now=LATE),
-        ["start 12:00"],
-        id="and starts late when the run has ended",
-    ),
-    pytest.param(
-        seen((BUSY,), active=BUSY_UID, concurrencyPolicy="Replace"),
-        ["terminate 11:00", "start 12:00"],
-        id="Replace ends the run first",
-    ),
-    pytest.param(
-        seen((a_run(NOON - HOUR, is_stopping=True),), active=BUSY_UID, concurrencyPolicy="Replace"),
-        ["start 12:00"],
-        id="what is being ended is not ended twice",
-    ),
+    pytest.param(seen((BUSY,), active=BUSY_UID, concurrencyPolicy="Forbid", startingDeadlineSeconds=900),
+                 ["SlotWaits"], id="Forbid with a deadline waits"),
+    pytest.param(seen((done(NOON - HOUR),), concurrencyPolicy="Forbid", startingDeadlineSeconds=900, now=LATE),
+                 ["start 12:00"], id="and starts late when the run has ended"),
+    pytest.param(seen((BUSY,), active=BUSY_UID, concurrencyPolicy="Replace"), ["terminate 11:00", "start 12:00"],
+                 id="Replace ends the run first"),
+    pytest.param(seen((a_run(NOON - HOUR, is_stopping=True),), active=BUSY_UID, concurrencyPolicy="Replace"),
+                 ["start 12:00"], id="what is being ended is not ended twice"),
     pytest.param(
         seen(
             (BUSY,),
@@ -148,15 +135,11 @@ LATE = NOON + 10 * MINUTE
     pytest.param(seen(now=LATE), ["MissedSlot"], id="late without a deadline"),
     pytest.param(seen(now=LATE, startingDeadlineSeconds=900), ["start 12:00"], id="late within the deadline"),
     pytest.param(seen(now=LATE, startingDeadlineSeconds=300), ["MissedSlot"], id="late beyond the deadline"),
-    pytest.param(
-        seen(now=LATE, startingDeadlineSeconds=900, last=None), ["MissedSlot"], id="not before the first"
-    ),
+    pytest.param(seen(now=LATE, startingDeadlineSeconds=900, last=None), ["MissedSlot"],
+                 id="not before the first"),
     pytest.param(seen(now=NOON, last=NOON - 5 * HOUR), ["MissedSlot", "start 12:00"], id="only the newest"),
-    pytest.param(
-        seen(now=LATE, last=NOON - 5 * HOUR, annotations={"moorage.dev/catch-up": "3"}),
-        ["MissedSlot", "start 10:00", "start 11:00", "start 12:00"],
-        id="catch-up: three, oldest first",
-    ),
+    pytest.param(seen(now=LATE, last=NOON - 5 * HOUR, annotations={"moorage.dev/catch-up": "3"}),
+                 ["MissedSlot", "start 10:00", "start 11:00", "start 12:00"], id="catch-up: three, oldest first"),
     pytest.param(
         seen(
             now=LATE, last=NOON - 3 * HOUR, concurrencyPolicy="Forbid", annotations={"moorage.dev/catch-up": "3"}
@@ -178,9 +161,8 @@ LATE = NOON + 10 * MINUTE
     ),  # fmt: skip
     pytest.param(seen(used="30 * * * *", now=NOON), [], id="an edited schedule makes up for nothing"),
     pytest.param(seen(state={"isSuspended": True}), [], id="a resumed schedule makes up for nothing"),
-    pytest.param(
-        seen(state={"isSuspended": True}, startingDeadlineSeconds=900), ["start 12:00"], id="in its deadline"
-    ),
+    pytest.param(seen(state={"isSuspended": True}, startingDeadlineSeconds=900), ["start 12:00"],
+                 id="in its deadline"),
     pytest.param(seen(state={"pending": [{"slot": int(NOON.timestamp())}]}), ["start 12:00"], id="an intent"),
     pytest.param(
         seen(
@@ -190,31 +172,20 @@ LATE = NOON + 10 * MINUTE
         ["release 12:00"],
         id="what was created is recorded, then released",
     ),  # fmt: skip
-    pytest.param(
-        seen(tuple(done(NOON - hours * HOUR) for hours in range(1, 6)), last=NOON),
-        ["drop 08:00", "drop 07:00"],
-        id="three successful runs are kept",
-    ),
-    pytest.param(
-        seen(tuple(done(NOON - hours * HOUR, "Failed") for hours in range(1, 4)), last=NOON),
-        ["drop 10:00", "drop 09:00"],
-        id="one failed run is kept",
-    ),
+    pytest.param(seen(tuple(done(NOON - hours * HOUR) for hours in range(1, 6)), last=NOON),
+                 ["drop 08:00", "drop 07:00"], id="three successful runs are kept"),
+    pytest.param(seen(tuple(done(NOON - hours * HOUR, "Failed") for hours in range(1, 4)), last=NOON),
+                 ["drop 10:00", "drop 09:00"], id="one failed run is kept"),
     pytest.param(
         seen(tuple(done(NOON - hours * HOUR) for hours in range(1, 3)), last=NOON, successfulJobsHistoryLimit=0),
-        ["drop 11:00", "drop 10:00"],
-        id="no run is kept",
+        ["drop 11:00", "drop 10:00"], id="no run is kept",
     ),
     pytest.param(
         seen(tuple(done(NOON - hours * HOUR) for hours in range(1, 5)), last=NOON, successfulJobsHistoryLimit=-1),
-        ["drop 08:00"],
-        id="a negative limit is the default",
+        ["drop 08:00"], id="a negative limit is the default",
     ),
-    pytest.param(
-        seen(tuple(done(NOON - hours * HOUR, backfill="b") for hours in range(1, 9)), last=NOON),
-        [],
-        id="runs of a backfill are left",
-    ),
+    pytest.param(seen(tuple(done(NOON - hours * HOUR, backfill="b") for hours in range(1, 9)), last=NOON), [],
+                 id="runs of a backfill are left"),
     pytest.param(seen(schedules=["0 0 * *"]), ["InvalidSpec"], id="no schedule"),
     pytest.param(seen(concurrencyPolicy="Maybe"), ["InvalidSpec"], id="no policy"),
     pytest.param(

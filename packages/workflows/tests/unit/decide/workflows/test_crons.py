@@ -26,11 +26,8 @@ def a_scope(last=NOON - timedelta(minutes=5), succeeded=2, failed=1):
     pytest.param("{{cronworkflow.failed}} < 2", True, id="a tag in a condition"),
     pytest.param("{{cronworkflow.succeeded}} < 2", False, id="a count that is too high"),
     pytest.param("{{=cronworkflow.lastScheduledTime == nil}}", False, id="it ran before"),
-    pytest.param(
-        f"{{{{= {LAST} == nil || (now() - {LAST}).Seconds() > 30 }}}}",
-        True,
-        id="Argo's own example: not twice within 30 s",
-    ),
+    pytest.param(f"{{{{= {LAST} == nil || (now() - {LAST}).Seconds() > 30 }}}}", True,
+                 id="Argo's own example: not twice within 30 s"),
     pytest.param(f"{{{{=(now() - {LAST}).Minutes() > 30}}}}", False, id="within 30 minutes"),
     pytest.param("{{cronworkflow.annotations.pause}} != yes", False, id="annotations are annotations"),
     pytest.param("{{cronworkflow.labels.team}} == a && {{cronworkflow.name}} == nightly", True, id="labels"),

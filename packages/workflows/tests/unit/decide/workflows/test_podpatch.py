@@ -83,16 +83,10 @@ SPEC = {
 @pytest.mark.parametrize(("patch", "want"), [
     pytest.param("hostname: null", {"hostname": None}, id="null removes"),
     pytest.param("{hostname: b}", {"hostname": "b"}, id="YAML in braces"),
-    pytest.param(
-        "containers: [{name: main, env: [{$patch: replace}, {name: B}]}]",
-        {"containers": [{"name": "main", "env": [{"name": "B"}]}]},
-        id="a list that is replaced",
-    ),
-    pytest.param(
-        "volumes: [{name: work, emptyDir: {}}]",
-        {"volumes": [{"name": "work", "emptyDir": {}}]},
-        id="a volume has one source",
-    ),
+    pytest.param("containers: [{name: main, env: [{$patch: replace}, {name: B}]}]",
+                 {"containers": [{"name": "main", "env": [{"name": "B"}]}]}, id="a list that is replaced"),
+    pytest.param("volumes: [{name: work, emptyDir: {}}]", {"volumes": [{"name": "work", "emptyDir": {}}]},
+                 id="a volume has one source"),
     pytest.param("{$patch: replace, hostname: c}", {"hostname": "c", "containers": None}, id="all is replaced"),
 ])  # fmt: skip
 def test_typical_patches(patch: str, want: dict[str, Any]) -> None:

@@ -459,59 +459,30 @@ def test_the_command_of_a_known_image_is_wrapped() -> None:
 @pytest.mark.parametrize(("template", "words"), [
     pytest.param({"name": "hello"}, ["container", "missing"], id="no container"),
     pytest.param({"name": "h", "container": {"command": ["x"]}}, ["container.image"], id="no image"),
-    pytest.param(
-        {**WITH_OUTPUTS, "container": {"image": "say"}}, ["'say'", "set `command`"], id="outputs without a command"
-    ),
-    pytest.param(
-        {"name": "h", "script": {"image": "x", "command": ["sh"], "source": "x" * 204_801}},
-        ["script.source", "204801", "204800"],
-        id="a script that is too long",
-    ),
-    pytest.param(
-        {**HELLO, "inputs": {"artifacts": [{"name": "data", "path": "/data"}]}},
-        ["inputs.artifacts[0]", "'data'", "not supplied"],
-        id="an input that nobody supplied",
-    ),
-    pytest.param(
-        {**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/a/../b", "raw": {"data": "x"}}]}},
-        ["inputs.artifacts[0].path", "'/a/../b'"],
-        id="a path with two dots",
-    ),
-    pytest.param(
-        {**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/"}]}},
-        ["outputs.artifacts[0].path"],
-        id="the root as an output",
-    ),
-    pytest.param(
-        {**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/d", "oss": {"bucket": "b"}}]}},
-        ["outputs.artifacts[0].oss", "not supported"],
-        id="a store that is not supported",
-    ),
-    pytest.param(
-        {**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/d", "git": {"repo": "b"}}]}},
-        ["outputs.artifacts[0].git", "cannot be written"],
-        id="an output to git",
-    ),
-    pytest.param(
-        {"name": "h", "container": {"image": "x", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}},
-        ["'v'", "volumeClaimTemplates"],
-        id="a volume that does not exist",
-    ),
+    pytest.param({**WITH_OUTPUTS, "container": {"image": "say"}}, ["'say'", "set `command`"],
+                 id="outputs without a command"),
+    pytest.param({"name": "h", "script": {"image": "x", "command": ["sh"], "source": "x" * 204_801}},
+                 ["script.source", "204801", "204800"], id="a script that is too long"),
+    pytest.param({**HELLO, "inputs": {"artifacts": [{"name": "data", "path": "/data"}]}},
+                 ["inputs.artifacts[0]", "'data'", "not supplied"], id="an input that nobody supplied"),
+    pytest.param({**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/a/../b", "raw": {"data": "x"}}]}},
+                 ["inputs.artifacts[0].path", "'/a/../b'"], id="a path with two dots"),
+    pytest.param({**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/"}]}}, ["outputs.artifacts[0].path"],
+                 id="the root as an output"),
+    pytest.param({**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/d", "oss": {"bucket": "b"}}]}},
+                 ["outputs.artifacts[0].oss", "not supported"], id="a store that is not supported"),
+    pytest.param({**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/d", "git": {"repo": "b"}}]}},
+                 ["outputs.artifacts[0].git", "cannot be written"], id="an output to git"),
+    pytest.param({"name": "h", "container": {"image": "x", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}},
+                 ["'v'", "volumeClaimTemplates"], id="a volume that does not exist"),
     pytest.param({**HELLO, "podSpecPatch": "[1]"}, ["podSpecPatch", "object"], id="a patch that is a list"),
     pytest.param({**HELLO, "podSpecPatch": "{"}, ["podSpecPatch", "YAML"], id="a patch that is no YAML"),
-    pytest.param(
-        {**HELLO, "podSpecPatch": "containers: [{name: main, $patch: delete}]"},
-        ["podSpecPatch", "main"],
-        id="a patch that removes main",
-    ),
-    pytest.param(
-        {**HELLO, "sidecars": [{"name": "wait", "image": "x"}]}, ["sidecars[0].name"], id="a sidecar named wait"
-    ),
-    pytest.param(
-        {**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/d", "raw": {"data": "x" * 270_000}}]}},
-        ["annotations", "262144"],
-        id="raw artifacts that are too long",
-    ),
+    pytest.param({**HELLO, "podSpecPatch": "containers: [{name: main, $patch: delete}]"}, ["podSpecPatch", "main"],
+                 id="a patch that removes main"),
+    pytest.param({**HELLO, "sidecars": [{"name": "wait", "image": "x"}]}, ["sidecars[0].name"],
+                 id="a sidecar named wait"),
+    pytest.param({**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/d", "raw": {"data": "x" * 270_000}}]}},
+                 ["annotations", "262144"], id="raw artifacts that are too long"),
 ])  # fmt: skip
 def test_what_cannot_be_a_pod_is_refused_with_its_template_and_field(
     template: Mapping[str, Any], words: list[str]

@@ -89,30 +89,14 @@ def test_the_result_is_that_of_main_and_a_set_without_it_has_none() -> None:
     pytest.param({"containers": []}, {}, "containerSet.containers", id="no container"),
     pytest.param({"containers": [{"name": "a"}]}, {}, "containerSet.containers[0].image", id="no image"),
     pytest.param({"containers": [a_container("wait")]}, {}, "containerSet.containers[0].name", id="our name"),
-    pytest.param(
-        {"containers": [a_container("a")]},
-        {"outputs": {"artifacts": [{"name": "x", "path": "/x"}]}},
-        "outputs",
-        id="outputs without a container main",
-    ),
-    pytest.param(
-        {"containers": [a_container("a", dependencies=["b"]), {"name": "b", "image": "odd"}]},
-        {},
-        "containerSet.containers[b].command",
-        id="the command of an image that is not known",
-    ),
-    pytest.param(
-        {"containers": [a_container("a")], "retryStrategy": {"retries": "many"}},
-        {},
-        "containerSet.retryStrategy.retries",
-        id="retries that are no number",
-    ),
-    pytest.param(
-        {"containers": [a_container("a")], "retryStrategy": {"retries": 1, "duration": "soon"}},
-        {},
-        "containerSet.retryStrategy.duration",
-        id="a pause that is not a duration",
-    ),
+    pytest.param({"containers": [a_container("a")]}, {"outputs": {"artifacts": [{"name": "x", "path": "/x"}]}},
+                 "outputs", id="outputs without a container main"),
+    pytest.param({"containers": [a_container("a", dependencies=["b"]), {"name": "b", "image": "odd"}]}, {},
+                 "containerSet.containers[b].command", id="the command of an image that is not known"),
+    pytest.param({"containers": [a_container("a")], "retryStrategy": {"retries": "many"}}, {},
+                 "containerSet.retryStrategy.retries", id="retries that are no number"),
+    pytest.param({"containers": [a_container("a")], "retryStrategy": {"retries": 1, "duration": "soon"}}, {},
+                 "containerSet.retryStrategy.duration", id="a pause that is not a duration"),
 ])  # fmt: skip
 def test_what_cannot_be_made_is_refused_with_its_field(
     group: dict[str, Any], template: dict[str, Any], path: str

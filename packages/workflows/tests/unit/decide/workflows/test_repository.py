@@ -45,11 +45,10 @@ def test_a_workflow_means_an_entry(spec, want):
     pytest.param(USUAL, a_config(), None, id="no default: Moorage's own store"),
     pytest.param(USUAL, a_config(default="one"), {"s3": KEYED | USUAL_KEY}, id="the default"),
     pytest.param(Reference("c", "one", True), a_config(), {"s3": KEYED | USUAL_KEY}, id="named"),
-    pytest.param(
-        Reference("c", "one", True),
-        a_config("gcs: {bucket: b, keyFormat: 'my/{{workflow.name}}'}\narchiveLogs: true"),
-        {"gcs": {"bucket": "b", "key": "my/{{workflow.name}}"}, "archiveLogs": True}, id="a format of keys",
-    ),
+    pytest.param(Reference("c", "one", True),
+                 a_config("gcs: {bucket: b, keyFormat: 'my/{{workflow.name}}'}\narchiveLogs: true"),
+                 {"gcs": {"bucket": "b", "key": "my/{{workflow.name}}"}, "archiveLogs": True},
+                 id="a format of keys"),
 ])  # fmt: skip
 def test_an_entry_is_the_place_of_artifacts(reference, config, want):
     assert read_repository(reference, config) == want

@@ -96,11 +96,8 @@ def test_a_pod_that_is_made_later_is_told_with_the_reason():
 
 @pytest.mark.parametrize(("synchronization", "named", "lock"), [
     ({"mutexes": [{"name": "gpu"}]}, "the mutex default/gpu", "Mutex/default/gpu"),
-    (
-        {"semaphores": [{"configMapKeyRef": {"name": "limits", "key": "fit"}}]},
-        "the semaphore default/limits/fit",
-        "Semaphore/default/limits/fit",
-    ),
+    ({"semaphores": [{"configMapKeyRef": {"name": "limits", "key": "fit"}}]}, "the semaphore default/limits/fit",
+     "Semaphore/default/limits/fit"),
 ])  # fmt: skip
 def test_a_lock_is_named_with_who_holds_it(synchronization, named, lock):
     locked = {**STEP, "name": "locked", "synchronization": synchronization}
@@ -189,14 +186,12 @@ def test_limits_of_parallelism_are_named_when_they_are_reached():
             "name": "main",
             "dag": {
                 "tasks": [
-                    {"name": "a", "template": "fit"},
-                    {"name": "b", "template": "fit", "dependencies": ["a"]},
+                    {"name": "a", "template": "fit"}, {"name": "b", "template": "fit", "dependencies": ["a"]},
                     {"name": "c", "template": "fit", "depends": "a && b.Succeeded"},
-                ]
+                ],
             },
         },
-        "c",
-        [("earlier", ("c",), "it comes after a, b")],
+        "c", [("earlier", ("c",), "it comes after a, b")],
     ),
     (steps({"a": "fit"}), "nix", None),
 ])  # fmt: skip
@@ -210,10 +205,8 @@ def test_a_step_that_has_not_begun_names_what_it_comes_after(main, step, want):
 @pytest.mark.parametrize(("labels", "message"), [
     ({}, "it has no controller yet"),
     ({"workflows.argoproj.io/controller-instanceid": "moorage"}, "the operator has not begun it yet"),
-    (
-        {"workflows.argoproj.io/controller-instanceid": "argo-2"},
-        "it belongs to the controller with the instance id 'argo-2'",
-    ),
+    ({"workflows.argoproj.io/controller-instanceid": "argo-2"},
+     "it belongs to the controller with the instance id 'argo-2'"),
 ])  # fmt: skip
 def test_a_workflow_that_nobody_has_begun_says_whose_it_is(labels, message):
     view = view_workflow({"metadata": {"name": "wf", "namespace": "lab", "labels": labels}, "spec": {}})

@@ -18,9 +18,8 @@ from moorage_workflows.decide.workflows.graph.loops import item_scope, items_of
     pytest.param({"withSequence": {"count": 2, "start": "5"}}, ["5", "6"], id="a count from a start"),
     pytest.param({"withSequence": {"count": "0"}}, [], id="a count of none"),
     pytest.param({"withSequence": {"start": "1", "end": "0"}}, ["1", "0"], id="downwards"),
-    pytest.param(
-        {"withSequence": {"end": 2, "format": "host-%02X"}}, ["host-00", "host-01", "host-02"], id="format"
-    ),
+    pytest.param({"withSequence": {"end": 2, "format": "host-%02X"}}, ["host-00", "host-01", "host-02"],
+                 id="format"),
 ])  # fmt: skip
 def test_items(step: dict[str, Any], items: list[Any]) -> None:
     assert items_of(step) == items

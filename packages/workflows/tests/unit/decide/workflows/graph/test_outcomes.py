@@ -48,41 +48,26 @@ def outcome(
 @pytest.mark.parametrize(
     ("case", "phase", "is_lost"),
     [
-        pytest.param(
-            {"code": 0, "at": "12:00:01", "conditions": [EVICTED], "meta": DELETED},
-            NodePhase.FAILED, True, id="drained, and left with 0",
-        ),
-        pytest.param(
-            {"code": 0, "at": "11:59:59", "conditions": [EVICTED], "meta": DELETED},
-            NodePhase.SUCCEEDED, False, id="it had finished before",
-        ),
-        pytest.param(
-            {"code": 1, "at": "11:59:59", "conditions": [EVICTED], "meta": DELETED},
-            NodePhase.ERROR, False, id="it had failed before",
-        ),
-        pytest.param(
-            {"code": 0, "at": "12:00:01", "conditions": [EVICTED], "meta": DELETED, "wrapped": True},
-            NodePhase.SUCCEEDED, False, id="the script says that it has finished",
-        ),
+        pytest.param({"code": 0, "at": "12:00:01", "conditions": [EVICTED], "meta": DELETED}, NodePhase.FAILED,
+                     True, id="drained, and left with 0"),
+        pytest.param({"code": 0, "at": "11:59:59", "conditions": [EVICTED], "meta": DELETED}, NodePhase.SUCCEEDED,
+                     False, id="it had finished before"),
+        pytest.param({"code": 1, "at": "11:59:59", "conditions": [EVICTED], "meta": DELETED}, NodePhase.ERROR,
+                     False, id="it had failed before"),
+        pytest.param({"code": 0, "at": "12:00:01", "conditions": [EVICTED], "meta": DELETED, "wrapped": True},
+                     NodePhase.SUCCEEDED, False, id="the script says that it has finished"),
         pytest.param(
             {"code": STOPPED, "at": "12:00:01", "conditions": [EVICTED], "meta": DELETED, "wrapped": True},
             NodePhase.FAILED, True, id="the script says that it has not",
         ),
+        pytest.param({"code": STOPPED, "at": "12:00:01", "wrapped": True}, NodePhase.FAILED, True,
+                     id="the script says so, and no object does"),
         pytest.param(
-            {"code": STOPPED, "at": "12:00:01", "wrapped": True},
-            NodePhase.FAILED, True, id="the script says so, and no object does",
-        ),
-        pytest.param(
-            {
-                "code": 0, "at": "12:00:01", "conditions": [EVICTED], "meta": DELETED, "wrapped": True,
-                "wait": 143,
-            },
+            {"code": 0, "at": "12:00:01", "conditions": [EVICTED], "meta": DELETED, "wrapped": True, "wait": 143},
             NodePhase.FAILED, True, id="it has finished, and its outputs could not be saved",
         ),
-        pytest.param(
-            {"code": 0, "at": "12:00:01", "meta": DELETED},
-            NodePhase.ERROR, False, id="a person deleted it",
-        ),
+        pytest.param({"code": 0, "at": "12:00:01", "meta": DELETED}, NodePhase.ERROR, False,
+                     id="a person deleted it"),
         pytest.param({"code": 0, "at": "12:00:01"}, NodePhase.SUCCEEDED, False, id="nothing told it to stop"),
     ],
 )  # fmt: skip
@@ -95,11 +80,9 @@ def test_a_step_that_leaves_when_told_has_not_finished(case, phase, is_lost) -> 
     pytest.param({"code": 137, "at": "12:00:05"}, id="exit code 137"),
     pytest.param(
         {
-            "code": 137,
-            "at": "12:00:05",
+            "code": 137, "at": "12:00:05",
             "conditions": [EVICTED | {"reason": "TerminationByKubelet", "message": "processes were lost"}],
-            "reason": "Terminated",
-            "message": "processes were lost",
+            "reason": "Terminated", "message": "processes were lost",
         },
         id="the processes were lost",
     ),

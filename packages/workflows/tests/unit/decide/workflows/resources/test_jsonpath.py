@@ -43,9 +43,8 @@ OBJ: dict[str, Any] = {
     pytest.param("{.items[?(@.status.ready == true)].metadata.name}", "a", id="a filter by truth"),
     pytest.param("{.items[?(@.status.ratio)].metadata.name}", "a", id="a filter by being there"),
     pytest.param("{.items[?(@.status.phase != 'Failed')].metadata.name}", "a", id="another value"),
-    pytest.param(
-        '{range .items[*]}{.metadata.name}={.status.phase}{"\\n"}{end}', "a=Running\nb=Failed\n", id="a range"
-    ),
+    pytest.param('{range .items[*]}{.metadata.name}={.status.phase}{"\\n"}{end}', "a=Running\nb=Failed\n",
+                 id="a range"),
     pytest.param("{.kind}{.metadata.name}", "Listtrain", id="two paths"),
     pytest.param("", "", id="nothing"),
 ])  # fmt: skip

@@ -35,11 +35,8 @@ def test_what_may_be_right_has_no_finding(resource: dict[str, Any]) -> None:
     ({"action": "create"}, "t.resource", "needs one of manifest and manifestFrom"),
     ({"action": "get"}, "t.resource", "needs a manifest with kind and name, or flags"),
     ({**CREATE, "manifestFrom": {"artifact": {"name": "m"}}}, "t.resource", "use one of them"),
-    (
-        {"action": "create", "manifestFrom": {"artifact": {"name": "m"}}},
-        "t.resource.manifestFrom.artifact.name",
-        "inputs.artifacts",
-    ),
+    ({"action": "create", "manifestFrom": {"artifact": {"name": "m"}}}, "t.resource.manifestFrom.artifact.name",
+     "inputs.artifacts"),
     ({"action": "create", "manifest": "a: ["}, "t.resource.manifest", "is not valid YAML: line 2"),
     ({**CREATE, "successCondition": "status.x >"}, "t.resource.successCondition", "write FIELD OPERATOR VALUE"),
     ({**CREATE, "failureCondition": "a === b"}, "t.resource.failureCondition", "write FIELD OPERATOR VALUE"),

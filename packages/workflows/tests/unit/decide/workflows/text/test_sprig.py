@@ -164,14 +164,8 @@ def test_every_function_is_there_or_refused_with_a_reason():
     (
         "urlParse('https://u:p@h:1/a%20b?q=1#f')",
         {
-            "scheme": "https",
-            "host": "h:1",
-            "hostname": "h",
-            "path": "/a b",
-            "query": "q=1",
-            "opaque": "",
-            "fragment": "f",
-            "userinfo": "u:p",
+            "scheme": "https", "host": "h:1", "hostname": "h", "path": "/a b", "query": "q=1", "opaque": "",
+            "fragment": "f", "userinfo": "u:p",
         },
     ),
     ("urlJoin({scheme: 'http', host: 'h', path: 'a', query: 'q=1'})", "http://h/a?q=1"),
