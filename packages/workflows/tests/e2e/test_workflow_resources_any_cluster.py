@@ -198,8 +198,7 @@ async def test_a_workflow_makes_a_job_and_a_workflow_and_changes_what_it_may(sce
 
 
 async def test_a_step_has_the_rights_of_its_account_alone(scene: Scene) -> None:
-    obj = await scene.run(
-        """
+    obj = await scene.run("""
 spec:
   entrypoint: main
   templates:
@@ -207,8 +206,7 @@ spec:
     resource:
       action: create
       manifest: "{apiVersion: v1, kind: ConfigMap, metadata: {name: made}}"
-"""
-    )
+""")
     assert obj["status"]["phase"] == "Failed"
     account = f"system:serviceaccount:{scene.namespace}:default"
     message = obj["status"]["message"]

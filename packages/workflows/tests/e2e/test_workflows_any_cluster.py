@@ -185,8 +185,7 @@ async def test_a_pod_that_is_deleted_by_hand_fails_a_workflow_without_retries(sc
 
 
 async def test_the_end_of_a_workflow_leaves_no_held_pod_and_no_volume(scene: Scene) -> None:
-    name = await scene.submit(
-        """
+    name = await scene.submit("""
 spec:
   entrypoint: main
   podGC: {strategy: OnPodCompletion}
@@ -199,8 +198,7 @@ spec:
       image: IMAGE
       command: [sh, -c, "echo x > /work/x"]
       volumeMounts: [{name: work, mountPath: /work}]
-"""
-    )
+""")
     assert (await scene.ended(name))["status"]["phase"] == "Succeeded"
 
     async def is_gone() -> bool:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.workflowmanifests import NESTED_EXPORT, SAY_TEMPLATE
+from tests.workflowmanifests import NESTED_EXPORT, a_workflow
 
 from moorage_testing.workflowplayer import Ends, Player, by_node
 from moorage_workflows.decide.workflows.collection import left
@@ -16,10 +14,10 @@ from moorage_workflows.decide.workflows.graph.rerun import nodes_taken_over, nod
 from moorage_workflows.decide.workflows.graph.run import Run
 from moorage_workflows.model.workflow import NodePhase, NodeType, Retry
 
-TEMPLATES = (
-    "\n"
-    + textwrap.indent(SAY_TEMPLATE, "  ")
-    + """\
+GRAPH = a_workflow("""
+  onExit: say
+  hooks: {running: {expression: workflow.status == "Running", template: say}}
+  templates:
   - name: twice
     retryStrategy: {limit: 3}
     container: {image: busybox, command: [echo]}
@@ -33,15 +31,6 @@ TEMPLATES = (
     - - {name: one, template: say}
       - {name: other, template: say}
     - - {name: two, template: say}
-"""
-)
-GRAPH = (
-    """
-spec:
-  entrypoint: main
-  onExit: say
-  hooks: {running: {expression: workflow.status == "Running", template: say}}
-  templates:
   - name: main
     dag:
       tasks:
@@ -55,11 +44,7 @@ spec:
         depends: loop && deep && flaky
         arguments: {parameters: [{name: x, value: "{{tasks.make.outputs.parameters.y}}"}]}
       - {name: end, template: say, depends: last}
-"""
-    + TEMPLATES
-)
-
-
+""")
 MADE = Ends(parameters={"y": "5"}, artifacts=("f",))
 
 
@@ -70,7 +55,7 @@ def table(order):
     return by_node(last=Ends(exit_code=1), make=MADE)(order)
 
 
-def played(manifest: str = GRAPH, table=table) -> Player:
+def played(manifest=GRAPH, table=table) -> Player:
     return Player(manifest, table, name="old").play()
 
 
@@ -79,9 +64,9 @@ def forgotten(player: Player, selector: str = "") -> set[str]:
     return {player.nodes[identity].name.removeprefix("old") for identity in ids}
 
 
-def taken_over(player: Player, name: str = "new") -> Player:
+def taken_over(player: Player, name: str = "new", manifest=GRAPH) -> Player:
     """The new run, before it begins."""
-    again = Player(GRAPH, by_node(make=MADE), name=name)
+    again = Player(manifest, by_node(make=MADE), name=name)
     nodes = nodes_taken_over(player.nodes.values(), earlier=player.workflow.name, name=name, now=again.now)
     again.nodes = {node.id: node for node in nodes}
     again.workflow = with_exports_of(again.workflow, player.workflow)
@@ -118,46 +103,29 @@ def test_a_step_that_is_chosen_on_the_page_starts_again_with_what_came_after_it(
     player.restart()
     player.play()
     assert player.workflow.phase == "Succeeded"
-    assert [order.record.name.removeprefix("old") for order in player.created] == [
-        ".deep[0].one",
-        ".deep[1].two",
-        ".last",
-        ".end",
-        ".onExit",
-    ]
+    want = [".deep[0].one", ".deep[1].two", ".last", ".end", ".onExit"]
+    assert [order.record.name.removeprefix("old") for order in player.created] == want
 
 
 def test_from_the_first_step_everything_runs_again():
     player = played()
-    kept = {node.name for node in player.nodes.values()} - {
-        f"old{name}" for name in forgotten(player, "displayName=make")
-    }
-    assert kept == {"old.hooks.running"}
+    rerun = {f"old{name}" for name in forgotten(player, "displayName=make")}
+    assert {node.name for node in player.nodes.values()} - rerun == {"old.hooks.running"}
 
 
 def test_the_exit_handler_of_a_step_runs_again_with_its_step_only():
-    manifest = (
-        """
-spec:
-  entrypoint: main
-  templates:
+    manifest = a_workflow("""
   - name: main
     steps:
     - - {name: good, template: say, hooks: {exit: {template: say}}}
       - {name: bad, template: say, hooks: {exit: {template: say}}}
-"""
-        + TEMPLATES
-    )
+""")
     player = played(manifest, by_node(bad=Ends(exit_code=1)))
     assert forgotten(player) == {"", "[0]", "[0].bad", "[0].bad.onExit"}
 
 
 def test_a_daemon_runs_again_with_what_it_stood_in():
-    manifest = (
-        """
-spec:
-  entrypoint: main
-  templates:
+    manifest = a_workflow("""
   - name: main
     steps:
     - - {name: server, template: server}
@@ -165,9 +133,7 @@ spec:
   - name: server
     daemon: true
     container: {image: busybox, command: [serve]}
-"""
-        + TEMPLATES
-    )
+""")
     player = Player(manifest, by_node(bad=Ends(exit_code=1)), name="old")
     while not player.run.is_done and player.step():
         for name, pod in list(player.pods.items()):
@@ -210,9 +176,8 @@ def test_a_step_whose_artifacts_are_deleted_runs_again():
     player = played()
     make = player.node("WF.make")
     deleted = tuple(msgspec.structs.replace(each, is_deleted=True) for each in make.outputs.artifacts)
-    player.nodes[make.id] = msgspec.structs.replace(
-        make, outputs=msgspec.structs.replace(make.outputs, artifacts=deleted)
-    )
+    outputs = msgspec.structs.replace(make.outputs, artifacts=deleted)
+    player.nodes[make.id] = msgspec.structs.replace(make, outputs=outputs)
     again = taken_over(player)
     assert "new.make" not in {node.name for node in again.nodes.values()}
     assert "new.deep[0].one" in {node.name for node in again.nodes.values()}
@@ -223,12 +188,8 @@ def test_a_run_that_took_over_is_taken_over_itself():
     second.table = by_node(last=Ends(exit_code=1))
     second.play()
     third = taken_over(second, "third").play()
-    assert {order.record.name for order in third.created} == {
-        "third.last",
-        "third.end",
-        "third.onExit",
-        "third.hooks.running",
-    }
+    want = {"third.last", "third.end", "third.onExit", "third.hooks.running"}
+    assert {order.record.name for order in third.created} == want
 
 
 @given(st.sets(st.sampled_from(["make", "one", "two", "other", "last", "end", "loop", "flaky"])))
@@ -249,13 +210,8 @@ def test_whatever_failed_the_new_run_starts_no_step_that_succeeded(bad):
 
 
 def test_a_global_output_of_an_inner_step_is_taken_over() -> None:
-    failed = Player(NESTED_EXPORT, by_node(make=MADE, last=Ends(exit_code=1)), name="old").play()
-    again = Player(NESTED_EXPORT, name="new")
-    nodes = nodes_taken_over(failed.nodes.values(), earlier="old", name="new", now=again.now)
-    again.nodes = {node.id: node for node in nodes}
-    again.workflow = with_exports_of(again.workflow, failed.workflow)
-    again.run = Run(again.workflow, nodes=nodes, now=again.now)
-    again.play()
+    failed = played(NESTED_EXPORT, by_node(make=MADE, last=Ends(exit_code=1)))
+    again = taken_over(failed, manifest=NESTED_EXPORT).play()
     assert [order.template["container"]["command"] for order in again.created] == [["echo", "5"]]
     assert again.workflow.parameters == {"g": "5"}
     assert [(artifact.name, artifact.collection) for artifact in again.workflow.artifacts] == [("file", {})]

@@ -7,15 +7,13 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.workflowmanifests import a_workflow
 
 from moorage_testing.workflowplayer import Ends, Player, by_node
 from moorage_workflows.decide.workflows.graph.events import CreatePod
 
 MANIFESTS = {
-    "steps with a loop": """
-      spec:
-        entrypoint: main
-        templates:
+    "steps with a loop": a_workflow("""
         - name: main
           steps:
           - - {name: make, template: print}
@@ -30,10 +28,8 @@ MANIFESTS = {
           inputs: {parameters: [{name: x}]}
           outputs: {parameters: [{name: y, valueFrom: {path: /tmp/y}}]}
           container: {image: busybox, command: [echo, "{{inputs.parameters.x}}"]}
-    """,
-    "global outputs of a step in another": """
-      spec:
-        entrypoint: main
+    """),
+    "global outputs of a step in another": a_workflow("""
         onExit: use
         templates:
         - {name: main, steps: [[{name: inner, template: inner}], [{name: use, template: use}]]}
@@ -53,10 +49,8 @@ MANIFESTS = {
         - name: say
           inputs: {parameters: [{name: x}], artifacts: [{name: f, path: /f}]}
           container: {image: busybox, command: [echo, "{{inputs.parameters.x}}"]}
-    """,
-    "a DAG whose branch fails": """
-      spec:
-        entrypoint: main
+    """),
+    "a DAG whose branch fails": a_workflow("""
         onExit: bye
         templates:
         - name: main
@@ -70,12 +64,8 @@ MANIFESTS = {
             - {name: f, template: say, depends: "e.Omitted"}
         - name: bye
           steps: [[{name: sad, template: say, when: "{{workflow.status}} != Succeeded"}]]
-        - name: say
-          container: {image: busybox, command: [echo]}
-    """,
-    "global outputs of inner steps": """
-      spec:
-        entrypoint: main
+    """),
+    "global outputs of inner steps": a_workflow("""
         onExit: bye
         templates:
         - name: main
@@ -96,10 +86,8 @@ MANIFESTS = {
           container: {image: busybox, command: [echo]}
         - name: bye
           container: {image: busybox, command: [echo, "{{workflow.outputs.parameters.from-left}}"]}
-    """,
-    "retries with a limit": """
-      spec:
-        entrypoint: main
+    """),
+    "retries with a limit": a_workflow("""
         parallelism: 2
         templates:
         - name: main
@@ -112,7 +100,7 @@ MANIFESTS = {
           container: {image: busybox, command: [echo]}
         - name: plain
           container: {image: busybox, command: [echo]}
-    """,
+    """),
 }
 TABLE = by_node(
     make=Ends(result="[1, 2, 3]", parameters={"y": "why"}, artifacts=("f",)),

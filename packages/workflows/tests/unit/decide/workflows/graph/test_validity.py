@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from tests.workflowmanifests import a_workflow
 
-from moorage_testing.workflowplayer import NOON, TOO_LONG, Ends, Player, by_node
+from moorage_testing.workflowplayer import NOON, TOO_LONG, Ends, Player, Table, by_node
 from moorage_workflows.decide.workflows.graph.events import Controls, PodSeen
 from moorage_workflows.decide.workflows.graph.outcomes import ended_by_itself
 from moorage_workflows.decide.workflows.graph.validity import violations
@@ -23,18 +25,15 @@ NEVER = Ends(after=None)
 LATE = "Step exceeded its deadline"
 
 # as Argo's examples/timeouts-workflow.yaml
-WORKFLOW_DEADLINE = """
-spec:
+WORKFLOW_DEADLINE = a_workflow("""
   activeDeadlineSeconds: 30
-  entrypoint: main
   templates:
   - name: main
     steps:
     - - {name: long, template: say, withItems: [1, 2, 3]}
       - {name: never, template: say, withItems: [1, 2, 3]}
     - - {name: after, template: say}
-  - {name: say, container: {image: busybox, command: [echo]}}
-"""
+""")
 # as Argo's examples/step-level-timeout.yaml
 TIMEOUT = """
 spec:
@@ -46,9 +45,9 @@ spec:
 TABLE = by_node(long=LONG, never=NEVER)
 
 
-def begun(manifest: str, table: object = TABLE) -> Player:
+def begun(manifest: str | dict[str, Any], table: Table = TABLE) -> Player:
     """A run whose first pods are there."""
-    player = Player(manifest, table)  # type: ignore[arg-type]
+    player = Player(manifest, table)
     player.decide()
     while player.decide() == timedelta(0):
         pass
@@ -194,9 +193,7 @@ def test_a_pod_that_was_deleted_before_a_timeout_is_not_late() -> None:
     assert (player.node("WF[0].long").phase, player.node("WF[0].long").message) == ("Error", "pod deleted")
 
 
-SHUTDOWNS = """
-spec:
-  entrypoint: main
+SHUTDOWNS = a_workflow("""
   onExit: bye
   templates:
   - name: main
@@ -214,9 +211,8 @@ spec:
   - name: again
     retryStrategy: {limit: 3, backoff: {duration: 2h}}
     container: {image: busybox, command: [false]}
-  - {name: say, container: {image: busybox, command: [echo]}}
   - {name: bye, steps: [[{name: bye, template: say}]]}
-"""
+""")
 
 
 @pytest.mark.parametrize("strategy", ["Stop", "Terminate"])
@@ -224,11 +220,8 @@ spec:
 def test_a_shutdown_that_was_asked_for_while_nobody_was_there_ends_every_node(
     strategy: str, after_seconds: int
 ) -> None:
-    def table(order: object) -> Ends:
-        return by_node(long=LONG, never=NEVER, again=Ends(exit_code=1), daemon=LONG)(order)  # type: ignore[arg-type]
-
     def a_player() -> Player:
-        player = begun(SHUTDOWNS, table)
+        player = begun(SHUTDOWNS, by_node(long=LONG, never=NEVER, again=Ends(exit_code=1), daemon=LONG))
         while player.now == NOON:
             player.step()
         return player
@@ -254,20 +247,16 @@ def test_a_shutdown_that_was_asked_for_while_nobody_was_there_ends_every_node(
 def test_a_step_that_holds_its_lock_and_has_no_pod_yet_ends_at_a_shutdown(
     entrypoint: str, is_suspended: bool, is_seen: bool
 ) -> None:
-    player = Player(
-        f"""
-      spec:
+    manifest = a_workflow(f"""
         parallelism: 1
         entrypoint: {entrypoint}
         templates:
         - {{name: main, steps: [[{{name: long, template: say}}, {{name: locked, template: locked}}]]}}
-        - {{name: say, container: {{image: busybox, command: [echo]}}}}
         - name: locked
           synchronization: {{mutexes: [{{name: m}}]}}
           container: {{image: busybox, command: [echo]}}
-    """,
-        TABLE,
-    )
+    """)
+    player = Player(manifest, TABLE)
     player.control(Controls(is_suspended=is_suspended))
     while player.decide() == timedelta(0):
         pass
@@ -285,17 +274,14 @@ def test_a_step_that_holds_its_lock_and_has_no_pod_yet_ends_at_a_shutdown(
 @pytest.mark.parametrize("entrypoint", ["main", "locked"])
 def test_what_holds_its_lock_by_its_record_does_not_ask_for_it_again(entrypoint: str) -> None:
     """An answer that is late, or is another one now, must not end what goes on below."""
-    player = begun(
-        f"""
-      spec:
+    manifest = a_workflow(f"""
         entrypoint: {entrypoint}
         synchronization: {{mutexes: [{{name: whole}}]}}
         templates:
         - {{name: main, steps: [[{{name: locked, template: locked}}]]}}
         - {{name: locked, synchronization: {{mutexes: [{{name: m}}]}}, steps: [[{{name: long, template: say}}]]}}
-        - {{name: say, container: {{image: busybox, command: [echo]}}}}
-    """
-    )
+    """)
+    player = begun(manifest)
     [locked] = [node for node in player.nodes.values() if node.template == "locked"]
     assert (player.workflow.locks, locked.locks) == (("Mutex/default/whole",), ("Mutex/default/m",))
     asked = list(player.locks_asked)
@@ -314,17 +300,15 @@ def test_an_exit_handler_that_waits_for_its_lock_waits_on_after_a_stop(
     handler: str, strategy: str, ends: str
 ) -> None:
     of_step, of_workflow = ("", "onExit: bye") if handler == "WF.onExit" else ("onExit: bye", "")
-    player = Player(f"""
-      spec:
-        entrypoint: main
+    manifest = a_workflow(f"""
         {of_workflow}
         templates:
         - {{name: main, steps: [[{{name: a, template: say, {of_step}}}]]}}
-        - {{name: say, container: {{image: busybox, command: [echo]}}}}
         - name: bye
           synchronization: {{mutexes: [{{name: m}}]}}
           container: {{image: busybox, command: [echo]}}
     """)
+    player = Player(manifest)
     player.has_locks = False
     player.play()
     [asked] = player.locks_asked
@@ -336,14 +320,11 @@ def test_an_exit_handler_that_waits_for_its_lock_waits_on_after_a_stop(
 
 
 def test_a_suspension_that_ended_while_nobody_was_there_goes_on_at_once() -> None:
-    player = begun("""
-      spec:
-        entrypoint: main
-        templates:
+    manifest = a_workflow("""
         - {name: main, steps: [[{name: gate, template: gate}], [{name: after, template: say}]]}
         - {name: gate, suspend: {duration: 1h}}
-        - {name: say, container: {image: busybox, command: [echo]}}
     """)
+    player = begun(manifest)
     player.restart(away=timedelta(hours=3))
     player.decide()
     assert player.node("WF[0].gate").phase == "Succeeded"
@@ -360,8 +341,7 @@ def test_a_resume_that_a_new_operator_is_told_of_first_is_not_lost() -> None:
 
 
 def test_values_that_were_supplied_one_by_one_are_kept_over_a_restart() -> None:
-    player = begun("""
-      spec:
+    manifest = a_workflow("""
         entrypoint: gate
         templates:
         - name: gate
@@ -369,6 +349,7 @@ def test_values_that_were_supplied_one_by_one_are_kept_over_a_restart() -> None:
           outputs:
             parameters: [{name: a, valueFrom: {supplied: {}}}, {name: b, valueFrom: {supplied: {}}}]
     """)
+    player = begun(manifest)
     player.run.resume(Resume(parameters={"a": "1"}))
     player.decide()
     player.restart()
@@ -382,17 +363,15 @@ def test_values_that_were_supplied_one_by_one_are_kept_over_a_restart() -> None:
 
 
 def test_retries_whose_longest_duration_passed_unseen_are_over() -> None:
-    player = begun(
-        """
+    manifest = """
       spec:
         entrypoint: say
         templates:
         - name: say
           retryStrategy: {limit: 9, backoff: {duration: 1m, maxDuration: 10m}}
           container: {image: busybox, command: [echo]}
-    """,
-        lambda order: Ends(exit_code=1),
-    )
+    """
+    player = begun(manifest, lambda order: Ends(exit_code=1))
     player.restart(away=timedelta(hours=3))
     checked(player)
     assert player.node("WF").message == "Max duration limit exceeded"
@@ -403,17 +382,11 @@ def test_a_daemon_that_died_unseen_does_not_fail_the_steps_after_it() -> None:
     """It was ready, and what comes after it began: its end is nobody's result."""
 
     def a_player() -> Player:
-        player = begun(
-            """
-          spec:
-            entrypoint: main
-            templates:
+        manifest = a_workflow("""
             - {name: main, steps: [[{name: daemon, template: daemon}], [{name: long, template: say}]]}
             - {name: daemon, daemon: true, container: {image: busybox, command: [sleep]}}
-            - {name: say, container: {image: busybox, command: [echo]}}
-        """,
-            by_node(daemon=Ends(exit_code=1, after=timedelta(minutes=1)), long=LONG),
-        )
+        """)
+        player = begun(manifest, by_node(daemon=Ends(exit_code=1, after=timedelta(minutes=1)), long=LONG))
         assert player.node("WF[0].daemon").is_daemon
         return player
 
@@ -425,37 +398,23 @@ def test_a_daemon_that_died_unseen_does_not_fail_the_steps_after_it() -> None:
 
 
 def test_a_daemon_that_is_retried_ends_with_its_steps() -> None:
-    player = checked(
-        Player(
-            """
-          spec:
-            entrypoint: main
-            templates:
+    manifest = a_workflow("""
             - {name: main, steps: [[{name: daemon, template: daemon}], [{name: after, template: say}]]}
             - {name: daemon, daemon: true, retryStrategy: {limit: 2}, container: {image: b, command: [sleep]}}
-            - {name: say, container: {image: busybox, command: [echo]}}
-        """,
-            by_node(daemon=LONG),
-        )
-    )
+        """)
+    player = checked(Player(manifest, by_node(daemon=LONG)))
     assert player.phases()["WF[0].daemon"] == "Retry Succeeded"
     assert player.phases()["WF[0].daemon(0)"] == "Pod Succeeded"
 
 
 @pytest.mark.parametrize("writes", [1, 2, 3, 4])
 def test_the_pod_of_a_daemon_whose_end_was_saved_is_deleted_by_the_next_operator(writes: int) -> None:
-    player = Player(
-        """
-      spec:
-        entrypoint: main
-        templates:
+    manifest = a_workflow("""
         - {name: main, steps: [[{name: inner, template: inner}], [{name: after, template: say}]]}
         - {name: inner, steps: [[{name: daemon, template: daemon}], [{name: ok, template: say}]]}
         - {name: daemon, daemon: true, container: {image: busybox, command: [sleep]}}
-        - {name: say, container: {image: busybox, command: [echo]}}
-    """,
-        by_node(daemon=LONG),
-    )
+    """)
+    player = Player(manifest, by_node(daemon=LONG))
     while "WF[0].inner[1].ok" not in player.phases() or player.node("WF[0].inner[1].ok").phase != "Running":
         player.step()
     player.step()  # its pod has ended
@@ -465,11 +424,8 @@ def test_the_pod_of_a_daemon_whose_end_was_saved_is_deleted_by_the_next_operator
 
 @pytest.mark.parametrize("control", ["deadline", "Stop"])
 def test_hooks_of_steps_do_not_start_after_the_end_of_their_workflow_was_asked_for(control: str) -> None:
-    player = begun(
-        """
-      spec:
+    manifest = a_workflow("""
         activeDeadlineSeconds: 30
-        entrypoint: main
         templates:
         - name: main
           steps:
@@ -478,10 +434,8 @@ def test_hooks_of_steps_do_not_start_after_the_end_of_their_workflow_was_asked_f
               hooks:
                 failed: {template: say, expression: steps.long.status == "Failed"}
                 exit: {template: say}
-        - {name: say, container: {image: busybox, command: [echo]}}
-    """,
-        by_node(long=LONG),
-    )
+    """)
+    player = begun(manifest, by_node(long=LONG))
     if control == "Stop":
         player.control(Controls(shutdown=control))
     checked(player)
@@ -493,19 +447,15 @@ def test_a_hook_that_has_begun_is_followed_to_its_end() -> None:
     """Its condition held when it began, and need not hold any more."""
 
     def a_player() -> Player:
-        return begun(
-            """
-          spec:
-            entrypoint: main
-            templates:
+        manifest = a_workflow("""
             - name: main
               steps:
               - - name: a
                   template: say
                   hooks: {slow: {template: say, expression: steps.a.status == "Running"}}
-            - {name: say, container: {image: busybox, command: [echo]}}
-        """,
-            lambda order: LONG if ".hooks." in order.record.name else Ends(after=timedelta(minutes=1)),
+        """)
+        return begun(
+            manifest, lambda order: LONG if ".hooks." in order.record.name else Ends(after=timedelta(minutes=1))
         )
 
     calm, player = checked(a_player()), a_player()
@@ -532,15 +482,11 @@ def test_a_step_that_has_begun_is_not_taken_from_a_cache() -> None:
 
 
 def test_what_has_begun_goes_on_where_a_sibling_has_failed_fast() -> None:
-    manifest = """
-      spec:
-        entrypoint: main
-        templates:
+    manifest = a_workflow("""
         - name: main
           failFast: true
           steps: [[{name: bad, template: say}, {name: long, template: say}]]
-        - {name: say, container: {image: busybox, command: [echo]}}
-    """
+    """)
     table = by_node(bad=Ends(exit_code=1), long=LONG)
     calm, player = checked(begun(manifest, table)), begun(manifest, table)
     player.restart(away=timedelta(minutes=1))
@@ -606,9 +552,7 @@ def test_a_workflow_that_waits_for_its_lock_ends_at_a_deadline_that_passed_unsee
 def test_pods_that_run_keep_their_places_when_the_operator_is_back(holder: str) -> None:
     """`parallelism` counts them before what waits for a place."""
     at_once = {holder: "parallelism: 2"}
-    manifest = f"""
-      spec:
-        entrypoint: main
+    manifest = a_workflow(f"""
         {at_once.get("workflow", "")}
         templates:
         - name: main
@@ -620,8 +564,7 @@ def test_pods_that_run_keep_their_places_when_the_operator_is_back(holder: str) 
             - {{name: third, template: say}}
             - {{name: a, template: say}}
             - {{name: b, template: say}}
-        - {{name: say, container: {{image: busybox, command: [echo]}}}}
-    """
+    """)
     table = by_node(first=LONG, second=LONG, third=LONG, b=Ends(after=timedelta(seconds=2)))
     for at in range(30):
         player = Player(manifest, table)
@@ -635,11 +578,8 @@ def test_pods_that_run_keep_their_places_when_the_operator_is_back(holder: str) 
 # --- whatever happens
 
 MANIFESTS = {
-    "the workflow's deadline": WORKFLOW_DEADLINE.replace("entrypoint", "onExit: say\n  entrypoint"),
-    "timeouts of steps": """
-      spec:
-        entrypoint: main
-        templates:
+    "the workflow's deadline": {"spec": {**WORKFLOW_DEADLINE["spec"], "onExit": "say"}},
+    "timeouts of steps": a_workflow("""
         - name: main
           dag:
             tasks:
@@ -653,11 +593,9 @@ MANIFESTS = {
         - name: set
           activeDeadlineSeconds: 30
           containerSet: {containers: [{name: main, image: busybox, command: [sleep]}]}
-    """,
-    "retries, gates and daemons": """
-      spec:
+    """),
+    "retries, gates and daemons": a_workflow("""
         activeDeadlineSeconds: 100
-        entrypoint: main
         onExit: bye
         parallelism: 3
         templates:
@@ -677,16 +615,13 @@ MANIFESTS = {
         - name: again
           retryStrategy: {limit: 5, backoff: {duration: 5s, factor: 2, maxDuration: 1m}}
           container: {image: busybox, command: [false]}
-        - {name: say, container: {image: busybox, command: [echo]}}
         - name: locked
           synchronization: {mutexes: [{name: m}]}
           container: {image: busybox, command: [echo]}
         - {name: bye, activeDeadlineSeconds: 5, container: {image: busybox, command: [sleep]}}
-    """,
-    "locks": """
-      spec:
+    """),
+    "locks": a_workflow("""
         activeDeadlineSeconds: 100
-        entrypoint: main
         onExit: bye
         parallelism: 2
         synchronization: {mutexes: [{name: whole}]}
@@ -707,7 +642,7 @@ MANIFESTS = {
         - name: locked
           synchronization: {semaphores: [{configMapKeyRef: {name: c, key: k}}]}
           containerSet: {containers: [{name: main, image: busybox, command: [sleep]}]}
-    """,
+    """),
 }
 FATES = by_node(
     long=LONG, never=NEVER, again=Ends(exit_code=1), daemon=LONG, ok=Ends(after=timedelta(seconds=3)), bye=LONG

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import textwrap
 from datetime import timedelta
 
 import pytest
-from tests.workflowmanifests import NESTED_EXPORT, SAY_TEMPLATE
+from tests.workflowmanifests import NESTED_EXPORT, a_workflow
 
 from moorage_testing.workflowplayer import Ends, Player, Table, always, by_node
 from moorage_workflows.decide.workflows.graph.events import Controls, PodSeen
 from moorage_workflows.decide.workflows.graph.naming import fnv1a
 from moorage_workflows.decide.workflows.graph.rerun import nodes_to_forget
-from moorage_workflows.model.workflow import NodePhase, Resume, Retry
-
-SAY = "\n" + textwrap.indent(SAY_TEMPLATE, 8 * " ")
+from moorage_workflows.model.workflow import NodePhase, Outputs, Resume, Retry
 
 
-def play(templates: str, table: Table = always, *, spec: str = "", entry: str = "main") -> Player:
-    return Player(f"spec:\n        entrypoint: {entry}\n{spec}        templates:{templates}{SAY}", table).play()
+def play(text: str, table: Table = always) -> Player:
+    return Player(a_workflow(text), table).play()
 
 
 def test_a_failed_step_ends_the_steps_after_its_group() -> None:
-    player = play(
-        """
+    templates = """
         - name: main
           steps:
           - - {name: bad, template: say}
             - {name: good, template: say}
           - - {name: never, template: say}
-""",
-        by_node(bad=Ends(exit_code=2), good=Ends(after=timedelta(seconds=5))),
-    )
+"""
+    player = play(templates, by_node(bad=Ends(exit_code=2), good=Ends(after=timedelta(seconds=5))))
     assert player.workflow.phase == "Failed"
     assert player.phases() == {
         "WF": "Steps Failed",
@@ -43,15 +38,13 @@ def test_a_failed_step_ends_the_steps_after_its_group() -> None:
 
 
 def test_a_failure_that_may_be_goes_on() -> None:
-    player = play(
-        """
+    templates = """
         - name: main
           steps:
           - - {name: bad, template: say, continueOn: {failed: true}}
           - - {name: then, template: say, arguments: {parameters: [{name: x, value: "{{steps.bad.exitCode}}"}]}}
-""",
-        by_node(bad=Ends(exit_code=7)),
-    )
+"""
+    player = play(templates, by_node(bad=Ends(exit_code=7)))
     assert player.workflow.phase == "Succeeded"
     assert player.created[-1].template["container"]["command"] == ["echo", "7"]
 
@@ -64,73 +57,61 @@ def test_a_failure_that_may_be_goes_on() -> None:
     pytest.param("!a.Failed && a.Succeeded", Ends(), "Pod Succeeded", id="and, not"),
 ])  # fmt: skip
 def test_depends(depends: str, bad: Ends, phase: str) -> None:
-    player = play(
-        f"""
+    templates = f"""
         - name: main
           dag:
             tasks:
             - {{name: a, template: say}}
             - {{name: b, template: say, depends: "{depends}"}}
-""",
-        by_node(a=bad),
-    )
+"""
+    player = play(templates, by_node(a=bad))
     assert player.phases()["WF.b"] == phase
 
 
 def test_a_task_sees_only_what_comes_before_it() -> None:
-    player = play(
-        """
+    templates = """
         - name: main
           dag:
             tasks:
             - {name: a, template: print}
             - {name: b, template: say, arguments: {parameters: [{name: x, value: "{{tasks.a.outputs.result}}"}]}}
-        - name: print
-          script: {image: python, command: [python], source: "print(1)"}
-""",
-        by_node(a=Ends(result="1")),
-    )
+        - {name: print, script: {image: python, command: [python], source: "print(1)"}}
+"""
+    player = play(templates, by_node(a=Ends(result="1")))
     assert player.workflow.phase == "Error"
     assert "tasks.a.outputs.result" in player.node("WF.b").message
 
 
 def test_parallelism_of_the_workflow_counts_pods() -> None:
-    player = play(
-        """
-        - name: main
-          steps: [[{name: fan, template: say, withSequence: {count: "9"}}]]
-""",
-        spec="        parallelism: 3\n",
-    )
+    player = play("""
+        parallelism: 3
+        templates: [{name: main, steps: [[{name: fan, template: say, withSequence: {count: "9"}}]]}]
+""")
     assert player.workflow.phase == "Succeeded"
     assert (len(player.created), player.most_at_once) == (9, 3)
 
 
 def test_fail_fast_starts_no_more_children() -> None:
-    player = play(
-        """
+    templates = """
         - name: main
           parallelism: 1
           failFast: true
           steps: [[{name: fan, template: say, withSequence: {count: "5"}}]]
-""",
-        by_node(fan=Ends(exit_code=1)),
-    )
+"""
+    player = play(templates, by_node(fan=Ends(exit_code=1)))
     assert player.workflow.phase == "Failed"
     assert len(player.created) == 1
 
 
 def test_the_exit_handler_knows_how_it_ended() -> None:
-    player = play(
-        """
-        - name: main
-          container: {image: busybox, command: [false]}
+    text = """
+        onExit: bye
+        templates:
+        - {name: main, container: {image: busybox, command: [false]}}
         - name: bye
           container: {image: busybox, command: [echo, "{{workflow.status}} {{workflow.failures}}"]}
-""",
-        by_node(wf=Ends(exit_code=1)),
-        spec="        onExit: bye\n",
-    )
+"""
+    player = play(text, by_node(wf=Ends(exit_code=1)))
     assert player.workflow.phase == "Failed"
     said = player.created[-1].template["container"]["command"][1]
     assert said.startswith('Failed "[{\\"displayName\\":\\"wf\\"')
@@ -139,14 +120,12 @@ def test_the_exit_handler_knows_how_it_ended() -> None:
 def test_pods_that_nodes_take_away_do_not_count_against_a_limit() -> None:
     lost = Ends(exit_code=None, disrupted="PreemptionByScheduler")
     ends = iter([lost, lost, Ends(exit_code=1), Ends()])
-    player = play(
-        """
+    templates = """
         - name: main
           retryStrategy: {limit: 1}
           container: {image: busybox, command: [echo]}
-""",
-        lambda order: next(ends),
-    )
+"""
+    player = play(templates, lambda order: next(ends))
     assert player.workflow.phase == "Succeeded"
     names = [order.record.pod_name for order in player.created]
     assert len(set(names)) == 4
@@ -154,34 +133,26 @@ def test_pods_that_nodes_take_away_do_not_count_against_a_limit() -> None:
 
 
 def test_a_pod_that_is_lost_again_and_again_fails() -> None:
-    player = play(
-        """
-        - name: main
-          container: {image: busybox, command: [echo]}
-""",
-        lambda order: Ends(exit_code=None, disrupted="node lost"),
-    )
+    templates = """
+        - {name: main, container: {image: busybox, command: [echo]}}
+"""
+    player = play(templates, lambda order: Ends(exit_code=None, disrupted="node lost"))
     assert player.workflow.phase == "Failed"
     assert len(player.created) == 4
 
 
 def test_a_suspended_node_waits_for_its_outputs() -> None:
-    player = Player(
-        f"""
-      spec:
-        entrypoint: main
-        templates:
+    player = play("""
         - name: main
           steps:
-          - - {{name: approve, template: wait}}
+          - - {name: approve, template: wait}
           - - name: then
               template: say
-              arguments: {{parameters: [{{name: x, value: "{{{{steps.approve.outputs.parameters.ok}}}}"}}]}}
+              arguments: {parameters: [{name: x, value: "{{steps.approve.outputs.parameters.ok}}"}]}
         - name: wait
-          suspend: {{}}
-          outputs: {{parameters: [{{name: ok, valueFrom: {{supplied: {{}}}}}}]}}
-{SAY}"""
-    ).play()
+          suspend: {}
+          outputs: {parameters: [{name: ok, valueFrom: {supplied: {}}}]}
+""")
     assert not player.run.is_done
     player.run.resume(Resume(selector="displayName=other"))
     player.play()
@@ -197,19 +168,11 @@ def test_a_suspended_node_waits_for_its_outputs() -> None:
 
 @pytest.mark.parametrize(("shutdown", "handlers"), [("Stop", 1), ("Terminate", 0)])
 def test_shutdown_ends_pods_and_starts_nothing(shutdown: str, handlers: int) -> None:
-    player = Player(
-        f"""
-      spec:
-        entrypoint: main
+    manifest = a_workflow("""
         onExit: say
-        templates:
-        - name: main
-          steps:
-          - - {{name: a, template: say}}
-          - - {{name: b, template: say}}
-{SAY}""",
-        by_node(a=Ends(after=timedelta(hours=1))),
-    )
+        templates: [{name: main, steps: [[{name: a, template: say}], [{name: b, template: say}]]}]
+""")
+    player = Player(manifest, by_node(a=Ends(after=timedelta(hours=1))))
     player.decide()
     player.run.control(Controls(shutdown=shutdown))
     player.play()
@@ -219,7 +182,7 @@ def test_shutdown_ends_pods_and_starts_nothing(shutdown: str, handlers: int) -> 
 
 
 def test_a_suspended_workflow_starts_no_pod_until_it_goes_on() -> None:
-    player = Player(f"spec:\n        entrypoint: say\n        templates:{SAY}")
+    player = Player(a_workflow("entrypoint: say"))
     player.run.control(Controls(is_suspended=True))
     player.play()
     assert player.created == []
@@ -229,14 +192,12 @@ def test_a_suspended_workflow_starts_no_pod_until_it_goes_on() -> None:
 
 
 def test_the_deadline_of_a_workflow_ends_its_pods_and_not_its_exit_handler() -> None:
-    player = play(
-        """
-        - name: main
-          steps: [[{name: long, template: say}], [{name: never, template: say}]]
-""",
-        by_node(long=Ends(after=timedelta(hours=1))),
-        spec="        activeDeadlineSeconds: 60\n        onExit: say\n",
-    )
+    text = """
+        activeDeadlineSeconds: 60
+        onExit: say
+        templates: [{name: main, steps: [[{name: long, template: say}], [{name: never, template: say}]]}]
+"""
+    player = play(text, by_node(long=Ends(after=timedelta(hours=1))))
     assert player.workflow.phase == "Failed"
     assert player.node("WF[0].long").message == "Step exceeded its deadline"
     assert [order.record.display_name for order in player.created] == ["long", "wf.onExit"]
@@ -261,12 +222,7 @@ def test_a_pod_that_does_not_start_in_time_is_ended_and_one_that_runs_is_not() -
 
 
 def test_recursion_without_end_is_an_error() -> None:
-    player = play(
-        """
-        - name: main
-          steps: [[{name: again, template: main}]]
-"""
-    )
+    player = play("- {name: main, steps: [[{name: again, template: main}]]}")
     assert player.workflow.phase == "Failed"
     assert len(player.created) == 0
     assert any("at most 100 are allowed" in node.message for node in player.nodes.values())
@@ -274,8 +230,7 @@ def test_recursion_without_end_is_an_error() -> None:
 
 def test_what_is_memoized_is_not_done_again() -> None:
     templates = """
-        - name: main
-          steps: [[{name: a, template: slow}], [{name: b, template: slow}]]
+        - {name: main, steps: [[{name: a, template: slow}], [{name: b, template: slow}]]}
         - name: slow
           memoize: {key: "k-1", cache: {configMap: {name: c}}}
           outputs: {parameters: [{name: y, valueFrom: {path: /y}}]}
@@ -284,14 +239,11 @@ def test_what_is_memoized_is_not_done_again() -> None:
     player = play(templates, by_node(a=Ends(parameters={"y": "5"})))
     assert len(player.created) == 1
     assert player.node("WF[1].b").is_memoized
-    outputs = player.node("WF[1].b").outputs
-    assert outputs is not None
-    assert outputs.parameters == {"y": "5"}
+    assert player.node("WF[1].b").outputs == Outputs(parameters={"y": "5"}, exit_code="0")
 
 
 def test_a_retry_runs_what_failed_and_what_comes_after_it() -> None:
-    player = play(
-        """
+    templates = """
         - name: main
           dag:
             tasks:
@@ -299,9 +251,8 @@ def test_a_retry_runs_what_failed_and_what_comes_after_it() -> None:
             - {name: b, template: say, depends: a}
             - {name: c, template: say, depends: b}
             - {name: d, template: say, depends: a}
-""",
-        by_node(b=Ends(exit_code=1)),
-    )
+"""
+    player = play(templates, by_node(b=Ends(exit_code=1)))
     forgotten = nodes_to_forget(player.nodes.values(), Retry())
     assert {player.nodes[identity].name for identity in forgotten} == {"wf", "wf.b", "wf.c"}
     again = nodes_to_forget(player.nodes.values(), Retry(restart_successful=True, selector="displayName=d"))
@@ -309,8 +260,7 @@ def test_a_retry_runs_what_failed_and_what_comes_after_it() -> None:
 
 
 def test_global_outputs_are_there_for_later_steps_and_for_people() -> None:
-    player = play(
-        """
+    templates = """
         - name: main
           steps:
           - - {name: a, template: make}
@@ -320,9 +270,8 @@ def test_global_outputs_are_there_for_later_steps_and_for_people() -> None:
         - name: make
           outputs: {parameters: [{name: y, globalName: g, valueFrom: {path: /y}}]}
           container: {image: busybox, command: [echo]}
-""",
-        by_node(a=Ends(parameters={"y": "5"})),
-    )
+"""
+    player = play(templates, by_node(a=Ends(parameters={"y": "5"})))
     assert player.workflow.parameters == {"g": "5"}
     assert player.created[-1].template["container"]["command"] == ["echo", "5"]
 
@@ -366,36 +315,25 @@ def test_a_global_output_of_an_inner_step_stays(is_restarted: bool) -> None:
 
 def test_a_loop_gives_a_list_of_what_its_items_gave() -> None:
     values = iter(["a", "b"])
-    player = play(
-        """
+    templates = """
         - name: main
           outputs: {parameters: [{name: all, valueFrom: {parameter: "{{steps.fan.outputs.parameters.y}}"}}]}
           steps: [[{name: fan, template: make, withItems: [1, 2]}]]
         - name: make
           outputs: {parameters: [{name: y, valueFrom: {path: /y}}]}
           container: {image: busybox, command: [echo]}
-""",
-        lambda order: Ends(parameters={"y": next(values)}),
-    )
-    outputs = player.node("WF").outputs
-    assert outputs is not None
-    assert outputs.parameters == {"all": '["a","b"]'}
+"""
+    player = play(templates, lambda order: Ends(parameters={"y": next(values)}))
+    assert player.node("WF").outputs == Outputs(parameters={"all": '["a","b"]'})
     assert player.node("WF").phase is NodePhase.SUCCEEDED
 
 
 def test_a_shutdown_ends_the_wait_for_a_lock() -> None:
-    player = Player(
-        """
-      spec:
-        entrypoint: main
-        templates:
-        - name: main
-          steps: [[{name: alone, template: alone}]]
-        - name: alone
-          synchronization: {mutexes: [{name: m}]}
-          container: {image: busybox, command: [echo]}
-"""
-    )
+    manifest = a_workflow("""
+        - {name: main, steps: [[{name: alone, template: alone}]]}
+        - {name: alone, synchronization: {mutexes: [{name: m}]}, container: {image: busybox, command: [echo]}}
+""")
+    player = Player(manifest)
     player.has_locks = False
     player.play()
     assert not player.run.is_done
@@ -408,17 +346,12 @@ def test_a_shutdown_ends_the_wait_for_a_lock() -> None:
 
 
 def test_a_shutdown_ends_the_wait_for_another_attempt() -> None:
-    player = Player(
-        """
-      spec:
-        entrypoint: main
-        templates:
+    manifest = a_workflow("""
         - name: main
           retryStrategy: {limit: 9, backoff: {duration: 26h}}
           container: {image: busybox, command: [echo]}
-""",
-        by_node(wf=Ends(exit_code=1)),
-    )
+""")
+    player = Player(manifest, by_node(wf=Ends(exit_code=1)))
     while not player.nodes or player.node("WF").message.startswith("Backoff") is False:
         assert player.step()
     player.run.control(Controls(shutdown="Stop"))
@@ -428,16 +361,12 @@ def test_a_shutdown_ends_the_wait_for_another_attempt() -> None:
 
 
 def test_tags_of_the_spec_itself_have_values_for_pods() -> None:
-    player = Player(
-        """
-      spec:
+    manifest = a_workflow("""
         entrypoint: say
         arguments: {parameters: [{name: memory, value: 100Mi}]}
         podSpecPatch: '{"priority": "{{workflow.parameters.memory}}"}'
-        templates:
-"""
-        + SAY
-    )
+""")
+    player = Player(manifest)
     assert player.run.document["spec"]["podSpecPatch"] == '{"priority": "100Mi"}'
     assert player.run.document["spec"]["templates"] == player.workflow.document["spec"]["templates"]
 
@@ -447,8 +376,9 @@ def test_tags_of_the_spec_itself_have_values_for_pods() -> None:
     pytest.param('template: say, when: "{{item}} = = 1"', "= = 1", id="condition of an item"),
 ])  # fmt: skip
 def test_a_loop_that_cannot_go_on_is_an_error_and_the_other_tasks_end_first(task: str, message: str) -> None:
-    player = play(
-        f"""
+    text = f"""
+        entrypoint: inner
+        templates:
         - name: main
           dag:
             tasks:
@@ -456,15 +386,12 @@ def test_a_loop_that_cannot_go_on_is_an_error_and_the_other_tasks_end_first(task
             - {{name: slow, template: say}}
             - {{name: after, template: say, depends: fan}}
             - {{name: mend, template: say, depends: fan.Errored}}
-        - name: inner
-          steps: [[{{name: main, template: main}}]]
+        - {{name: inner, steps: [[{{name: main, template: main}}]]}}
         - name: print
           script: {{image: python, command: [python], source: "print()"}}
           outputs: {{parameters: [{{name: y, value: "{{{{outputs.result}}}}"}}]}}
-""",
-        by_node(fan=Ends(result="not JSON"), slow=Ends(after=timedelta(hours=1))),
-        entry="inner",
-    )
+"""
+    player = play(text, by_node(fan=Ends(result="not JSON"), slow=Ends(after=timedelta(hours=1))))
     phases = player.phases()
     assert message in " ".join(node.message for node in player.nodes.values() if ".main.fan" in node.name)
     assert phases["WF[0].main.fan"] == "TaskGroup Error"
@@ -475,14 +402,12 @@ def test_a_loop_that_cannot_go_on_is_an_error_and_the_other_tasks_end_first(task
 
 
 def test_a_workflow_whose_arguments_cannot_be_found_waits_for_its_hooks() -> None:
-    player = play(
-        "",
-        by_node(wf_hooks_begun=Ends(after=timedelta(hours=1))),
-        spec="""        hooks: {begun: {template: say, expression: 'workflow.status == "Running"'}}
+    text = """
+        entrypoint: say
+        hooks: {begun: {template: say, expression: 'workflow.status == "Running"'}}
         arguments: {artifacts: [{name: a, from: "{{workflow.outputs.artifacts.none}}"}]}
-""",
-        entry="say",
-    )
+"""
+    player = play(text, by_node(wf_hooks_begun=Ends(after=timedelta(hours=1))))
     assert player.workflow.phase == "Error"
     assert "was not made" in player.workflow.message
     assert len(player.pods) == 1
@@ -490,22 +415,16 @@ def test_a_workflow_whose_arguments_cannot_be_found_waits_for_its_hooks() -> Non
 
 
 def test_a_hook_that_is_never_due_holds_up_nothing() -> None:
-    player = Player(
-        f"""
-      spec:
-        entrypoint: main
-        templates:
+    manifest = a_workflow("""
         - name: main
           steps:
           - - name: server
               template: server
-              hooks: {{broken: {{template: say, expression: 'steps.server.status == "Failed"'}}}}
-          - - {{name: then, template: say}}
-        - name: server
-          daemon: true
-          container: {{image: busybox, command: [server]}}
-{SAY}"""
-    )
+              hooks: {broken: {template: say, expression: 'steps.server.status == "Failed"'}}
+          - - {name: then, template: say}
+        - {name: server, daemon: true, container: {image: busybox, command: [server]}}
+""")
+    player = Player(manifest)
     player.decide()
     server = player.created[0].record.pod_name
     player.ends[server] = (player.now + timedelta(days=1), Ends())
@@ -539,7 +458,7 @@ def test_an_optional_artifact_that_was_not_made_is_no_fault_of_a_step_that_can_d
     ("priority: high", "spec.priority must be a whole number, and is 'high'"),
 ])  # fmt: skip
 def test_a_number_that_cannot_be_read_ends_the_workflow(spec: str, message: str) -> None:
-    player = play("", spec=f"        {spec}\n", entry="say")
+    player = play(f"entrypoint: say\n{spec}")
     assert (player.workflow.phase, player.workflow.message) == ("Error", f"invalid spec: {message}")
     assert player.created == []
 
@@ -549,49 +468,40 @@ def test_a_number_that_cannot_be_read_ends_the_workflow(spec: str, message: str)
     ("synchronization: {mutexes: [{name: '{{=1 +}}'}]}", "1 +"),
 ])  # fmt: skip
 def test_a_number_of_a_template_that_cannot_be_read_ends_its_node(field: str, message: str) -> None:
-    player = play(
-        f"""
-        - name: main
-          steps: [[{{name: inner, template: inner}}]]
+    player = play(f"""
+        - {{name: main, steps: [[{{name: inner, template: inner}}]]}}
         - name: inner
           inputs: {{parameters: [{{name: n, value: many}}]}}
           {field}
           steps: [[{{name: a, template: say}}]]
-"""
-    )
+""")
     assert player.workflow.phase == "Failed"
     assert player.node("WF[0].inner").phase is NodePhase.ERROR
     assert message in player.node("WF[0].inner").message
 
 
 def test_numbers_of_a_workflow_may_be_its_parameters() -> None:
-    player = play(
-        """
-        - name: main
-          steps: [[{name: fan, template: say, withSequence: {count: "4"}}]]
-""",
-        spec="""        parallelism: "{{workflow.parameters.most}}"
+    player = play("""
+        parallelism: "{{workflow.parameters.most}}"
         arguments: {parameters: [{name: most, value: "2"}]}
-""",
-    )
+        templates: [{name: main, steps: [[{name: fan, template: say, withSequence: {count: "4"}}]]}]
+""")
     assert (player.workflow.phase, player.most_at_once) == ("Succeeded", 2)
 
 
 def test_a_deadline_beyond_all_dates_is_none() -> None:
-    player = play("", spec=f"        activeDeadlineSeconds: {2**63 - 1}\n", entry="say")
+    player = play(f"entrypoint: say\nactiveDeadlineSeconds: {2**63 - 1}")
     assert player.workflow.phase == "Succeeded"
 
 
 def test_the_place_of_an_input_artifact_may_be_named_by_an_input_parameter() -> None:
-    player = play(
-        """
+    player = play("""
         - name: main
           inputs:
             parameters: [{name: host, default: files.example}, {name: file, value: "{{inputs.parameters.host}}/a"}]
             artifacts: [{name: a, path: /in, http: {url: "https://{{inputs.parameters.file}}"}}]
           container: {image: busybox, command: [cat, /in]}
-"""
-    )
+""")
     assert player.created[0].record.inputs["artifacts"]["a"]["location"] == {
         "http": {"url": "https://files.example/a"}
     }
@@ -600,15 +510,12 @@ def test_the_place_of_an_input_artifact_may_be_named_by_an_input_parameter() -> 
 @pytest.mark.parametrize("place", ['http: {url: ""}', "s3: {bucket: b}", 'git: {repo: ""}'])
 @pytest.mark.parametrize("optional", [False, True])
 def test_an_artifact_whose_place_has_no_address_was_not_supplied(place: str, optional: bool) -> None:
-    player = play(
-        f"""
-        - name: main
-          steps: [[{{name: read, template: read}}]]
+    player = play(f"""
+        - {{name: main, steps: [[{{name: read, template: read}}]]}}
         - name: read
           inputs: {{artifacts: [{{name: a, path: /in, optional: {str(optional).lower()}, {place}}}]}}
           container: {{image: busybox, command: [ls]}}
-"""
-    )
+""")
     node = player.node("WF[0].read")
     if optional:
         assert (node.phase, node.inputs) == ("Succeeded", {})
@@ -618,8 +525,7 @@ def test_an_artifact_whose_place_has_no_address_was_not_supplied(place: str, opt
 
 
 def test_a_part_of_an_artifact_that_an_absent_output_names_is_an_error() -> None:
-    player = play(
-        """
+    templates = """
         - name: main
           dag:
             tasks:
@@ -642,9 +548,8 @@ def test_a_part_of_an_artifact_that_an_absent_output_names_is_an_error() -> None
         - name: use
           inputs: {artifacts: [{name: a, path: /in}]}
           container: {image: busybox, command: [ls, /in]}
-""",
-        by_node(make=Ends(artifacts=("a",))),
-    )
+"""
+    player = play(templates, by_node(make=Ends(artifacts=("a",))))
     assert player.workflow.phase == "Error"
     assert player.phases()["WF.use"] == "Skipped Error"
     assert "tasks.where.outputs.parameters.dir" in player.node("WF.use").message
@@ -683,9 +588,7 @@ def test_an_expression_may_fall_back_where_a_step_was_skipped(
 
 
 def test_a_hook_falls_back_where_a_step_was_skipped() -> None:
-    player = play(
-        NEVER
-        + """
+    templates = """
         - name: main
           steps:
           - - {name: never, template: never, when: "false"}
@@ -702,14 +605,13 @@ def test_a_hook_falls_back_where_a_step_was_skipped() -> None:
           inputs: {parameters: [{name: a, default: own}, {name: b}]}
           container: {image: busybox, command: [echo, "{{inputs.parameters.a}}"]}
 """
-    )
+    player = play(NEVER + templates)
     assert player.node("WF[1].work.onExit").inputs == {"parameters": {"a": "own", "b": "fallback"}}
 
 
 def test_after_a_loop_of_steps_its_group_is_seen_and_after_a_retry_its_last_attempt() -> None:
     ends = iter([Ends(), Ends(), Ends(exit_code=1), Ends(), Ends()])
-    player = play(
-        """
+    templates = """
         - name: main
           steps:
           - - {name: fan, template: say, withItems: [1, 2], continueOn: {failed: true}}
@@ -721,9 +623,8 @@ def test_after_a_loop_of_steps_its_group_is_seen_and_after_a_retry_its_last_atte
         - name: again
           retryStrategy: {limit: 1}
           container: {image: busybox, command: [echo]}
-""",
-        lambda order: next(ends),
-    )
+"""
+    player = play(templates, lambda order: next(ends))
     group, attempt = player.node("WF[0]"), player.node("WF[1].again(1)")
     assert player.node("WF[2].tell").inputs == {"parameters": {"x": f"{group.id} Succeeded {attempt.id}"}}
 
@@ -734,26 +635,21 @@ def test_after_a_loop_of_steps_its_group_is_seen_and_after_a_retry_its_last_atte
     pytest.param("{name: bad, template: two, continueOn: {error: true}}", "bad", id="an input that is missing"),
 ])  # fmt: skip
 def test_a_step_that_cannot_be_carried_out_ends_its_group_in_error(step: str, name: str) -> None:
-    player = play(
-        f"""
-        - name: main
-          steps: [[{step}], [{{name: never, template: say}}]]
+    player = play(f"""
+        - {{name: main, steps: [[{step}], [{{name: never, template: say}}]]}}
         - name: two
           inputs: {{parameters: [{{name: a}}]}}
           container: {{image: busybox, command: [echo]}}
-"""
-    )
+""")
     assert player.phases() == {"WF": "Steps Failed", "WF[0]": "StepGroup Error", f"WF[0].{name}": "Skipped Error"}
     assert player.node(f"WF[0].{name}").message in player.node("WF[0]").message
 
 
 def test_a_task_of_a_loop_whose_condition_cannot_be_read_is_in_error() -> None:
-    player = play(
-        """
+    player = play("""
         - name: main
           dag: {tasks: [{name: fan, template: say, when: "{{item}} < 2", withItems: [1, a]}]}
-"""
-    )
+""")
     assert player.phases() == {
         "WF": "DAG Error",
         "WF.fan": "TaskGroup Error",
@@ -767,15 +663,12 @@ def test_a_task_of_a_loop_whose_condition_cannot_be_read_is_in_error() -> None:
     pytest.param("{supplied: {}, default: x}", ("Suspend Succeeded", "StepGroup Succeeded"), id="a default"),
 ])  # fmt: skip
 def test_a_suspended_node_whose_time_is_over_needs_its_outputs(supplied: str, phases: tuple[str, str]) -> None:
-    player = play(
-        f"""
-        - name: main
-          steps: [[{{name: approve, template: wait}}]]
+    player = play(f"""
+        - {{name: main, steps: [[{{name: approve, template: wait}}]]}}
         - name: wait
           suspend: {{duration: 5s}}
           outputs: {{parameters: [{{name: ok, valueFrom: {supplied}}}]}}
-"""
-    )
+""")
     assert (player.phases()["WF[0].approve"], player.phases()["WF[0]"]) == phases
     assert player.run.is_done
 
@@ -793,14 +686,10 @@ def test_a_loop_with_an_item_that_lacks_a_value_starts_no_item(kind: str, phases
 
 
 def test_items_whose_names_have_the_same_hash_are_two_nodes_with_two_pods() -> None:
-    templates = """
-        - name: main
-          steps:
-          - - {name: a, template: say, withItems: ["870696", "d582ac"]}
-"""
+    manifest = a_workflow('- {name: main, steps: [[{name: a, template: say, withItems: ["870696", "d582ac"]}]]}')
     first, second = "wf[0].a(0:870696)", "wf[0].a(1:d582ac)"
     assert fnv1a(first) == fnv1a(second)
-    player = Player(f"spec:\n        entrypoint: main\n        templates:{templates}{SAY}", always)
+    player = Player(manifest)
     player.decide()
     player.restart()
     player.play()
