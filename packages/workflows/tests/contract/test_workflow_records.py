@@ -117,13 +117,9 @@ def opened(
 
 def a_run(uid: str = "u1", name: str = "train", **fields: object) -> WorkflowRecord:
     record = WorkflowRecord(
-        uid=uid,
-        namespace="lab",
-        name=name,
-        document={"metadata": {"name": name}, "spec": {"entrypoint": "main"}},
-        created_at=rfc3339(NOON),
-        token_digest="sha256:00",
-    )
+        uid=uid, namespace="lab", name=name, document={"metadata": {"name": name}, "spec": {"entrypoint": "main"}},
+        created_at=rfc3339(NOON), token_digest="sha256:00",
+    )  # fmt: skip
     return msgspec.structs.replace(record, **fields)
 
 

@@ -62,33 +62,22 @@ def a_run(
 ) -> WorkflowRecord:
     metadata = {"name": name, "namespace": "lab", "labels": labels or {}}
     record = WorkflowRecord(
-        uid=uid,
-        namespace="lab",
-        name=name,
-        document={"metadata": metadata, "spec": {"entrypoint": "100% ? main"}},
-        phase="Running",
-        created_at=rfc3339(NOON + hours * HOUR),
-        owner="ada",
-        token_digest="sha256:00",
-    )
+        uid=uid, namespace="lab", name=name,
+        document={"metadata": metadata, "spec": {"entrypoint": "100% ? main"}}, phase="Running",
+        created_at=rfc3339(NOON + hours * HOUR), owner="ada", token_digest="sha256:00",
+    )  # fmt: skip
     return msgspec.structs.replace(record, **fields)
 
 
 def a_node(node_id: str = "train-1", phase: NodePhase = NodePhase.PENDING, **fields: object) -> NodeRecord:
     node = NodeRecord(
-        id=node_id,
-        name=f"train.{node_id}",
-        display_name=node_id,
-        type=NodeType.POD,
-        phase=phase,
-        pod_name=f"pod-{node_id}",
-        inputs={"parameters": {"lr": "0.1\0é"}},
+        id=node_id, name=f"train.{node_id}", display_name=node_id, type=NodeType.POD, phase=phase,
+        pod_name=f"pod-{node_id}", inputs={"parameters": {"lr": "0.1\0é"}},
         outputs=Outputs(
-            parameters={"loss": "1 %"}, artifacts=(Artifact(name="model", key="k", size_bytes=2**40),), result="x"
+            parameters={"loss": "1 %"}, artifacts=(Artifact(name="model", key="k", size_bytes=2**40),), result="x",
         ),
-        locks=("mutex/lab/a",),
-        resources_seconds={"cpu": 3},
-    )
+        locks=("mutex/lab/a",), resources_seconds={"cpu": 3},
+    )  # fmt: skip
     return msgspec.structs.replace(node, **fields)
 
 

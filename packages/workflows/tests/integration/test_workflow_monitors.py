@@ -69,16 +69,11 @@ def a_workflow(address: str, phase: str = "", **more: str):
         status["finishedAt"] = rfc3339(NOON)
     return {
         "metadata": {
-            "name": "n-1",
-            "namespace": "lab",
-            "uid": "u1",
-            "labels": dict(OURS),
-            "creationTimestamp": rfc3339(NOON),
-            "annotations": {"moorage.dev/monitor": f"{address}/abc"} | more,
+            "name": "n-1", "namespace": "lab", "uid": "u1", "labels": dict(OURS),
+            "creationTimestamp": rfc3339(NOON), "annotations": {"moorage.dev/monitor": f"{address}/abc"} | more,
         },
-        "spec": {},
-        "status": status,
-    }
+        "spec": {}, "status": status,
+    }  # fmt: skip
 
 
 def with_phase(api: FakeApi, obj, phase: str):

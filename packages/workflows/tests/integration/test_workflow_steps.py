@@ -78,13 +78,9 @@ class Lab:
         await self.api.create(SECRETS, {"apiVersion": "v1", "kind": "Secret", **secret}, "lab")
         self.node = NodeSpec(name="n1", cpu_milli=4000, memory_bytes=8 << 30, images=IMAGES)
         agent = NodeAgent(
-            server.client("system:node:n1"),
-            self.node,
-            self.root / "nodes/n1",
-            recorder=self,
-            poll_seconds=0.1,
+            server.client("system:node:n1"), self.node, self.root / "nodes/n1", recorder=self, poll_seconds=0.1,
             hidden=self.root,
-        )
+        )  # fmt: skip
         task = asyncio.create_task(agent.run())
         try:
             await agent.ready.wait()
@@ -104,14 +100,9 @@ class Lab:
             entrypoints=entrypoints_of([node]),
         )
         record = NodeRecord(
-            id="n",
-            name="wf",
-            display_name="wf",
-            type=NodeType.POD,
-            phase=NodePhase.PENDING,
-            template=template["name"],
-            pod_name=executor.POD,
-        )
+            id="n", name="wf", display_name="wf", type=NodeType.POD, phase=NodePhase.PENDING,
+            template=template["name"], pod_name=executor.POD,
+        )  # fmt: skip
         meta = {"name": "wf", "namespace": "lab", "uid": executor.UID}
         spec = more.pop("spec", {})
         request = PodRequest(

@@ -66,21 +66,17 @@ def a_run(moor, slot, phase="Succeeded", message=""):
         WORKFLOWS,
         {
             "metadata": {
-                "name": f"nightly-{int(slot.timestamp())}",
-                "namespace": "default",
-                "creationTimestamp": rfc3339(slot),
-                "labels": {"workflows.argoproj.io/cron-workflow": "nightly"},
+                "name": f"nightly-{int(slot.timestamp())}", "namespace": "default",
+                "creationTimestamp": rfc3339(slot), "labels": {"workflows.argoproj.io/cron-workflow": "nightly"},
                 "annotations": {"workflows.argoproj.io/scheduled-time": rfc3339(slot)},
             },
             "spec": {},
             "status": {
-                "phase": phase,
-                "message": message,
-                "startedAt": rfc3339(slot),
+                "phase": phase, "message": message, "startedAt": rfc3339(slot),
                 "finishedAt": rfc3339(slot + timedelta(minutes=5)),
             },
         },
-    )
+    )  # fmt: skip
 
 
 def test_a_schedule_is_created_as_ours_and_says_when_it_is_due(moor, file):
@@ -156,16 +152,11 @@ def test_one_schedule_in_full(moor):
     a_cron(moor, status={"lastScheduledTime": rfc3339(NOON - HOUR), "succeeded": 3, "failed": 1})
     a_run(moor, NOON - HOUR, "Failed", "child 'a' failed")
     assert moor("cron", "get", "nightly").out.splitlines() == [
-        "Schedule:    0 * * * * (At the start of every hour)",
-        "Time zone:   UTC",
-        "State:       active",
-        "Next slot:   2026-11-21 13:00 UTC (in 60m)",
-        "While busy:  Allow",
-        "Last slot:   2026-11-21 11:00 UTC",
-        f"Last run:    nightly-{SLOT - 3600} Failed: child 'a' failed",
-        "Goes on:     nothing",
+        "Schedule:    0 * * * * (At the start of every hour)", "Time zone:   UTC", "State:       active",
+        "Next slot:   2026-11-21 13:00 UTC (in 60m)", "While busy:  Allow", "Last slot:   2026-11-21 11:00 UTC",
+        f"Last run:    nightly-{SLOT - 3600} Failed: child 'a' failed", "Goes on:     nothing",
         "So far:      3 succeeded, 1 failed",
-    ]
+    ]  # fmt: skip
 
 
 def test_suspend_and_resume(moor):

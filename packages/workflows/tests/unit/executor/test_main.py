@@ -177,16 +177,9 @@ class Pod:
 
     def order(self, **more: Any) -> None:
         document = {
-            "workflow": UID,
-            "pod": POD,
-            "inputs": [],
-            "parameters": [],
-            "artifacts": [],
-            "result": False,
-            "logs": False,
-            "shell": False,
-            **more,
-        }
+            "workflow": UID, "pod": POD, "inputs": [], "parameters": [], "artifacts": [], "result": False,
+            "logs": False, "shell": False, **more,
+        }  # fmt: skip
         self.step.mkdir(exist_ok=True)
         (self.folder / "order.json").write_text(json.dumps(document))
 

@@ -136,19 +136,12 @@ async def test_a_slot_becomes_a_workflow_and_is_recorded() -> None:
     assert cron["status"] == {
         "active": [
             {
-                "apiVersion": "argoproj.io/v1alpha1",
-                "kind": "Workflow",
-                "name": names(0)[0],
-                "namespace": "lab",
+                "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": names(0)[0], "namespace": "lab",
                 "uid": run["metadata"]["uid"],
-            }
+            },
         ],
-        "conditions": [],
-        "phase": "Active",
-        "succeeded": 0,
-        "failed": 0,
-        "lastScheduledTime": rfc3339(NOON),
-    }
+        "conditions": [], "phase": "Active", "succeeded": 0, "failed": 0, "lastScheduledTime": rfc3339(NOON),
+    }  # fmt: skip
 
 
 async def test_a_settled_one_is_left_alone() -> None:

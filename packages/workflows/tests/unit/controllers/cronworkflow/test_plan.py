@@ -54,13 +54,9 @@ def a_cron(
     if used:
         notes["workflows.argoproj.io/last-used-schedule"] = used
     meta = {
-        "name": "nightly",
-        "namespace": "lab",
-        "uid": "u",
-        "creationTimestamp": rfc3339(MADE),
-        "annotations": notes,
-        "labels": {"team": "a"},
-    }
+        "name": "nightly", "namespace": "lab", "uid": "u", "creationTimestamp": rfc3339(MADE),
+        "annotations": notes, "labels": {"team": "a"},
+    }  # fmt: skip
     document = {"metadata": meta, "spec": spec, "status": status}
     return Seen(cron=parse_cron(document), document=document, now=now)
 
@@ -253,55 +249,42 @@ def test_a_backfill_ends():
 def test_the_workflow_of_a_slot():
     document = {
         "metadata": {
-            "name": "nightly",
-            "namespace": "lab",
-            "uid": "u",
+            "name": "nightly", "namespace": "lab", "uid": "u",
             "labels": {
-                "workflows.argoproj.io/controller-instanceid": "moorage",
-                "moorage.dev/owner": "ada",
-                "team": "a",
+                "workflows.argoproj.io/controller-instanceid": "moorage", "moorage.dev/owner": "ada", "team": "a",
             },
             "annotations": {"moorage.dev/owner": "ada@example.com"},
         },
         "spec": {
             "workflowMetadata": {"labels": {"x": "1"}, "annotations": {"y": "2"}},
             "workflowSpec": {
-                "arguments": {"parameters": [{"name": "a", "value": "1"}, {"name": "b", "value": "2"}]}
+                "arguments": {"parameters": [{"name": "a", "value": "1"}, {"name": "b", "value": "2"}]},
             },
         },
-    }
+    }  # fmt: skip
     run = make_run(document, slot=NOON, parameters={"b": "3"})
     assert run == {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "Workflow",
+        "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow",
         "metadata": {
-            "name": f"nightly-{int(NOON.timestamp())}",
-            "namespace": "lab",
+            "name": f"nightly-{int(NOON.timestamp())}", "namespace": "lab",
             "labels": {
-                "x": "1",
-                "moorage.dev/owner": "ada",
-                "workflows.argoproj.io/cron-workflow": "nightly",
+                "x": "1", "moorage.dev/owner": "ada", "workflows.argoproj.io/cron-workflow": "nightly",
                 "workflows.argoproj.io/controller-instanceid": "moorage",
             },
             "annotations": {
-                "y": "2",
-                "moorage.dev/owner": "ada@example.com",
+                "y": "2", "moorage.dev/owner": "ada@example.com",
                 "workflows.argoproj.io/scheduled-time": "2026-11-21T12:00:00Z",
             },
             "finalizers": [],
             "ownerReferences": [
                 {
-                    "apiVersion": "argoproj.io/v1alpha1",
-                    "kind": "CronWorkflow",
-                    "name": "nightly",
-                    "uid": "u",
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
+                    "apiVersion": "argoproj.io/v1alpha1", "kind": "CronWorkflow", "name": "nightly", "uid": "u",
+                    "controller": True, "blockOwnerDeletion": True,
+                },
             ],
         },
         "spec": {"arguments": {"parameters": [{"name": "a", "value": "1"}, {"name": "b", "value": "3"}]}},
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("own", "owner"), [({}, None), ({"moorage.dev/owner": "ada"}, "ada")])

@@ -331,13 +331,9 @@ async def operating(api: FakeApi, source: Source, folder: Path) -> AsyncIterator
 
     commands = ImageCommands(api, source, clock=SYSTEM)
     controller = WorkflowController(
-        Shared(api=api, clock=SYSTEM),
-        LocalRecords(folder / "workflows.db"),
-        holder="operator-1",
-        runtime=runtime,
-        check=faults_of,
-        commands=commands,
-    )
+        Shared(api=api, clock=SYSTEM), LocalRecords(folder / "workflows.db"), holder="operator-1", runtime=runtime,
+        check=faults_of, commands=commands,
+    )  # fmt: skip
     tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
     tasks.append(asyncio.create_task(controller.loop.run()))
     try:

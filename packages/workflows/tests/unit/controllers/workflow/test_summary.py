@@ -49,13 +49,9 @@ def test_pods_are_deleted_by_their_labels(selector: dict[str, Any] | None, is_de
 def test_a_pod_that_saves_its_outputs_has_ended_after_that() -> None:
     record = a_record(podGC={"strategy": "OnPodCompletion", "deleteDelayDuration": "10s"})
     node = NodeRecord(
-        id="n",
-        name="wf",
-        display_name="wf",
-        type=NodeType.POD,
-        phase=NodePhase.SUCCEEDED,
+        id="n", name="wf", display_name="wf", type=NodeType.POD, phase=NodePhase.SUCCEEDED,
         finished_at=rfc3339(NOON),
-    )
+    )  # fmt: skip
     ends = [{"state": {"terminated": {"finishedAt": rfc3339(NOON + timedelta(minutes=at))}}} for at in (0, 3)]
     pod = {"status": {"containerStatuses": [*ends, {"state": {"running": {}}}]}}
     assert pod_delete_at(record, node) == NOON + timedelta(seconds=10)

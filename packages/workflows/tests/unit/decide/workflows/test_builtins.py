@@ -52,16 +52,11 @@ HTTP = {
 def test_a_request_is_sent_by_the_executor_in_a_pod_of_the_workflows_account() -> None:
     pod = a_pod(HTTP, spec={"serviceAccountName": "batch", "archiveLogs": True}, wants_result=True)
     assert order_of(pod)["http"] == {
-        "method": "POST",
-        "url": "https://api.example.org/v1",
+        "method": "POST", "url": "https://api.example.org/v1",
         "headers": [{"name": "Accept", "value": "text/plain"}, {"name": "Authorization", "value": {"secret": 0}}],
-        "body": base64.b64encode(b'{"a": 1}').decode(),
-        "isBytes": False,
-        "seconds": 5,
-        "condition": "response.statusCode == 201",
-        "insecure": True,
-        "result": True,
-    }
+        "body": base64.b64encode(b'{"a": 1}').decode(), "isBytes": False, "seconds": 5,
+        "condition": "response.statusCode == 201", "insecure": True, "result": True,
+    }  # fmt: skip
     (main,) = pod["spec"]["containers"]
     assert "initContainers" not in pod["spec"]
     assert pod["spec"]["serviceAccountName"] == "batch"

@@ -17,16 +17,10 @@ STEP = {"name": "step", "container": {"image": "busybox"}}
 
 def a_node(name, *, kind=NodeType.POD, phase=NodePhase.SUCCEEDED, parents=(), boundary="wf", template="step"):
     return NodeRecord(
-        id=f"id-{name}" if name != "wf" else "wf",
-        name=name,
-        display_name=name.rpartition(".")[2],
-        type=kind,
-        phase=phase,
-        boundary_id="" if name == "wf" else boundary,
-        parents=parents,
-        template=template,
+        id=f"id-{name}" if name != "wf" else "wf", name=name, display_name=name.rpartition(".")[2], type=kind,
+        phase=phase, boundary_id="" if name == "wf" else boundary, parents=parents, template=template,
         started_at="2026-03-01T12:00:00Z",
-    )
+    )  # fmt: skip
 
 
 def played(templates, *, table=None, entrypoint="main"):

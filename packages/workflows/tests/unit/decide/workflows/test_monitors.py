@@ -29,15 +29,9 @@ HC, CR, X = "https://hc-ping.com/abc", "https://cronitor.link/p/K/m", "https://x
 
 def a_run(phase="Running", *, started=NOON, finished=None, created=NOON - MINUTE, **more) -> RunState:
     return RunState(
-        namespace="lab",
-        name="n-1",
-        uid=UID,
-        phase=phase,
-        created=created,
-        started=started,
-        finished=finished,
+        namespace="lab", name="n-1", uid=UID, phase=phase, created=created, started=started, finished=finished,
         **more,
-    )
+    )  # fmt: skip
 
 
 def a_monitor(**annotations: str):

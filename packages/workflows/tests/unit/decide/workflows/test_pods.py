@@ -41,14 +41,9 @@ HELLO = {"name": "hello", "container": {"image": "busybox", "command": ["echo", 
 
 def a_record(name: str = "wf[0].hello", template: str = "hello") -> NodeRecord:
     return NodeRecord(
-        id="wf-1",
-        name=name,
-        display_name="hello",
-        type=NodeType.POD,
-        phase=NodePhase.PENDING,
-        template=template,
+        id="wf-1", name=name, display_name="hello", type=NodeType.POD, phase=NodePhase.PENDING, template=template,
         pod_name="wf-hello-1",
-    )
+    )  # fmt: skip
 
 
 def a_request(
@@ -80,39 +75,30 @@ def order_of(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 def test_a_step_without_outputs_is_a_plain_pod() -> None:
     assert a_pod() == {
-        "apiVersion": "v1",
-        "kind": "Pod",
+        "apiVersion": "v1", "kind": "Pod",
         "metadata": {
-            "name": "wf-hello-1",
-            "namespace": "lab",
+            "name": "wf-hello-1", "namespace": "lab",
             "labels": {
-                "workflows.argoproj.io/workflow": "wf",
-                "workflows.argoproj.io/completed": "false",
+                "workflows.argoproj.io/workflow": "wf", "workflows.argoproj.io/completed": "false",
                 "moorage.dev/owner": "ada",
             },
             "annotations": {
-                "kubectl.kubernetes.io/default-container": "main",
-                "workflows.argoproj.io/node-id": "wf-1",
-                "workflows.argoproj.io/node-name": "wf[0].hello",
-                "moorage.dev/owner": "ada",
+                "kubectl.kubernetes.io/default-container": "main", "workflows.argoproj.io/node-id": "wf-1",
+                "workflows.argoproj.io/node-name": "wf[0].hello", "moorage.dev/owner": "ada",
             },
             "finalizers": ["moorage.dev/workflow"],
             "ownerReferences": [
                 {
-                    "apiVersion": "argoproj.io/v1alpha1",
-                    "kind": "Workflow",
-                    "name": "wf",
-                    "uid": "7c1e",
-                    "controller": True,
-                    "blockOwnerDeletion": True,
-                }
+                    "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "wf", "uid": "7c1e",
+                    "controller": True, "blockOwnerDeletion": True,
+                },
             ],
         },
         "spec": {
             "restartPolicy": "Never",
             "containers": [{"image": "busybox", "command": ["echo", "hello"], "name": "main"}],
         },
-    }
+    }  # fmt: skip
 
 
 def test_a_step_without_a_command_keeps_that_of_its_image() -> None:
@@ -164,17 +150,13 @@ def test_outputs_wrap_the_command_and_bring_init_and_wait() -> None:
     assert "args" not in main
     assert [init["command"][-1], wait["command"][-1]] == ["init", "wait"]
     assert order_of(pod) == {
-        "workflow": "7c1e",
-        "pod": "wf-hello-1",
-        "inputs": [],
+        "workflow": "7c1e", "pod": "wf-hello-1", "inputs": [],
         "parameters": [{"name": "p", "path": "/tmp/p", "default": "3"}],
         "artifacts": [
-            {"name": "a", "path": "/tmp/a", "archive": "none", "location": {}, "kept": {}, "optional": True}
+            {"name": "a", "path": "/tmp/a", "archive": "none", "location": {}, "kept": {}, "optional": True},
         ],
-        "result": True,
-        "logs": False,
-        "shell": True,
-    }
+        "result": True, "logs": False, "shell": True,
+    }  # fmt: skip
 
 
 def test_helpers_are_restricted_limited_and_without_the_service_accounts_token() -> None:
@@ -669,24 +651,15 @@ def test_a_resource_step_runs_our_image_with_the_token_of_the_pods_account() -> 
     assert holders == ["main"]  # init and wait have no token of the account
     order = json.loads(pod["metadata"]["annotations"]["moorage.dev/workflow-order"])
     assert order["resource"] == {
-        "action": "create",
-        "namespace": "lab",
-        "mark": "7c1e/wf-1/0",
-        "manifest": "/moorage/script/source",
-        "mergeStrategy": "strategic",
-        "flags": ["--validate=false"],
+        "action": "create", "namespace": "lab", "mark": "7c1e/wf-1/0", "manifest": "/moorage/script/source",
+        "mergeStrategy": "strategic", "flags": ["--validate=false"],
         "owner": {
-            "apiVersion": "argoproj.io/v1alpha1",
-            "kind": "Workflow",
-            "name": "wf",
-            "uid": "7c1e",
-            "controller": True,
-            "blockOwnerDeletion": True,
+            "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "wf", "uid": "7c1e",
+            "controller": True, "blockOwnerDeletion": True,
         },
-        "success": "status.succeeded > 0",
-        "failure": "",
+        "success": "status.succeeded > 0", "failure": "",
         "outputs": [{"name": "n", "path": "/moorage/answers/0", "jsonPath": "{.kind}"}],
-    }
+    }  # fmt: skip
     assert order["parameters"] == [{"name": "n", "path": "/moorage/answers/0"}]
     assert pod["metadata"]["annotations"]["moorage.dev/workflow-source"] == "kind: Job"
 
@@ -748,12 +721,7 @@ def test_a_resource_that_cannot_be_carried_out_makes_no_pod(fields: dict[str, An
 def test_an_input_is_read_as_it_was_stored(artifact: Artifact, location: dict[str, object]) -> None:
     template = {"name": "t", "inputs": {"artifacts": [{"name": "a", "path": "/tmp/a"}]}}
     ordered = make_order(
-        template,
-        {"a": artifact},
-        workflow={"name": "wf", "uid": "u"},
-        pod="p",
-        mounts=(),
-        wants_result=False,
+        template, {"a": artifact}, workflow={"name": "wf", "uid": "u"}, pod="p", mounts=(), wants_result=False,
         archives_logs=False,
-    )
+    )  # fmt: skip
     assert ordered.document["inputs"][0]["location"] == location

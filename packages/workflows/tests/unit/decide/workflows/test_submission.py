@@ -57,31 +57,20 @@ def test_the_manifest_that_was_given_is_not_changed():
 
 def test_what_is_added_stands_in_argos_fields():
     made = sent(
-        a_workflow({"name": "size", "valueFrom": {"configMapKeyRef": {}}}),
-        name="one-run",
-        parameters=["size=a=b"],
-        values={"size": "lost"},
-        labels=["project=vision"],
-        entrypoint="other",
-        service_account="robot",
-        priority=5,
-        priority_class="high",
-        host_env=True,
-    )
+        a_workflow({"name": "size", "valueFrom": {"configMapKeyRef": {}}}), name="one-run",
+        parameters=["size=a=b"], values={"size": "lost"}, labels=["project=vision"], entrypoint="other",
+        service_account="robot", priority=5, priority_class="high", host_env=True,
+    )  # fmt: skip
     assert made["metadata"] == {
         "name": "one-run",
         "namespace": "lab",
         "labels": {INSTANCE: "moorage", "project": "vision"},
     }
     assert made["spec"] == {
-        "entrypoint": "other",
-        "templates": [],
-        "arguments": {"parameters": [{"name": "size", "value": "a=b"}]},
-        "serviceAccountName": "robot",
-        "podPriorityClassName": "high",
-        "priority": 5,
+        "entrypoint": "other", "templates": [], "arguments": {"parameters": [{"name": "size", "value": "a=b"}]},
+        "serviceAccountName": "robot", "podPriorityClassName": "high", "priority": 5,
         "podMetadata": {"annotations": {"localcluster.moorage.dev/host-env": "true"}},
-    }
+    }  # fmt: skip
 
 
 def test_a_label_of_another_instance_is_kept():

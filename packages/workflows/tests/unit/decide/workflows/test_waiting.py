@@ -110,13 +110,9 @@ def test_a_lock_is_named_with_who_holds_it(synchronization, named, lock):
     explained = [Explained(wait=found.waits[0], holders=[holder, LockHolder(lock=lock)])]
     text = make_workflow_explanation(view, found, explained, step="", now=player.now).text
     assert text.splitlines() == [
-        f"workflow default/wf waits: it waits for {named}",
-        "",
-        "Waiting",
-        f"  a: it waits for {named}",
-        "    held by step fit of workflow default/other",
-        "    held by a workflow that you may not read",
-    ]
+        f"workflow default/wf waits: it waits for {named}", "", "Waiting", f"  a: it waits for {named}",
+        "    held by step fit of workflow default/other", "    held by a workflow that you may not read",
+    ]  # fmt: skip
 
 
 def test_a_lock_of_the_whole_workflow_is_told_before_any_step_begins():
@@ -276,19 +272,15 @@ def test_a_step_whose_volume_cannot_be_mounted_says_why_and_what_to_do():
     found = waits_of(view, spec)
     pod = {
         "metadata": {
-            "namespace": "default",
-            "name": name,
-            "uid": "u",
-            "labels": {WORKFLOW_LABEL: "wf"},
+            "namespace": "default", "name": name, "uid": "u", "labels": {WORKFLOW_LABEL: "wf"},
             "annotations": {NODE_NAME_ANNOTATION: "wf[0].fit"},
         },
         "spec": {
-            "nodeName": "n1",
-            "containers": [{"name": "main"}],
+            "nodeName": "n1", "containers": [{"name": "main"}],
             "volumes": [{"name": "keys", "secret": {"secretName": "s3"}}],
         },
         "status": {"phase": "Pending"},
-    }
+    }  # fmt: skip
     event = {
         "involvedObject": {"kind": "Pod", "name": name, "uid": "u"},
         "reason": "FailedMount",
@@ -304,14 +296,9 @@ def test_a_step_whose_volume_cannot_be_mounted_says_why_and_what_to_do():
         " --from-file=KEY=FILE`; the pod then starts by itself"
     )
     assert answer.text.splitlines() == [
-        f"workflow default/wf waits: {why}",
-        "",
-        "Waiting",
-        f"  fit: {why}",
-        f"    {way}",
-        "",
+        f"workflow default/wf waits: {why}", "", "Waiting", f"  fit: {why}", f"    {way}", "",
         "see more of its pod: moor explain 'wf/fit'",
-    ]
+    ]  # fmt: skip
     (wait,) = answer.waits
     assert (wait.message, wait.hint) == (why, way)
     assert wait_rows(explained, "default", player.now) == (

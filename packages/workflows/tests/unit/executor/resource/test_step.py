@@ -115,13 +115,9 @@ class Bench:
     ) -> None:
         outputs = more.pop("outputs", ())
         task = Task(
-            action=action,
-            namespace="lab",
-            mark="u/n/0",
-            manifest=manifest,
-            flags=read_flags(action, flags),
+            action=action, namespace="lab", mark="u/n/0", manifest=manifest, flags=read_flags(action, flags),
             **more,
-        )
+        )  # fmt: skip
         conditions = Conditions(parse_condition(success), parse_condition(failure))
         self.run(ResourceOrder(task=task, conditions=conditions, outputs=tuple(outputs)))
 
@@ -326,14 +322,10 @@ def test_a_program_of_jq_that_fails_is_told(program: str) -> None:
 def test_the_order_of_a_pod_is_read_with_its_manifest(tmp_path: Path) -> None:
     (tmp_path / "manifest").write_text(A_MAP)
     order = {
-        "action": "create",
-        "namespace": "lab",
-        "mark": "m",
-        "manifest": str(tmp_path / "manifest"),
-        "flags": ["--validate=false"],
-        "success": "a == b",
+        "action": "create", "namespace": "lab", "mark": "m", "manifest": str(tmp_path / "manifest"),
+        "flags": ["--validate=false"], "success": "a == b",
         "outputs": [{"name": "n", "path": "/x/0", "jqFilter": "."}],
-    }
+    }  # fmt: skip
     (tmp_path / "order.json").write_text(json.dumps({"resource": order}))
     assert read_resource_order(tmp_path / "order.json") == ResourceOrder(
         task=Task(

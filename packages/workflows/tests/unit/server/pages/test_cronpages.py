@@ -114,13 +114,9 @@ async def ada(site):
             },
         )
         meta = {
-            "name": "nightly-1",
-            "namespace": "team",
-            "uid": "u1",
-            "labels": {CRON_LABEL: "nightly"},
-            "annotations": {SCHEDULED_ANNOTATION: rfc3339(NOON)},
-            "creationTimestamp": rfc3339(NOON),
-        }
+            "name": "nightly-1", "namespace": "team", "uid": "u1", "labels": {CRON_LABEL: "nightly"},
+            "annotations": {SCHEDULED_ANNOTATION: rfc3339(NOON)}, "creationTimestamp": rfc3339(NOON),
+        }  # fmt: skip
         site.api.put(WORKFLOWS, {"metadata": meta, "spec": {}, "status": {"phase": "Failed", "message": EVIL}})
         yield reader
 

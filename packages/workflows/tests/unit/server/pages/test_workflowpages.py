@@ -580,13 +580,9 @@ LOCKED = {"name": "step", "container": {"image": "busybox"}, "synchronization": 
 async def test_a_workflow_that_waits_says_why_on_its_page_and_over_rest(ada):
     await ada.keep(LOCKED, STEPS, name="holds", plays=False)
     waiting = NodeRecord(
-        id="train-1",
-        name="train[0].a",
-        display_name="a",
-        type=NodeType.POD,
-        phase=NodePhase.PENDING,
+        id="train-1", name="train[0].a", display_name="a", type=NodeType.POD, phase=NodePhase.PENDING,
         message="Waiting for team/Mutex/gpu lock",
-    )
+    )  # fmt: skip
     await ada.keep(LOCKED, STEPS, plays=False)
     await ada.store.save("uid-train", "operator", [waiting])
     held = msgspec.structs.replace(waiting, id="holds-9", name="holds[0].a", message="", locks=("Mutex/team/gpu",))
@@ -618,13 +614,9 @@ async def test_holders_in_namespaces_that_the_user_may_not_read_have_no_name(ada
     ada.site.api.readers = {("ada", "team"), ("ada", None)}
     await ada.keep(LOCKED, STEPS, plays=False)
     waiting = msgspec.structs.replace(
-        holder,
-        id="train-1",
-        name="train[0].a",
-        phase=NodePhase.PENDING,
-        message="Waiting for team/Mutex/gpu lock",
-        locks=(),
-    )
+        holder, id="train-1", name="train[0].a", phase=NodePhase.PENDING,
+        message="Waiting for team/Mutex/gpu lock", locks=(),
+    )  # fmt: skip
     await ada.store.save("uid-train", "operator", [waiting])
     answer = (await ada.get("/api/v1/workflows/team/train/explain")).json
     assert answer["waits"][0]["holders"] == [

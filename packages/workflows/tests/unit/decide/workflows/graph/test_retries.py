@@ -17,16 +17,10 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 def an_attempt(phase: NodePhase = NodePhase.FAILED, *, message: str = "", number: int = 0) -> NodeRecord:
     return NodeRecord(
-        id=f"a{number}",
-        name=f"wf({number})",
-        display_name=f"wf({number})",
-        type=NodeType.POD,
-        phase=phase,
-        message=message,
-        started_at="2026-03-01T11:59:00Z",
-        finished_at="2026-03-01T12:00:00Z",
+        id=f"a{number}", name=f"wf({number})", display_name=f"wf({number})", type=NodeType.POD, phase=phase,
+        message=message, started_at="2026-03-01T11:59:00Z", finished_at="2026-03-01T12:00:00Z",
         outputs=Outputs(exit_code="3"),
-    )
+    )  # fmt: skip
 
 
 def follows(strategy: dict[str, Any], *attempts: NodeRecord, may: bool = True) -> Again | GiveUp:

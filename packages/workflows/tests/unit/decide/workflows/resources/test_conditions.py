@@ -18,14 +18,10 @@ from moorage_workflows.decide.workflows.resources.conditions import (
 JOB: dict[str, Any] = {
     "metadata": {"labels": {"app.kubernetes.io/name": "x", "app/part": "y"}},
     "status": {
-        "succeeded": 3,
-        "ratio": 2.0,
-        "ready": True,
-        "nothing": None,
-        "phase": "Running",
+        "succeeded": 3, "ratio": 2.0, "ready": True, "nothing": None, "phase": "Running",
         "conditions": [{"type": "Complete", "status": "False"}],
     },
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("condition", "holds"), [

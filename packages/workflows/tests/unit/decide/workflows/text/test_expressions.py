@@ -17,16 +17,11 @@ from moorage_workflows.decide.workflows.text.functions import BUILTINS
 from moorage_workflows.decide.workflows.text.sprig import REFUSED, SPRIG
 
 SCOPE = {
-    "n": 5,
-    "text": "Hello",
-    "none": None,
+    "n": 5, "text": "Hello", "none": None,
     "users": [{"name": "Ada", "age": 36}, {"name": "Bob", "age": 17}, {"name": "Cleo", "age": 36}],
-    "tree": {"a": {"b": [1, 2, 3]}, "empty": None, "odd key": 1},
-    "inputs.parameters.x-y": "dash",
-    "inputs.parameters.count": "3",
-    "tasks.a.outputs.result": "heads",
-    "tasks.b.outputs.parameters.msg": None,
-}
+    "tree": {"a": {"b": [1, 2, 3]}, "empty": None, "odd key": 1}, "inputs.parameters.x-y": "dash",
+    "inputs.parameters.count": "3", "tasks.a.outputs.result": "heads", "tasks.b.outputs.parameters.msg": None,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("expression", "want"), [
@@ -383,13 +378,9 @@ def test_a_remainder_has_the_sign_of_what_is_divided(left, right):
 def test_list_functions_agree_with_python(numbers):
     got = evaluate("[sort(x), sum(x), reverse(x), filter(x, # > 0), map(x, # * 2), len(x)]", {"x": numbers})
     assert got == [
-        sorted(numbers),
-        sum(numbers),
-        numbers[::-1],
-        [number for number in numbers if number > 0],
-        [number * 2 for number in numbers],
-        len(numbers),
-    ]
+        sorted(numbers), sum(numbers), numbers[::-1], [number for number in numbers if number > 0],
+        [number * 2 for number in numbers], len(numbers),
+    ]  # fmt: skip
 
 
 @given(st.text(max_size=20), st.text(min_size=1, max_size=3))

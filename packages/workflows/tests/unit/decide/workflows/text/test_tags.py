@@ -14,16 +14,11 @@ from moorage_workflows.decide.workflows.text.errors import AbsentValue, SyntaxPr
 from moorage_workflows.decide.workflows.text.tags import Reference, references, substitute, substitute_text
 
 SCOPE = {
-    "inputs.parameters.name": "ada",
-    "inputs.parameters.count": "3",
-    "inputs.parameters.my-list": '["a","b"]',
+    "inputs.parameters.name": "ada", "inputs.parameters.count": "3", "inputs.parameters.my-list": '["a","b"]',
     "inputs.parameters": '[{"name":"name","value":"ada"}]',
-    "inputs.parameters.later": "{{steps.a.outputs.result}}",
-    "steps.a.outputs.result": 'say "hi"\nand \\ more',
-    "steps.b.outputs.parameters.x": None,
-    "which": "a",
-    "number": 5,
-}
+    "inputs.parameters.later": "{{steps.a.outputs.result}}", "steps.a.outputs.result": 'say "hi"\nand \\ more',
+    "steps.b.outputs.parameters.x": None, "which": "a", "number": 5,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "want"), [
