@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -36,9 +34,7 @@ def fill(place: Place) -> None:
 
 @pytest.mark.parametrize("source", ["sqlite", "postgres"])
 @pytest.mark.parametrize("target", ["sqlite", "postgres"])
-def test_records_of_workflows_come_back_and_are_not_replaced_unasked(
-    source: str, target: str, new_place: Callable[[str], Place], tmp_path: Path
-) -> None:
+def test_records_of_workflows_come_back_and_are_not_replaced_unasked(source, target, new_place, tmp_path) -> None:
     place, other, archive = new_place(source), new_place(target), tmp_path / "a.backup"
     fill(place)
     before = lines(place, tmp_path)

@@ -113,9 +113,7 @@ def test_an_older_run_of_the_same_name_becomes_history(store: WorkflowStore) -> 
     store.begin(a_run("u1"))
     store.begin(a_run("u2", hours=1))
     assert store.unfinished() == ("u2",)
-    newest = store.get("lab", "train")
-    assert newest is not None
-    assert newest.uid == "u2"
+    assert store.get("lab", "train").uid == "u2"
     assert [(run.uid, run.gone_at) for run in store.history("lab", "train")] == [
         ("u2", ""),
         ("u1", rfc3339(NOON + HOUR)),
@@ -174,7 +172,6 @@ def test_the_document_stays_as_it_began(store: WorkflowStore) -> None:
     run = begun(store)
     store.save("u1", "op-1", (), msgspec.structs.replace(run, document={}, phase="Succeeded"))
     kept = store.by_uid("u1")
-    assert kept is not None
     assert (kept.document, kept.phase) == (run.document, "Succeeded")
 
 

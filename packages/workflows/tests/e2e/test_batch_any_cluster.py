@@ -172,9 +172,7 @@ async def test_a_step_that_only_uploads_brings_a_file_of_a_volume_into_a_bucket(
     assert stored["Key"].strip("/") == "recommend/file"
 
 
-async def test_a_schedule_that_replaces_never_has_two_runs(
-    cluster: Cluster, api: KubeClient, namespace: str
-) -> None:
+async def test_a_schedule_that_replaces_never_has_two_runs(cluster, api, namespace) -> None:
     await api.create(CRON_WORKFLOWS, read(cluster, SCHEDULE), namespace)
     seen: dict[str, str] = {}
 

@@ -46,9 +46,7 @@ async def tenants(cluster: Cluster, api: KubeClient, unique: str) -> AsyncIterat
 
 
 @pytest.mark.parametrize("kind", ["semaphores", "mutexes"])
-async def test_a_lock_of_another_tenant_is_refused(
-    api: KubeClient, tenants: tuple[str, str], unique: str, kind: str
-) -> None:
+async def test_a_lock_of_another_tenant_is_refused(api, tenants, unique, kind) -> None:
     mine, theirs = tenants
     lock: Any = {"namespace": theirs, "name": "m"}
     if kind == "semaphores":

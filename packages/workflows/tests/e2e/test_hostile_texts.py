@@ -28,9 +28,7 @@ def facts_of(cluster: Cluster) -> Any:
     return json.loads(cluster.moor("status", "-o", "json").stdout)
 
 
-async def test_the_work_of_another_member_goes_on_and_no_process_of_the_services_ends(
-    own_cluster: Cluster,
-) -> None:
+async def test_the_work_of_another_member_goes_on_and_no_process_of_the_services_ends(own_cluster) -> None:
     before = facts_of(own_cluster)
     jar = aiohttp.CookieJar(unsafe=True)
     async with (

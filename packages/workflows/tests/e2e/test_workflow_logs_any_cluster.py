@@ -9,10 +9,8 @@ import yaml
 
 from moorage.model.argo import WORKFLOW_LABEL, WORKFLOWS
 from moorage.model.names import HOST_ENV_ANNOTATION
-from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import PODS, Obj
 from moorage_kube.testing.waiting import until
-from moorage_testing.cluster import Cluster
 
 pytestmark = [
     pytest.mark.anyio,
@@ -37,9 +35,7 @@ spec:
 """
 
 
-async def test_a_step_keeps_the_logs_of_all_its_containers(
-    cluster: Cluster, api: KubeClient, namespace: str
-) -> None:
+async def test_a_step_keeps_the_logs_of_all_its_containers(cluster, api, namespace) -> None:
     image = "busybox" if cluster.kind == "local" else cluster.image
     obj: Obj = yaml.safe_load(SET.replace("IMAGE", image))
     obj |= {"apiVersion": WORKFLOWS.api_version, "kind": WORKFLOWS.kind, "metadata": {"name": "set"}}

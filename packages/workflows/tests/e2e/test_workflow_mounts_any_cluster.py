@@ -8,10 +8,8 @@ import pytest
 
 from moorage.model.argo import WORKFLOWS
 from moorage.model.names import HOST_ENV_ANNOTATION
-from moorage_kube.remote.client import KubeClient
 from moorage_kube.resources import PODS, SECRETS
 from moorage_kube.testing.waiting import until
-from moorage_testing.cluster import Cluster
 
 pytestmark = [
     pytest.mark.anyio,
@@ -20,9 +18,7 @@ pytestmark = [
 ]
 
 
-async def test_a_step_whose_secret_is_missing_is_told_and_runs_when_it_is_created(
-    cluster: Cluster, api: KubeClient, namespace: str
-) -> None:
+async def test_a_step_whose_secret_is_missing_is_told_and_runs_when_it_is_created(cluster, api, namespace) -> None:
     image = "busybox" if cluster.kind == "local" else cluster.image
     notes = {HOST_ENV_ANNOTATION: "true"} if cluster.kind == "local" else {}
 

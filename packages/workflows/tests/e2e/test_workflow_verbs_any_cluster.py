@@ -107,9 +107,7 @@ def token_of(cluster: Cluster) -> str:
     return str(user.get("token") or "")
 
 
-async def test_a_workflow_from_the_file_to_what_it_left(
-    cluster: Cluster, namespace: str, manifest: Path, tmp_path: Path
-) -> None:
+async def test_a_workflow_from_the_file_to_what_it_left(cluster, namespace, manifest, tmp_path) -> None:
     def moor(*words: str, **more: Any) -> str:
         return cluster.moor("workflow", *words, "-n", namespace, **more).stdout
 
@@ -212,9 +210,7 @@ async def test_logs_of_every_attempt_stay_when_pods_and_workflow_are_gone(
     assert "its log is not stored" in cluster.moor("workflow", "logs", name, "-n", namespace).stderr
 
 
-async def test_one_that_failed_is_submitted_again_with_what_succeeded(
-    cluster: Cluster, namespace: str, tmp_path: Path
-) -> None:
+async def test_one_that_failed_is_submitted_again_with_what_succeeded(cluster, namespace, tmp_path) -> None:
     file = tmp_path / "half.yaml"
     file.write_text(HALF.replace("IMAGE", "busybox" if cluster.kind == "local" else cluster.image))
 
@@ -332,9 +328,7 @@ async def test_where_argo_runs_it_gets_the_workflow_and_its_nodes_are_shown(
         cluster.moor("workflow", "delete", name, "-n", namespace)
 
 
-async def test_a_large_workflow_is_refused_before_argo_sees_it(
-    cluster: Cluster, namespace: str, api: KubeClient, tmp_path: Path
-) -> None:
+async def test_a_large_workflow_is_refused_before_argo_sees_it(cluster, namespace, api, tmp_path) -> None:
     document = yaml.safe_load(TWO_STEPS)
     main = document["spec"]["templates"][-1]
     document["spec"]["templates"] += [{**main, "name": f"more-{number}"} for number in range(200)]

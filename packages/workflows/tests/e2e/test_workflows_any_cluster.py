@@ -112,9 +112,7 @@ LEAVES_WELL = 'trap "exit 0" TERM; sleep 600 & wait'
 
 
 @pytest.mark.parametrize("when_told", ["exec sleep 600", LEAVES_WELL], ids=["is killed", "leaves with 0"])
-async def test_a_step_that_is_evicted_twice_runs_three_times_and_never_two_at_once(
-    scene: Scene, when_told: str
-) -> None:
+async def test_a_step_that_is_evicted_twice_runs_three_times_and_never_two_at_once(scene, when_told) -> None:
     manifest = COUNTED.replace("RETRY", "metadata: {}").replace("exec sleep 600", f"{{ {when_told}; }}")
     name = await scene.submit(manifest)
     evicted: set[str] = set()
@@ -161,9 +159,7 @@ async def test_a_step_that_is_evicted_and_leaves_well_hands_on_nothing_of_its_ha
     assert (obj["status"]["phase"], await scene.outputs(obj)) == ("Succeeded", {"n": "complete"})
 
 
-async def test_a_pod_that_is_deleted_by_hand_is_an_error_and_retried_where_the_manifest_says_so(
-    scene: Scene,
-) -> None:
+async def test_a_pod_that_is_deleted_by_hand_is_an_error_and_retried_where_the_manifest_says_so(scene) -> None:
     name = await scene.submit(COUNTED.replace("RETRY", "retryStrategy: {limit: 5, retryPolicy: Always}"))
     deleted: set[str] = set()
     for _ in range(2):

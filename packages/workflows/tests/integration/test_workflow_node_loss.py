@@ -159,9 +159,7 @@ async def test_a_node_that_the_operator_has_not_heard_of_is_asked_for(scene: Nod
     assert await scene.names() == [first]
 
 
-async def test_an_operator_that_starts_while_the_namespace_is_being_deleted_lets_the_pods_go(
-    scene: NodeScene,
-) -> None:
+async def test_an_operator_that_starts_while_the_namespace_is_being_deleted_lets_the_pods_go(scene) -> None:
     """Kubernetes deletes pods first, and all else when they are gone."""
     first = await scene.run()
     cause = {"reason": "NamespaceTerminating", "message": "namespace default is being terminated"}

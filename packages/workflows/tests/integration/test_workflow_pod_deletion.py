@@ -66,9 +66,7 @@ async def test_a_pod_stays_for_its_delay_and_no_longer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "strategy", ["OnPodCompletion", "OnPodSuccess", "OnWorkflowCompletion", "OnWorkflowSuccess"]
 )
-async def test_the_delay_holds_over_restarts_of_the_operator(
-    tmp_path: Path, strategy: str, gc: dict[str, str], delay: int
-) -> None:
+async def test_the_delay_holds_over_restarts_of_the_operator(tmp_path, strategy, gc, delay) -> None:
     scene = PodsScene(tmp_path, strategy=strategy, **gc)
     for step in ("a", "b"):
         async with scene.operator():

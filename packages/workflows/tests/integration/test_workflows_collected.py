@@ -181,9 +181,7 @@ async def test_what_is_to_go_goes_and_what_another_wrote_stays(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("forced", [False, True])
-async def test_a_deletion_that_fails_is_a_condition_and_holds_the_workflow_unless_forced(
-    tmp_path: Path, forced: bool
-) -> None:
+async def test_a_deletion_that_fails_is_a_condition_and_holds_the_workflow_unless_forced(tmp_path, forced) -> None:
     scene = Scene(tmp_path, forced=forced, refusals=100)
 
     async def has_ended() -> bool:

@@ -359,9 +359,7 @@ async def test_a_run_that_is_killed_takes_over_what_succeeded(tmp_path: Path, ha
 
 
 @pytest.mark.parametrize("namespace", ["other", None])
-async def test_nothing_is_taken_over_from_another_namespace_or_from_what_is_not_kept(
-    tmp_path: Path, namespace: str | None
-) -> None:
+async def test_nothing_is_taken_over_from_another_namespace_or_from_what_is_not_kept(tmp_path, namespace) -> None:
     api, records = FakeApi(), LocalRecords(tmp_path / "workflows.db")
     api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
     if namespace:
@@ -540,9 +538,7 @@ async def test_a_claim_that_can_never_be_made_ends_the_workflow(tmp_path: Path) 
     assert (await api.list(PODS)).items == []
 
 
-async def test_a_workflow_whose_records_exceed_the_quota_fails_and_begins_when_it_is_retried(
-    tmp_path: Path,
-) -> None:
+async def test_a_workflow_whose_records_exceed_the_quota_fails_and_begins_when_it_is_retried(tmp_path) -> None:
     api, records = FakeApi(), LocalRecords(tmp_path / "workflows.db", quota=1)
     await api.create(WORKFLOWS, yaml.safe_load(CLAIM))
 

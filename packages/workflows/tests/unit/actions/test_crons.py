@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -39,9 +39,7 @@ HOUR = timedelta(hours=1)
     pytest.param(NOON - HOUR, None, NOON, id="no slot is due before it is created"),
     pytest.param(NOON + HOUR, NOON + HOUR, NOON + HOUR - timedelta(seconds=1), id="a missed slot counts"),
 ])  # fmt: skip
-def test_slots_are_due_since_the_operator_looks(
-    cursor: datetime | None, missed: datetime | None, since: datetime | None
-) -> None:
+def test_slots_are_due_since_the_operator_looks(cursor, missed, since) -> None:
     moments = {"cursor": cursor, "missed": missed}
     state = json.dumps({key: int(at.timestamp()) for key, at in moments.items() if at is not None})
     meta = {"name": "n", "creationTimestamp": rfc3339(NOON), "annotations": {"moorage.dev/cron-state": state}}

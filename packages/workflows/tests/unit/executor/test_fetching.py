@@ -233,9 +233,7 @@ def test_signals_go_to_the_command_and_its_outputs_are_kept(step: Step, number: 
     pytest.param("exit 0", 85, id="it leaves with 0"),
     pytest.param('touch "$MOORAGE_DONE_FILE"; exit 0', 0, id="it says that it has finished"),
 ])  # fmt: skip
-def test_a_command_that_leaves_well_when_told_has_finished_only_where_it_says_so(
-    step: Step, on_term: str, code: int
-) -> None:
+def test_a_command_that_leaves_well_when_told_has_finished_only_where_it_says_so(step, on_term, code) -> None:
     step.prepare(RESULT)
     script = f"trap '{on_term}' TERM; echo up; while :; do sleep 0.05; done"
     with started(step.command(*sh(script))) as process:

@@ -262,9 +262,7 @@ def test_a_parameter_is_the_files_text(pod: Pod, site: Site, written: bytes, wan
     pytest.param(b"x" * 262145 + b"\n", ["more than 262144 bytes"], id="too long, with a newline"),
     pytest.param(b"\xff", ["not UTF-8"], id="not text"),
 ])  # fmt: skip
-def test_a_parameter_that_cannot_be_is_an_error_that_names_its_path(
-    pod: Pod, site: Site, written: bytes | None, words: list[str]
-) -> None:
+def test_a_parameter_that_cannot_be_is_an_error_that_names_its_path(pod, site, written, words) -> None:
     if written is not None:
         (pod.folder / "p").write_bytes(written)
     pod.order(parameters=[{"name": "p", "path": str(pod.folder / "p")}])
@@ -415,9 +413,7 @@ def test_what_the_server_refuses_is_the_steps_error(pod: Pod, site: Site, failur
         assert word in site.report.error
 
 
-def test_a_report_that_the_server_refuses_ends_with_an_error(
-    pod: Pod, site: Site, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_that_the_server_refuses_ends_with_an_error(pod, site, capsys) -> None:
     pod.order(result=True)
     assert [pod.init(), pod.run("true")] == [0, 0]
     site.failures.append(404)
@@ -569,9 +565,7 @@ def test_inputs_are_tried_again_and_checked(pod: Pod, site: Site) -> None:
     pytest.param({"s3": {"bucket": "b", "key": "k", "accessKeySecret": {"secret": 3}}},
                  ["the Secret of accessKeySecret is missing"], id="a Secret that is missing"),
 ])  # fmt: skip
-def test_an_input_that_cannot_be_had_ends_init_with_its_name(
-    pod: Pod, capsys: pytest.CaptureFixture[str], location: dict[str, Any], words: list[str]
-) -> None:
+def test_an_input_that_cannot_be_had_ends_init_with_its_name(pod, capsys, location, words) -> None:
     pod.order(inputs=[an_input(location)])
     assert pod.init(seconds=0, PATH=os.environ["PATH"]) == 1
     message = capsys.readouterr().err.splitlines()[-1]
@@ -752,9 +746,7 @@ def test_keys_of_our_own_store_are_listed_as_artifacts_name_them(pod: Pod, site:
     ("data.a.b", "transformation[0] 'data.a.b'"),
     ("map(1..30000, 'a long text')", "and a result has at most 262144"),
 ])  # fmt: skip
-def test_a_list_that_cannot_be_made_is_an_error(
-    pod: Pod, site: Site, capsys: pytest.CaptureFixture[str], expression: str, words: str
-) -> None:
+def test_a_list_that_cannot_be_made_is_an_error(pod, site, capsys, expression, words) -> None:
     assert list_keys(pod, {"key": "wf"}, expression) == 1
     assert words in capsys.readouterr().err
     assert site.reports == []
@@ -775,9 +767,7 @@ def test_an_optional_input_that_its_store_does_not_have_is_left_out(pod: Pod, bu
     assert pod.init(**keys) == 1
 
 
-def test_what_was_written_again_since_is_not_deleted(
-    tmp_path: Path, bucket: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_written_again_since_is_not_deleted(tmp_path, bucket, capsys, monkeypatch) -> None:
     env = {"MOORAGE_SECRET_0": "id", "MOORAGE_SECRET_1": "key"}
     stores, file = Stores(env, tmp_path), tmp_path / "file"
     file.write_text("x")

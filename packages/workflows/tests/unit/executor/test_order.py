@@ -141,9 +141,7 @@ def test_a_command_that_does_not_exist_is_not_tried_again(group: Group) -> None:
     pytest.param("exit 0", 85, id="it leaves with 0"),
     pytest.param('touch "$MOORAGE_DONE_FILE"; exit 0', 0, id="it says that it has finished"),
 ])  # fmt: skip
-def test_a_signal_ends_the_command_and_no_other_try_follows(
-    group: Group, tmp_path: Path, on_term: str, code: int
-) -> None:
+def test_a_signal_ends_the_command_and_no_other_try_follows(group, tmp_path, on_term, code) -> None:
     ready = tmp_path / "ready"
     subprocess.run(["mkfifo", ready], check=True)
     script = f"trap '{on_term}' TERM; echo up > {ready}; while :; do sleep 0.05; done"

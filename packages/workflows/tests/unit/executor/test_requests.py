@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,9 +117,7 @@ def test_a_request_has_the_method_headers_secrets_and_body_that_the_template_say
     ("/x", "response.statusCode", "successCondition must be true or false, and 'response.statusCode' is 200"),
     ("/x", "response.none.a", "successCondition 'response.none.a':"),
 ])  # fmt: skip
-def test_answers_are_judged_by_their_status_or_by_the_condition(
-    web: Web, path: str, condition: str, problem: str
-) -> None:
+def test_answers_are_judged_by_their_status_or_by_the_condition(web, path, condition, problem) -> None:
     report = ask(f"{web.url}{path}", b"q", condition=condition, headers=[{"name": "A", "value": "b"}])
     assert report.get("error", "").startswith(problem)
     assert bool(report.get("error")) == bool(problem)
@@ -181,9 +178,7 @@ def test_the_proxy_of_the_environment_is_asked(web: Web, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("status", "code"), [(200, 0), (500, 1)])
-def test_the_part_reports_to_the_server_whatever_the_answer(
-    web: Web, tmp_path: Path, status: int, code: int
-) -> None:
+def test_the_part_reports_to_the_server_whatever_the_answer(web, tmp_path, status, code) -> None:
     order = {
         "workflow": "u", "pod": "p", "inputs": [], "parameters": [], "artifacts": [], "result": False,
         "logs": False, "shell": False, "http": a_request(f"{web.url}/status/{status}"),

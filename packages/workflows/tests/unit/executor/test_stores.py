@@ -68,9 +68,7 @@ def test_a_bucket_is_made_where_it_is_missing_and_may_be(s3: Any, tmp_path: Path
                  ("aws:kms", "k1"), id="a key of the key service"),
     pytest.param({"kmsKeyId": "k1"}, (None, None), id="off"),
 ])  # fmt: skip
-def test_what_is_written_is_encrypted_as_the_location_says(
-    s3: Any, tmp_path: Path, options: dict[str, Any], want: tuple[str | None, str | None]
-) -> None:
+def test_what_is_written_is_encrypted_as_the_location_says(s3, tmp_path, options, want) -> None:
     client, place = s3
     location = {"s3": {**place, "bucket": "safe", "key": "k", "encryptionOptions": options}}
     location["s3"]["createBucketIfNotPresent"] = {}
@@ -193,9 +191,7 @@ def test_a_server_is_shown_the_certificate(tmp_path: Path, monkeypatch: pytest.M
     assert [method for method, _, _ in site.asked] == ["GET", "PUT"]
 
 
-def test_a_bucket_without_keys_is_an_error_and_not_waited_for(
-    s3: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_without_keys_is_an_error_and_not_waited_for(s3, tmp_path, monkeypatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -208,9 +208,7 @@ def test_credentials_are_those_of_the_longest_path() -> None:
 @pytest.mark.parametrize(("architectures", "is_arm"), [
     (("arm64", "amd64"), True), (("amd64", "arm64"), False), (("s390x",), True), ((), True),
 ], ids=["the first of both", "the other of both", "none of them: the first there is", "no nodes"])  # fmt: skip
-async def test_the_image_is_that_for_the_nodes(
-    registry: Registry, architectures: tuple[str, ...], is_arm: bool
-) -> None:
+async def test_the_image_is_that_for_the_nodes(registry, architectures, is_arm) -> None:
     assert await known(registry).command_of(f"{registry.host}/team/hello:1", None, architectures) == HELLO
     wanted = registry.other if is_arm else registry.manifest
     assert registry.calls[1] == f"/v2/team/hello/manifests/{digest_of(wanted)}"

@@ -466,9 +466,7 @@ def test_the_command_of_a_known_image_is_wrapped() -> None:
     pytest.param({**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/d", "raw": {"data": "x" * 270_000}}]}},
                  ["annotations", "262144"], id="raw artifacts that are too long"),
 ])  # fmt: skip
-def test_what_cannot_be_a_pod_is_refused_with_its_template_and_field(
-    template: Mapping[str, Any], words: list[str]
-) -> None:
+def test_what_cannot_be_a_pod_is_refused_with_its_template_and_field(template, words) -> None:
     with pytest.raises(PodError) as refused:
         a_pod(template)
     for word in ("template 'hello'", *words):
@@ -686,9 +684,7 @@ def test_a_manifest_from_an_artifact_is_read_where_the_artifact_is() -> None:
     ({}, {"serviceAccountName": "a", "executor": {"serviceAccountName": "b"}}, "b"),
     ({"executor": {"serviceAccountName": "c"}}, {"executor": {"serviceAccountName": "b"}}, "c"),
 ])  # fmt: skip
-def test_a_resource_step_has_the_account_of_the_executor(
-    template: dict[str, Any], spec: dict[str, Any], account: str
-) -> None:
+def test_a_resource_step_has_the_account_of_the_executor(template, spec, account) -> None:
     assert a_pod({**RESOURCE, **template}, spec=spec)["spec"]["serviceAccountName"] == account
 
 

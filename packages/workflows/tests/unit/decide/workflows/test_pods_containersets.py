@@ -98,9 +98,7 @@ def test_the_result_is_that_of_main_and_a_set_without_it_has_none() -> None:
     pytest.param({"containers": [a_container("a")], "retryStrategy": {"retries": 1, "duration": "soon"}}, {},
                  "containerSet.retryStrategy.duration", id="a pause that is not a duration"),
 ])  # fmt: skip
-def test_what_cannot_be_made_is_refused_with_its_field(
-    group: dict[str, Any], template: dict[str, Any], path: str
-) -> None:
+def test_what_cannot_be_made_is_refused_with_its_field(group, template, path) -> None:
     with pytest.raises(PodError, match="template 'main'") as refused:
         a_pod(group, **template)
     assert f" {path} " in refused.value.message

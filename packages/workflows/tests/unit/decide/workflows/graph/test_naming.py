@@ -28,9 +28,7 @@ def test_the_root_is_named_as_its_workflow() -> None:
 @given(
     st.text("abc-", min_size=1, max_size=63), st.text("abc-", max_size=300), st.integers(0, 3), st.integers(0, 3)
 )
-def test_every_way_to_run_a_step_again_has_a_name_of_its_own(
-    wf: str, template: str, retries: int, lost: int
-) -> None:
+def test_every_way_to_run_a_step_again_has_a_name_of_its_own(wf, template, retries, lost) -> None:
     names = {
         pod_name(wf, f"{wf}.a", template, retries=one, lost=two)
         for one in range(retries + 1)

@@ -92,5 +92,4 @@ def test_a_stored_report_of_exit_code_0_stands_whatever_is_seen_later(later) -> 
     report = StepReport(pod="a", outputs=Outputs(exit_code="0", result="7"))
     ended = outcome(wrapped=True, report=report, **later)
     assert (ended.phase, ended.is_lost) == (NodePhase.SUCCEEDED, False)
-    assert ended.outputs is not None
     assert (ended.outputs.exit_code, ended.outputs.result) == ("0", "7")

@@ -77,9 +77,7 @@ def test_a_container_that_fails_fails_the_pod_and_says_which_it_was() -> None:
         "WF.c": "Container Error",
     }
     assert player.node("WF").message == "b: Error (exit code 3)"
-    outputs = player.node("WF.b").outputs
-    assert outputs is not None
-    assert outputs.exit_code == "3"
+    assert player.node("WF.b").outputs.exit_code == "3"
 
 
 def test_a_set_whose_node_went_away_runs_again_as_a_whole() -> None:

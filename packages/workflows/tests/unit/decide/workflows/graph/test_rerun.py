@@ -162,8 +162,6 @@ def test_what_is_taken_over_has_outputs_and_neither_a_pod_nor_a_wish_to_delete_a
     old, new = player.node("WF.make"), again.node("WF.make")
     assert (new.type, new.phase, new.pod_name, new.is_memoized) == (NodeType.POD, NodePhase.SUCCEEDED, "", True)
     assert new.message == f"taken over from {old.pod_name}"
-    assert new.outputs is not None
-    assert old.outputs is not None
     assert new.outputs.parameters == {"y": "5"}
     assert [artifact.key for artifact in new.outputs.artifacts] == [
         artifact.key for artifact in old.outputs.artifacts

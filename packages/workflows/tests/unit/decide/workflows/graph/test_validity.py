@@ -117,9 +117,7 @@ def test_a_pod_that_is_created_late_has_what_is_left() -> None:
 
 @pytest.mark.parametrize("field", ["timeout", "pendingTimeout"])
 @pytest.mark.parametrize("writes", [1, 2, 3])
-def test_an_operator_that_is_killed_while_it_ends_a_late_pod_leaves_the_same_record(
-    field: str, writes: int
-) -> None:
+def test_an_operator_that_is_killed_while_it_ends_a_late_pod_leaves_the_same_record(field, writes) -> None:
     manifest = TIMEOUT.replace("timeout", field)
     table = by_node(long=LONG if field == "timeout" else NEVER)
     undisturbed = checked(begun(manifest, table))
@@ -217,9 +215,7 @@ SHUTDOWNS = a_workflow("""
 
 @pytest.mark.parametrize("strategy", ["Stop", "Terminate"])
 @pytest.mark.parametrize("after_seconds", [0, 30])
-def test_a_shutdown_that_was_asked_for_while_nobody_was_there_ends_every_node(
-    strategy: str, after_seconds: int
-) -> None:
+def test_a_shutdown_that_was_asked_for_while_nobody_was_there_ends_every_node(strategy, after_seconds) -> None:
     def a_player() -> Player:
         player = begun(SHUTDOWNS, by_node(long=LONG, never=NEVER, again=Ends(exit_code=1), daemon=LONG))
         while player.now == NOON:
@@ -296,9 +292,7 @@ def test_what_holds_its_lock_by_its_record_does_not_ask_for_it_again(entrypoint:
 @pytest.mark.parametrize(
     ("strategy", "ends"), [("", "Pod Succeeded"), ("Stop", "Pod Succeeded"), ("Terminate", "Pod Failed")]
 )
-def test_an_exit_handler_that_waits_for_its_lock_waits_on_after_a_stop(
-    handler: str, strategy: str, ends: str
-) -> None:
+def test_an_exit_handler_that_waits_for_its_lock_waits_on_after_a_stop(handler, strategy, ends) -> None:
     of_step, of_workflow = ("", "onExit: bye") if handler == "WF.onExit" else ("onExit: bye", "")
     manifest = a_workflow(f"""
         {of_workflow}
@@ -357,9 +351,7 @@ def test_values_that_were_supplied_one_by_one_are_kept_over_a_restart() -> None:
     assert player.node("WF").message == "waits for output parameters: b"
     player.run.resume(Resume(parameters={"b": "2"}))
     checked(player)
-    outputs = player.node("WF").outputs
-    assert outputs is not None
-    assert dict(outputs.parameters) == {"a": "1", "b": "2"}
+    assert dict(player.node("WF").outputs.parameters) == {"a": "1", "b": "2"}
 
 
 def test_retries_whose_longest_duration_passed_unseen_are_over() -> None:

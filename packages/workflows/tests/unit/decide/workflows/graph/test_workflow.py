@@ -573,9 +573,7 @@ NEVER = """
     pytest.param("", "when: \"{{=(TAG ?? 'none') == 'none'}}\",", "use", id="a condition"),
     pytest.param("withParam: \"{{=TAG ?? '[1]'}}\",", "", "use(0:1)", id="the items of a loop"),
 ])  # fmt: skip
-def test_an_expression_may_fall_back_where_a_step_was_skipped(
-    kind: str, prefix: str, loop: str, when: str, node: str
-) -> None:
+def test_an_expression_may_fall_back_where_a_step_was_skipped(kind, prefix, loop, when, node) -> None:
     depends = "depends: never.Skipped," if prefix == "tasks" else ""
     argument = "{{=TAG ?? 'fallback'}}"
     step = f"{{name: use, template: say, {depends} {loop} {when} arguments: ARGUMENTS}}"
