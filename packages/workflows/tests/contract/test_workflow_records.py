@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.workflowrecords import a_node_record, a_workflow_record
 
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.server.service import ServerService
@@ -32,7 +33,6 @@ from moorage_workflows.model.workflow import (
     Memo,
     NodePhase,
     NodeRecord,
-    NodeType,
     Outputs,
     StepReport,
     WorkflowRecord,
@@ -42,11 +42,6 @@ from moorage_workflows.workflows.records import LocalRecords
 pytestmark = pytest.mark.anyio
 
 QUOTA = 500_000
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class OperatorApi(FakeApi):
@@ -73,12 +68,9 @@ class Served:
         self.api = OperatorApi(users={"operator-token": "operator", "ada-token": "ada"})
         self.api.readers.add(("operator", None))
         self.service = ServerService(
-            self.api,
-            usage_db=folder / "usage.db",
-            page_token="page",
-            env={"MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE": str(QUOTA)},
-            clock=FakeClock(),
-        )
+            self.api, usage_db=folder / "usage.db", page_token="page",
+            env={"MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE": str(QUOTA)}, clock=FakeClock(),
+        )  # fmt: skip
         self.socket = socket.create_server(("127.0.0.1", 0))
         info = {"serverUrl": f"http://127.0.0.1:{self.socket.getsockname()[1]}"}
         meta = {"name": INFO_CONFIGMAP, "namespace": SYSTEM_NAMESPACE}
@@ -116,17 +108,13 @@ def opened(
 
 
 def a_run(uid: str = "u1", name: str = "train", **fields: object) -> WorkflowRecord:
-    record = WorkflowRecord(
-        uid=uid, namespace="lab", name=name, document={"metadata": {"name": name}, "spec": {"entrypoint": "main"}},
-        created_at=rfc3339(NOON), token_digest="sha256:00",
-    )  # fmt: skip
-    return msgspec.structs.replace(record, **fields)
+    document = {"metadata": {"name": name}, "spec": {"entrypoint": "main"}}
+    given = {"document": document, "created_at": rfc3339(NOON), "token_digest": "sha256:00"}
+    return a_workflow_record(uid, name, **given | fields)
 
 
 def a_node(node_id: str, phase: NodePhase = NodePhase.PENDING) -> NodeRecord:
-    return NodeRecord(
-        id=node_id, name=node_id, display_name=node_id, type=NodeType.POD, phase=phase, pod_name=f"pod-{node_id}"
-    )
+    return a_node_record(node_id, phase=phase, pod_name=f"pod-{node_id}")
 
 
 async def test_a_run_is_kept_from_its_begin_to_its_end(opened) -> None:

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.workflowrecords import a_node_record, a_workflow_record
 
 from moorage_kube.clock import rfc3339
 from moorage_kube.errors import BadRequest, Conflict, NotFound, QuotaExceeded
@@ -24,7 +25,6 @@ from moorage_workflows.model.workflow import (
     MetricPoint,
     NodePhase,
     NodeRecord,
-    NodeType,
     Outputs,
     StepReport,
     WorkflowRecord,
@@ -61,24 +61,20 @@ def a_run(
     uid: str = "u1", *, name: str = "train", hours: int = 0, labels=None, **fields: object
 ) -> WorkflowRecord:
     metadata = {"name": name, "namespace": "lab", "labels": labels or {}}
-    record = WorkflowRecord(
-        uid=uid, namespace="lab", name=name,
-        document={"metadata": metadata, "spec": {"entrypoint": "100% ? main"}}, phase="Running",
-        created_at=rfc3339(NOON + hours * HOUR), owner="ada", token_digest="sha256:00",
-    )  # fmt: skip
-    return msgspec.structs.replace(record, **fields)
+    document = {"metadata": metadata, "spec": {"entrypoint": "100% ? main"}}
+    of_run = {"phase": "Running", "owner": "ada", "token_digest": "sha256:00"}
+    of_run |= {"created_at": rfc3339(NOON + hours * HOUR), "document": document}
+    return a_workflow_record(uid, name, **of_run | fields)
 
 
 def a_node(node_id: str = "train-1", phase: NodePhase = NodePhase.PENDING, **fields: object) -> NodeRecord:
-    node = NodeRecord(
-        id=node_id, name=f"train.{node_id}", display_name=node_id, type=NodeType.POD, phase=phase,
-        pod_name=f"pod-{node_id}", inputs={"parameters": {"lr": "0.1\0é"}},
-        outputs=Outputs(
-            parameters={"loss": "1 %"}, artifacts=(Artifact(name="model", key="k", size_bytes=2**40),), result="x",
-        ),
-        locks=("mutex/lab/a",), resources_seconds={"cpu": 3},
-    )  # fmt: skip
-    return msgspec.structs.replace(node, **fields)
+    artifact = Artifact(name="model", key="k", size_bytes=2**40)
+    of_node = {
+        "id": node_id, "pod_name": f"pod-{node_id}", "inputs": {"parameters": {"lr": "0.1\0é"}},
+        "outputs": Outputs(parameters={"loss": "1 %"}, artifacts=(artifact,), result="x"),
+        "locks": ("mutex/lab/a",), "resources_seconds": {"cpu": 3},
+    }  # fmt: skip
+    return a_node_record(f"train.{node_id}", phase=phase, **of_node | fields)
 
 
 def begun(store: WorkflowStore, record: WorkflowRecord | None = None, holder: str = "op-1") -> WorkflowRecord:

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 from aiohttp import web
+from tests.workflowoperators import background
 
 from moorage.controllers.base import Shared
 from moorage.model.argo import CRON_LABEL, CRON_WORKFLOWS, WORKFLOWS
@@ -20,6 +21,7 @@ from moorage_kube.informer import wait_synced
 from moorage_kube.meta import Key
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import EVENTS
+from moorage_kube.testing.builders import an_object
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
 from moorage_workflows.controllers.monitor.controller import RunMonitorController, SlotMonitorController
@@ -61,39 +63,37 @@ async def receiver() -> AsyncIterator[Receiver]:
     await runner.cleanup()
 
 
+def a_status(phase: str):
+    ended = {"finishedAt": rfc3339(NOON)} if phase in ("Succeeded", "Failed") else {}
+    return {"phase": phase, "startedAt": rfc3339(NOON)} | ended
+
+
 def a_workflow(address: str, phase: str = "", **more: str):
-    status = {"phase": phase} if phase else {}
-    if phase:
-        status["startedAt"] = rfc3339(NOON)
-    if phase in ("Succeeded", "Failed"):
-        status["finishedAt"] = rfc3339(NOON)
-    return {
-        "metadata": {
-            "name": "n-1", "namespace": "lab", "uid": "u1", "labels": dict(OURS),
-            "creationTimestamp": rfc3339(NOON), "annotations": {"moorage.dev/monitor": f"{address}/abc"} | more,
-        },
-        "spec": {}, "status": status,
-    }  # fmt: skip
+    annotations = {"moorage.dev/monitor": f"{address}/abc"} | more
+    meta = {"uid": "u1", "labels": OURS, "created": NOON, "annotations": annotations}
+    return an_object(WORKFLOWS, "n-1", spec={}, status=a_status(phase) if phase else {}, **meta)
 
 
 def with_phase(api: FakeApi, obj, phase: str):
-    status = {"phase": phase, "startedAt": rfc3339(NOON)}
-    if phase in ("Succeeded", "Failed"):
-        status["finishedAt"] = rfc3339(NOON)
-    return api.put(WORKFLOWS, {**obj, "status": status})
+    return api.put(WORKFLOWS, {**obj, "status": a_status(phase)})
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def api(clock: FakeClock) -> FakeApi:
+    return FakeApi(clock=clock)
 
 
 @contextlib.asynccontextmanager
 async def a_monitor(api: FakeApi, clock: FakeClock, kind=RunMonitorController, outbound: Outbound = LOCAL):
     controller = kind(Shared(api=api, clock=clock, outbound=outbound))
-    tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
-    try:
+    async with background(*(informer.run() for informer in controller.informers)):
         await wait_synced(*controller.informers)
         yield controller
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def settle(api: FakeApi, clock: FakeClock, **more):
@@ -108,9 +108,7 @@ async def settle(api: FakeApi, clock: FakeClock, **more):
         return wait
 
 
-async def test_a_run_sends_its_life_once_and_in_order(receiver: Receiver) -> None:
-    clock = FakeClock()
-    api = FakeApi(clock=clock)
+async def test_a_run_sends_its_life_once_and_in_order(receiver, api, clock) -> None:
     api.put(WORKFLOWS, a_workflow(receiver.address))
     await settle(api, clock)
     assert receiver.got == []
@@ -121,9 +119,7 @@ async def test_a_run_sends_its_life_once_and_in_order(receiver: Receiver) -> Non
     assert (await api.get(WORKFLOWS, "n-1", "lab"))["metadata"]["finalizers"] == []
 
 
-async def test_a_receiver_that_fails_is_tried_again_and_the_order_is_kept(receiver: Receiver) -> None:
-    clock = FakeClock()
-    api = FakeApi(clock=clock)
+async def test_a_receiver_that_fails_is_tried_again_and_the_order_is_kept(receiver, api, clock) -> None:
     api.put(WORKFLOWS, a_workflow(receiver.address, "Running"))
     receiver.statuses = [503, 503]
     async with a_monitor(api, clock) as controller:
@@ -138,9 +134,7 @@ async def test_a_receiver_that_fails_is_tried_again_and_the_order_is_kept(receiv
     assert receiver.got == ["/abc/start", "/abc/fail"]
 
 
-async def test_a_receiver_that_is_away_for_a_day_is_given_up(receiver: Receiver) -> None:
-    clock = FakeClock()
-    api = FakeApi(clock=clock)
+async def test_a_receiver_that_is_away_for_a_day_is_given_up(receiver, api, clock) -> None:
     api.put(WORKFLOWS, a_workflow(receiver.address, "Failed"))
     receiver.statuses = [500] * 9
     await settle(api, clock)
@@ -154,9 +148,7 @@ async def test_a_receiver_that_is_away_for_a_day_is_given_up(receiver: Receiver)
     assert (await api.get(WORKFLOWS, "n-1", "lab"))["metadata"]["finalizers"] == []
 
 
-async def test_a_private_address_is_refused_unless_the_administrator_allows_it(receiver: Receiver) -> None:
-    clock = FakeClock()
-    api = FakeApi(clock=clock)
+async def test_a_private_address_is_refused_unless_the_administrator_allows_it(receiver, api, clock) -> None:
     api.put(WORKFLOWS, a_workflow(receiver.address, "Running"))
     await settle(api, clock, outbound=Outbound(plain_http=True))
     assert receiver.got == []
@@ -164,9 +156,7 @@ async def test_a_private_address_is_refused_unless_the_administrator_allows_it(r
     assert event["message"].startswith("a heartbeat was abandoned: 127.0.0.1 is not a public address")
 
 
-async def test_a_deleted_run_waits_for_its_last_heartbeat(receiver: Receiver) -> None:
-    clock = FakeClock()
-    api = FakeApi(clock=clock)
+async def test_a_deleted_run_waits_for_its_last_heartbeat(receiver, api, clock) -> None:
     api.put(WORKFLOWS, a_workflow(receiver.address, "Running"))
     await settle(api, clock)
     assert (await api.get(WORKFLOWS, "n-1", "lab"))["metadata"]["finalizers"] == [BEATS_FINALIZER]
@@ -176,9 +166,7 @@ async def test_a_deleted_run_waits_for_its_last_heartbeat(receiver: Receiver) ->
     assert (await api.list(WORKFLOWS)).items == []
 
 
-async def test_an_overdue_run_is_told_once(receiver: Receiver) -> None:
-    clock = FakeClock()
-    api = FakeApi(clock=clock)
+async def test_an_overdue_run_is_told_once(receiver, api, clock) -> None:
     more = {
         "moorage.dev/monitor-after": "2h",
         "moorage.dev/monitor-overdue": f"{receiver.address}/overdue",
@@ -192,9 +180,7 @@ async def test_an_overdue_run_is_told_once(receiver: Receiver) -> None:
     assert receiver.got == ["/abc/start", "/people", "/overdue"]
 
 
-async def test_people_are_told_of_a_run_that_should_have_ended_by_its_usual_time(receiver: Receiver) -> None:
-    clock = FakeClock()
-    api = FakeApi(clock=clock)
+async def test_people_are_told_of_a_run_that_should_have_ended_by_its_usual_time(receiver, api, clock) -> None:
     state = {"moorage.dev/cron-state": '{"seconds": [3600, 3500, 3400]}'}
     api.put(CRON_WORKFLOWS, {"metadata": {"name": "n", "namespace": "lab", "annotations": state}, "spec": {}})
     run = a_workflow("", "Running")
@@ -217,17 +203,13 @@ async def test_a_run_of_long_ago_sends_nothing(receiver: Receiver) -> None:
     assert receiver.got == []
 
 
-async def test_wrong_annotations_are_an_event(receiver: Receiver) -> None:
-    clock = FakeClock()
-    api = FakeApi(clock=clock)
+async def test_wrong_annotations_are_an_event(receiver, api, clock) -> None:
     api.put(WORKFLOWS, a_workflow(receiver.address, **{"moorage.dev/monitor-after": "soon"}))
     await settle(api, clock)
     assert [event["reason"] for event in (await api.list(EVENTS)).items] == ["InvalidMonitor"]
 
 
-async def test_a_missed_slot_is_told_once(receiver: Receiver) -> None:
-    clock = FakeClock()
-    api = FakeApi(clock=clock)
+async def test_a_missed_slot_is_told_once(receiver, api, clock) -> None:
     annotations = {
         "moorage.dev/cron-state": f'{{"missed": {int(NOON.timestamp())}}}',
         "moorage.dev/monitor-overdue": f"{receiver.address}/overdue",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workflowoperators import an_operator
+from tests.workflowoperators import an_operator, background, operate
 
 from moorage.model.argo import WORKFLOWS
 from moorage_kube.errors import Forbidden
@@ -87,16 +87,9 @@ async def a_site(folder: Path, api: FakeApi, annotations: dict[str, str] | None 
     }
     meta = {"name": "wide", "namespace": "default", "annotations": annotations or {}}
     made = await api.create(WORKFLOWS, {"metadata": meta, "spec": spec})
-    controller = an_operator(api, records)
-    parts = (controller.loop.run(), *(informer.run() for informer in controller.informers))
-    tasks = [asyncio.create_task(part) for part in parts]
-    try:
-        yield Site(api, records, made["metadata"]["uid"])
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        records.close()
+    with contextlib.closing(records):
+        async with background(operate(an_operator(api, records))):
+            yield Site(api, records, made["metadata"]["uid"])
 
 
 async def test_only_a_part_of_the_pods_wait_for_a_node(tmp_path: Path) -> None:

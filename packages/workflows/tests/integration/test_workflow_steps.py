@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.workflowrecords import a_node_record
 
 from moorage.model.names import HOST_IMAGE
 from moorage_kube.images import ImageRule
@@ -32,7 +33,6 @@ from moorage_local.nodeagent.node import own_annotations
 from moorage_local.storage import MemoryStorage
 from moorage_workflows.decide.workflows.entrypoints import entrypoints_of
 from moorage_workflows.decide.workflows.pods import PodRequest, StepRuntime, make_pod
-from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
 
 _spec = importlib.util.spec_from_file_location(
     "executor_site", Path(__file__).parents[1] / "unit/executor/test_main.py"
@@ -48,11 +48,6 @@ IMAGES = (
     ImageRule(image="busybox", cmd=("sh",)),
     ImageRule(image="say", entrypoint=("/bin/sh", "-c", 'echo "said $0 $1"'), cmd=("nothing",)),
 )
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @dataclass
@@ -93,16 +88,10 @@ class Lab:
     async def start(self, template: Mapping[str, Any], **more: Any) -> None:
         node = {"metadata": {"annotations": own_annotations(self.node)}}
         runtime = StepRuntime(
-            image=HOST_IMAGE,
-            python=sys.executable,
-            on_processes=True,
-            server_url=self.site.url,
+            image=HOST_IMAGE, python=sys.executable, on_processes=True, server_url=self.site.url,
             entrypoints=entrypoints_of([node]),
-        )
-        record = NodeRecord(
-            id="n", name="wf", display_name="wf", type=NodeType.POD, phase=NodePhase.PENDING,
-            template=template["name"], pod_name=executor.POD,
         )  # fmt: skip
+        record = a_node_record(template=template["name"], pod_name=executor.POD)
         meta = {"name": "wf", "namespace": "lab", "uid": executor.UID}
         spec = more.pop("spec", {})
         request = PodRequest(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.workflowoperators import an_operator, operate
+from tests.workflowoperators import an_operator, background, operate, turns
 
 from moorage.model.argo import ARTIFACT_FINALIZER, WORKFLOWS
 from moorage_kube.errors import NotFound
@@ -115,28 +115,19 @@ class Scene:
     async def running(self) -> AsyncIterator[None]:
         self.api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
         await self.api.create(WORKFLOWS, self.manifest)
-        watching = asyncio.create_task(self.kubelet.pods.run())
-        try:
-            yield
-        finally:
-            watching.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watching
-            self.records.close()
+        with contextlib.closing(self.records):
+            async with background(self.kubelet.pods.run()):
+                yield
 
     async def operate_until(self, what: str, is_done: Callable[[], Any], *, kills: int = KILLS) -> None:
         """Kill the operator so often on the way; then leave one alone until it is done."""
         for kill in range(kills + 1):
             self._operators += 1
-            operator = asyncio.create_task(operate(an_operator(self.api, self.records, number=self._operators)))
-            if kill == kills:
-                await until(what, is_done)
-            else:
-                for _ in range(self._chance.randrange(600)):
-                    await asyncio.sleep(0)
-            operator.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await operator
+            async with background(operate(an_operator(self.api, self.records, number=self._operators))):
+                if kill == kills:
+                    await until(what, is_done)
+                else:
+                    await turns(self._chance.randrange(600))
 
     async def workflow(self) -> Obj | None:
         try:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.workflowoperators import an_operator, operate
+from tests.workflowoperators import an_operator, background, operate, turns
 
 from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage_kube.errors import ApiError, Forbidden, Invalid, NotFound, QuotaExceeded
@@ -125,6 +123,7 @@ class Kubelet:
 
     def __init__(self, api: FakeApi, records: LocalRecords, chance: random.Random) -> None:
         self._api, self._records, self._chance = api, records, chance
+        api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
         self.starts: collections.Counter[str] = collections.Counter()
         self.running: set[str] = set()
         self.most_alone = 0
@@ -163,12 +162,33 @@ class Kubelet:
         await self._api.patch(PODS, meta["name"], {"status": status}, meta["namespace"], subresource="status")
 
 
+def a_document(manifest: str, **meta: Any) -> Obj:
+    """The workflow of this name in MANIFESTS."""
+    [document] = [each for each in yaml.safe_load_all(MANIFESTS) if each["metadata"]["name"] == manifest]
+    return {**document, "metadata": {"name": manifest, "namespace": "default", **meta}}
+
+
+async def phase_of(api: FakeApi, name: str = "retried") -> str:
+    return str(((await api.get(WORKFLOWS, name, "default")).get("status") or {}).get("phase", ""))
+
+
+async def until_phase(api: FakeApi, *phases: str, name: str = "retried") -> None:
+    async def has_phase() -> bool:
+        return await phase_of(api, name) in phases
+
+    await until(f"the workflow {name} to be {' or '.join(phases)}", has_phase)
+
+
+async def annotate(api: FakeApi, name: str = "retried", **annotations: str) -> None:
+    """As a person asks for it."""
+    await api.patch(WORKFLOWS, name, {"metadata": {"annotations": annotations}}, "default")
+
+
 async def results(api: FakeApi, folder: Path, *, seed: int, kills: int) -> tuple[dict[str, Any], Kubelet]:
     """(phase of every workflow and of every node, the kubelet) after so many kills."""
     chance = random.Random(seed)
     records = LocalRecords(folder / f"workflows-{seed}-{kills}.db")
     kubelet = Kubelet(api, records, chance)
-    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
     for document in yaml.safe_load_all(MANIFESTS):
         document["metadata"]["namespace"] = "default"
         await api.create(WORKFLOWS, document)
@@ -180,32 +200,22 @@ async def results(api: FakeApi, folder: Path, *, seed: int, kills: int) -> tuple
         objects = (await api.list(WORKFLOWS)).items
         for obj in objects:
             if obj["metadata"]["name"] == "retried" and (obj.get("status") or {}).get("phase") == "Failed":
-                if not retried:  # as a person asks for it
-                    patch = {"metadata": {"annotations": {RETRY_ANNOTATION: "{}"}}}
-                    await api.patch(WORKFLOWS, "retried", patch, "default")
+                if not retried:
+                    await annotate(api, **{RETRY_ANNOTATION: "{}"})
                 retried = True
                 return False
         return retried and all(
             (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Error") for obj in objects
         )
 
-    watching = asyncio.create_task(kubelet.pods.run())
     killed = 0
-    while killed < kills and not await is_done():
-        operator = asyncio.create_task(operate(an_operator(api, records, number=killed)))
-        for _ in range(chance.randrange(1500)):
-            await asyncio.sleep(0)
-        operator.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await operator
-        killed += 1
-    operator = asyncio.create_task(operate(an_operator(api, records, number=killed)))
-    await until("every workflow to end", is_done)
-    operator.cancel()
-    watching.cancel()
-    for task in (operator, watching):
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+    async with background(kubelet.pods.run()):
+        while killed < kills and not await is_done():
+            async with background(operate(an_operator(api, records, number=killed))):
+                await turns(chance.randrange(1500))
+            killed += 1
+        async with background(operate(an_operator(api, records, number=killed))):
+            await until("every workflow to end", is_done)
     phases: dict[str, Any] = {}
     for obj in (await api.list(WORKFLOWS)).items:
         loaded = await records.load(obj["metadata"]["uid"], "reader")
@@ -257,25 +267,17 @@ class HaltingApi(FakeApi):
 async def test_a_retry_that_is_killed_between_two_writes_runs_once(tmp_path: Path, writes: int) -> None:
     api, records = HaltingApi(), LocalRecords(tmp_path / "workflows.db")
     kubelet = Kubelet(api, records, random.Random(1))
-    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
-    [document] = [each for each in yaml.safe_load_all(MANIFESTS) if each["metadata"]["name"] == "retried"]
-    document["metadata"]["namespace"] = "default"
-    await api.create(WORKFLOWS, document)
+    await api.create(WORKFLOWS, a_document("retried"))
 
-    async def is_ended() -> bool:
-        obj = await api.get(WORKFLOWS, "retried", "default")
-        return (obj.get("status") or {}).get("phase") in ("Failed", "Succeeded")
-
-    async with running(kubelet.pods.run()):
-        async with running(operate(an_operator(api, records))):
-            await until("the first failure", is_ended)
-        annotations = {RETRY_ANNOTATION: "{}"}
-        await api.patch(WORKFLOWS, "retried", {"metadata": {"annotations": annotations}}, "default")
+    async with background(kubelet.pods.run()):
+        async with background(operate(an_operator(api, records))):
+            await until_phase(api, "Failed", "Succeeded")
+        await annotate(api, **{RETRY_ANNOTATION: "{}"})
         api.left = writes
-        async with running(operate(an_operator(api, records, number=1))):
+        async with background(operate(an_operator(api, records, number=1))):
             await api.halted.wait()
-        async with running(operate(an_operator(api, records, number=2))):
-            await until("the retried run to end", lambda: _is_succeeded(api))
+        async with background(operate(an_operator(api, records, number=2))):
+            await until_phase(api, "Succeeded")
     loaded = await records.load((await api.get(WORKFLOWS, "retried", "default"))["metadata"]["uid"], "reader")
     records.close()
     assert loaded.workflow.retries == 1
@@ -311,17 +313,14 @@ class CountingRecords(LocalRecords):
 async def test_locks_are_restored_once_however_many_workflows_are_looked_at_first(tmp_path: Path) -> None:
     api, records = FakeApi(), CountingRecords(tmp_path / "workflows.db")
     kubelet = Kubelet(api, records, random.Random(1))
-    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
-    [document] = [each for each in yaml.safe_load_all(MANIFESTS) if each["metadata"]["name"] == "whole-a"]
     for number in range(6):
-        meta = {"name": f"whole-{number}", "namespace": "default"}
-        await api.create(WORKFLOWS, document | {"metadata": meta})
+        await api.create(WORKFLOWS, a_document("whole-a", name=f"whole-{number}"))
 
     async def are_done() -> bool:
         objects = (await api.list(WORKFLOWS)).items
         return all((obj.get("status") or {}).get("phase") == "Succeeded" for obj in objects)
 
-    async with running(kubelet.pods.run()), running(operate(an_operator(api, records))):
+    async with background(kubelet.pods.run(), operate(an_operator(api, records))):
         await until("every workflow to end", are_done)
     records.close()
     assert (records.asked, kubelet.most_whole) == (1, 1)
@@ -332,24 +331,18 @@ async def test_a_run_that_is_killed_takes_over_what_succeeded(tmp_path: Path, ha
     api, records = FakeApi(), HaltingRecords(tmp_path / "workflows.db")
     records.halted = asyncio.Event()
     kubelet = Kubelet(api, records, random.Random(1))
-    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
-    [document] = [each for each in yaml.safe_load_all(MANIFESTS) if each["metadata"]["name"] == "retried"]
-    document["metadata"]["namespace"] = "default"
-    uid = (await api.create(WORKFLOWS, document))["metadata"]["uid"]
+    uid = (await api.create(WORKFLOWS, a_document("retried")))["metadata"]["uid"]
 
-    async def is_failed() -> bool:
-        return (await api.get(WORKFLOWS, "retried", "default")).get("status", {}).get("phase") == "Failed"
-
-    async with running(kubelet.pods.run()):
-        async with running(operate(an_operator(api, records))):
-            await until("the first failure", is_failed)
+    async with background(kubelet.pods.run()):
+        async with background(operate(an_operator(api, records))):
+            await until_phase(api, "Failed")
         records.halts = halts
-        meta = {"name": "again", "namespace": "default", "annotations": {TAKE_OVER_ANNOTATION: uid}}
-        again = (await api.create(WORKFLOWS, {**document, "metadata": meta}))["metadata"]["uid"]
-        async with running(operate(an_operator(api, records, number=1))):
+        document = a_document("retried", name="again", annotations={TAKE_OVER_ANNOTATION: uid})
+        again = (await api.create(WORKFLOWS, document))["metadata"]["uid"]
+        async with background(operate(an_operator(api, records, number=1))):
             await records.halted.wait()
-        async with running(operate(an_operator(api, records, number=2))):
-            await until("the new run to end", lambda: _is_succeeded(api, "again"))
+        async with background(operate(an_operator(api, records, number=2))):
+            await until_phase(api, "Succeeded", name="again")
     nodes = {node.name: node for node in (await records.load(again, "reader")).nodes}
     records.close()
     assert set(kubelet.starts.values()) == {1}
@@ -364,23 +357,13 @@ async def test_nothing_is_taken_over_from_another_namespace_or_from_what_is_not_
     api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
     if namespace:
         await records.begin(WorkflowRecord(uid="u", namespace=namespace, name="x", document={}, phase="Failed"))
-    [document] = [each for each in yaml.safe_load_all(MANIFESTS) if each["metadata"]["name"] == "retried"]
-    document["metadata"] |= {"namespace": "default", "annotations": {TAKE_OVER_ANNOTATION: "u"}}
-    await api.create(WORKFLOWS, document)
-
-    async def is_failed() -> bool:
-        return ((await api.get(WORKFLOWS, "retried", "default")).get("status") or {}).get("phase") == "Failed"
-
-    async with running(operate(an_operator(api, records))):
-        await until("the refusal", is_failed)
+    await api.create(WORKFLOWS, a_document("retried", annotations={TAKE_OVER_ANNOTATION: "u"}))
+    async with background(operate(an_operator(api, records))):
+        await until_phase(api, "Failed")
     records.close()
     status = (await api.get(WORKFLOWS, "retried", "default"))["status"]
     assert "(uid u) has no record here" in status["message"]
     assert (await api.list(PODS)).items == []
-
-
-async def _is_succeeded(api: FakeApi, name: str = "retried") -> bool:
-    return ((await api.get(WORKFLOWS, name, "default")).get("status") or {}).get("phase") == "Succeeded"
 
 
 class MeddlingApi(FakeApi):
@@ -424,15 +407,13 @@ async def test_a_resume_that_is_asked_for_while_another_is_carried_out_is_not_lo
             return False
         return sum(node.type == "Suspend" and node.phase == "Running" for node in loaded.nodes) == 2
 
-    first, both = [
-        json.dumps([{"selector": f"displayName={name}"} for name in names])
-        for names in (("first",), ("first", "second"))
-    ]
-    async with running(operate(an_operator(api, records))):
+    gates = [{"selector": f"displayName={name}"} for name in ("first", "second")]
+    first, both = json.dumps(gates[:1]), json.dumps(gates)
+    async with background(operate(an_operator(api, records))):
         await until("both gates to wait", waiting)
         api.annotations = {RESUME_ANNOTATION: both}
-        await api.patch(WORKFLOWS, "gates", {"metadata": {"annotations": {RESUME_ANNOTATION: first}}}, "default")
-        await until("the workflow to end", lambda: _is_succeeded(api, "gates"))
+        await annotate(api, "gates", **{RESUME_ANNOTATION: first})
+        await until_phase(api, "Succeeded", name="gates")
     records.close()
     assert [left.get(RESUME_ANNOTATION) for left in api.left] == [both, None]
 
@@ -440,37 +421,19 @@ async def test_a_resume_that_is_asked_for_while_another_is_carried_out_is_not_lo
 async def test_what_is_asked_for_while_a_retry_is_carried_out_is_not_lost(tmp_path: Path) -> None:
     api, records = MeddlingApi(), LocalRecords(tmp_path / "workflows.db")
     kubelet = Kubelet(api, records, random.Random(1))
-    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
-    [document] = [each for each in yaml.safe_load_all(MANIFESTS) if each["metadata"]["name"] == "retried"]
-    document["metadata"]["namespace"] = "default"
-    await api.create(WORKFLOWS, document)
+    await api.create(WORKFLOWS, a_document("retried"))
 
-    async def is_failed() -> bool:
-        return (await api.get(WORKFLOWS, "retried", "default")).get("status", {}).get("phase") == "Failed"
-
-    async with running(kubelet.pods.run()), running(operate(an_operator(api, records))):
-        await until("the first failure", is_failed)
+    async with background(kubelet.pods.run(), operate(an_operator(api, records))):
+        await until_phase(api, "Failed")
         again, resume = '{"restartSuccessful": false}', '[{"selector": "displayName=gate"}]'
         api.annotations = {RETRY_ANNOTATION: again, RESUME_ANNOTATION: resume}
-        await api.patch(WORKFLOWS, "retried", {"metadata": {"annotations": {RETRY_ANNOTATION: "{}"}}}, "default")
-        await until("the retried run to end", lambda: _is_succeeded(api))
+        await annotate(api, **{RETRY_ANNOTATION: "{}"})
+        await until_phase(api, "Succeeded")
     records.close()
     asked = [(left.get(RETRY_ANNOTATION), left.get(RESUME_ANNOTATION)) for left in api.left]
     assert asked[:2] == [(again, resume), (None, resume)]
     assert set(kubelet.starts.values()) == {1}
     assert len(kubelet.starts) == 4  # the second wish found a run that goes on
-
-
-@contextlib.asynccontextmanager
-async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Let this run beside the block, and kill it at its end."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 CLAIM = """
@@ -505,13 +468,12 @@ async def test_claims_take_the_parameters_of_the_workflow(tmp_path: Path) -> Non
     api, records = FakeApi(), LocalRecords(tmp_path / "workflows.db")
     await api.create(WORKFLOWS, yaml.safe_load(CLAIM))
 
-    async def is_made() -> bool:
-        return bool((await api.list(PVCS)).items)
+    async def claims() -> list[Obj]:
+        return list((await api.list(PVCS)).items)
 
-    async with running(operate(an_operator(api, records))):
-        await until("the claim", is_made)
+    async with background(operate(an_operator(api, records))):
+        [claim] = await until("the claim", claims)
     records.close()
-    [claim] = (await api.list(PVCS)).items
     assert claim["metadata"]["name"] == "claims-work"
     assert claim["spec"]["resources"]["requests"] == {"storage": "2Gi"}
 
@@ -523,7 +485,7 @@ async def status_at_the_end(api: FakeApi, records: LocalRecords) -> Obj:
         read: Obj = (await api.get(WORKFLOWS, "claims", "default")).get("status") or {}
         return read if "phase" in read else {}
 
-    async with running(operate(an_operator(api, records))):
+    async with background(operate(an_operator(api, records))):
         ended: Obj = await until("the end", status)
     records.close()
     return ended
@@ -550,13 +512,13 @@ async def test_a_workflow_whose_records_exceed_the_quota_fails_and_begins_when_i
     assert status["message"].endswith("an administrator sets MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE")
     assert [*(await api.list(PODS)).items, *(await api.list(PVCS)).items] == []
 
-    await api.patch(WORKFLOWS, "claims", {"metadata": {"annotations": {RETRY_ANNOTATION: "{}"}}}, "default")
+    await annotate(api, "claims", **{RETRY_ANNOTATION: "{}"})
     records = LocalRecords(tmp_path / "workflows.db", quota=1_000_000)
 
     async def is_made() -> bool:
         return bool((await api.list(PODS)).items)
 
-    async with running(operate(an_operator(api, records))):
+    async with background(operate(an_operator(api, records))):
         await until("its pod", is_made)
     records.close()
 
@@ -581,12 +543,11 @@ class NoRoom(LocalRecords):
 
 async def test_a_step_whose_outputs_cannot_be_memoized_succeeds_and_an_event_says_so(tmp_path: Path) -> None:
     api, records = FakeApi(), NoRoom(tmp_path / "workflows.db")
-    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
     kubelet = Kubelet(api, records, random.Random(1))
     await api.create(WORKFLOWS, yaml.safe_load(MEMOIZED))
 
-    async with running(kubelet.pods.run()), running(operate(an_operator(api, records))):
-        await until("the end", lambda: _is_succeeded(api, "claims"))
+    async with background(kubelet.pods.run(), operate(an_operator(api, records))):
+        await until_phase(api, "Succeeded", name="claims")
     records.close()
     messages = {event["reason"]: event["message"] for event in (await api.list(EVENTS)).items}
     assert messages["MemoRefused"].endswith(
@@ -615,7 +576,7 @@ async def test_a_claim_that_a_quota_refuses_is_tried_again(tmp_path: Path) -> No
     async def is_tried_twice() -> bool:
         return api.refused > 1
 
-    async with running(operate(an_operator(api, records))):
+    async with background(operate(an_operator(api, records))):
         await until("a second try", is_tried_twice)
     records.close()
     assert "phase" not in ((await api.get(WORKFLOWS, "claims", "default")).get("status") or {})
@@ -634,7 +595,6 @@ spec:
 async def test_a_step_may_choose_its_workflow_template_by_a_tag(tmp_path: Path) -> None:
     api, records = FakeApi(), LocalRecords(tmp_path / "workflows.db")
     kubelet = Kubelet(api, records, random.Random(1))
-    api.put(NODES, {"metadata": {"name": "n"}, "status": {}})
     for name in ("hello", "bye", "other"):
         say = {"name": "say", "container": {"image": "busybox", "command": ["echo", name]}}
         document = {"metadata": {"name": name, "namespace": "default"}, "spec": {"templates": [say]}}
@@ -644,7 +604,7 @@ async def test_a_step_may_choose_its_workflow_template_by_a_tag(tmp_path: Path) 
     async def is_ended() -> bool:
         return "finishedAt" in ((await api.get(WORKFLOWS, "chooser", "default")).get("status") or {})
 
-    async with running(kubelet.pods.run()), running(operate(an_operator(api, records))):
+    async with background(kubelet.pods.run(), operate(an_operator(api, records))):
         await until("the end", is_ended)
     loaded = await records.load((await api.get(WORKFLOWS, "chooser", "default"))["metadata"]["uid"], "reader")
     records.close()

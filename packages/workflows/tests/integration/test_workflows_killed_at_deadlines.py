@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import pytest
 import yaml
-from tests.workflowoperators import an_operator, operate
+from tests.workflowoperators import an_operator, background, operate
 
 from moorage.model.argo import NODE_NAME_ANNOTATION, POD_FINALIZER, WORKFLOW_LABEL, WORKFLOWS
 from moorage_kube.clock import rfc3339
@@ -307,11 +307,8 @@ class World:
 
     async def live(self, turns: int, killer: Killer | None = None) -> None:
         """One operator, which is killed at the end."""
-        operator = asyncio.create_task(self.operate(killer or Killer()))
-        await self.go_on(turns, killer)
-        operator.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await operator
+        async with background(self.operate(killer or Killer())):
+            await self.go_on(turns, killer)
 
     async def is_done(self) -> bool:
         objects = (await self.api.list(WORKFLOWS)).items
@@ -332,15 +329,12 @@ class World:
 
     async def finish(self) -> dict[str, Any]:
         """Let an operator end it all; the phases of every workflow and node."""
-        operator = asyncio.create_task(self.operate(Killer()))
-        for _ in range(400):
+        async with background(self.operate(Killer())):
+            for _ in range(400):
+                await self.go_on(TURNS_A_SECOND)
+                if await self.is_done() and not self.kubelet.running and not await self.pods_of("limits"):
+                    break
             await self.go_on(TURNS_A_SECOND)
-            if await self.is_done() and not self.kubelet.running and not await self.pods_of("limits"):
-                break
-        await self.go_on(TURNS_A_SECOND)
-        operator.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await operator
         phases: dict[str, Any] = {}
         for obj in (await self.api.list(WORKFLOWS)).items:
             name = obj["metadata"]["name"]
@@ -348,11 +342,9 @@ class World:
             nodes = await self.nodes(name)
             phases |= {node.name: (node.type, node.phase) for node in nodes}
             assert LEFT_OVER not in {node.message for node in nodes}
-        pods = (await self.api.list(PODS)).items
+        metas = [pod["metadata"] for pod in (await self.api.list(PODS)).items]
         assert self.kubelet.running == {}, "every pod has ended"
-        assert [
-            pod["metadata"]["name"] for pod in pods if POD_FINALIZER in pod["metadata"].get("finalizers", ())
-        ] == []
+        assert [meta["name"] for meta in metas if POD_FINALIZER in meta.get("finalizers", ())] == []
         assert await self.pods_of("limits") == [], "its podGC deletes them"
         assert (await self.api.list(PDBS)).items == (await self.api.list(PVCS)).items == []
         assert set(self.kubelet.starts.values()) <= {1}

@@ -34,8 +34,7 @@ spec:
 """
 
 
-async def test_the_templates_of_the_namespace_are_known():
-    api = FakeApi()
+async def test_the_templates_of_the_namespace_are_known(api):
     await api.create(WORKFLOW_TEMPLATES, parse_yaml(LIBRARY), "lab")
     assert list(await checks_of(api, "lab", evaluation=InPlace())(parse_yaml(USER))) == []
     with pytest.raises(Problems) as refused:
@@ -46,8 +45,7 @@ async def test_the_templates_of_the_namespace_are_known():
     assert refused.value.code == ErrorCode.INVALID
 
 
-async def test_templates_of_templates_are_looked_for():
-    api = FakeApi()
+async def test_templates_of_templates_are_looked_for(api):
     second = parse_yaml(USER) | {"kind": "WorkflowTemplate", "metadata": {"name": "second"}}
     second["spec"].pop("entrypoint")
     await api.create(WORKFLOW_TEMPLATES, second, "lab")
@@ -79,8 +77,7 @@ async def test_many_errors_are_counted():
     assert len(refused.value.fields) == 20
 
 
-async def test_a_semaphore_without_a_limit_is_warned_of():
-    api = FakeApi()
+async def test_a_semaphore_without_a_limit_is_warned_of(api):
     reference = {"configMapKeyRef": {"name": "limits", "key": "train"}}
     document = parse_yaml(LIBRARY)
     document["spec"]["synchronization"] = {"semaphores": [{"database": {"key": "all"}}]}

@@ -12,6 +12,7 @@ from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, W
 from moorage_kube.errors import AlreadyExists, Conflict, Forbidden, NotFound, Problems, UsageError
 from moorage_kube.moments import rfc3339, rfc3339_micro
 from moorage_kube.resources import DEPLOYMENTS, LEASES
+from moorage_kube.testing.builders import an_object, given
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
 from moorage_workflows.actions.argocontroller import controller_of
@@ -50,14 +51,9 @@ def a_manifest(name="", **spec):
 
 
 def a_stored(api, name="train", phase="", *, labels=OURS, age=0, nodes=None, **spec):
-    manifest = a_manifest(name, **spec)
-    manifest["metadata"] |= {
-        "namespace": "lab",
-        "labels": dict(labels),
-        "creationTimestamp": rfc3339(NOON - timedelta(minutes=age)),
-    }
-    status = {"phase": phase} if phase else {}
-    return api.put(WORKFLOWS, manifest | {"status": status | ({"nodes": nodes} if nodes else {})})
+    created, status = NOON - timedelta(minutes=age), given(phase=phase, nodes=nodes)
+    spec = a_manifest(name, **spec)["spec"]
+    return api.put(WORKFLOWS, an_object(WORKFLOWS, name, labels=labels, created=created, spec=spec, status=status))
 
 
 def a_suspended(name="approve", **more):
@@ -89,12 +85,8 @@ class Records:
 
 
 def a_kept(name, uid, phase, *, age=0, **status):
-    created = rfc3339(NOON - timedelta(minutes=age))
-    return {
-        "metadata": {"name": name, "namespace": "lab", "uid": uid, "creationTimestamp": created},
-        "spec": {"entrypoint": "main"},
-        "status": {"phase": phase} | status,
-    }
+    created, status = NOON - timedelta(minutes=age), {"phase": phase} | status
+    return an_object(WORKFLOWS, name, uid=uid, created=created, spec={"entrypoint": "main"}, status=status)
 
 
 async def submit(api, document, *, controller=Controller.MOORAGE, additions=None, **more):
@@ -106,8 +98,7 @@ async def submit(api, document, *, controller=Controller.MOORAGE, additions=None
     pytest.param(Controller.ARGO, {}, id="Argo runs it: without our mark"),
     pytest.param(Controller.UNKNOWN, {}, id="nobody knows: whoever runs workflows adopts it"),
 ])  # fmt: skip
-async def test_a_workflow_is_created_for_who_runs_it(controller, labels):
-    api = FakeApi()
+async def test_a_workflow_is_created_for_who_runs_it(api, controller, labels):
     submitted = await submit(api, a_manifest(), controller=controller)
     stored = (await api.list(WORKFLOWS, "lab")).items
     assert stored == [submitted.workflow]
@@ -115,30 +106,26 @@ async def test_a_workflow_is_created_for_who_runs_it(controller, labels):
     assert stored[0]["metadata"]["name"].startswith("train-")
 
 
-async def test_nothing_is_created_by_a_dry_run():
-    api = FakeApi()
+async def test_nothing_is_created_by_a_dry_run(api):
     await submit(api, a_manifest("x"), dry_run=True)
     assert (await api.list(WORKFLOWS)).items == []
 
 
-async def test_the_same_request_twice_gives_one_workflow():
-    api = FakeApi()
+async def test_the_same_request_twice_gives_one_workflow(api):
     first = await submit(api, a_manifest(), mark="0123456789.abc")
     second = await submit(api, a_manifest(), mark="0123456789.abc")
     assert first.workflow == second.workflow
     assert len((await api.list(WORKFLOWS)).items) == 1
 
 
-async def test_a_taken_name_is_said_with_a_way_out():
-    api = FakeApi()
+async def test_a_taken_name_is_said_with_a_way_out(api):
     await submit(api, a_manifest("x"))
     with pytest.raises(AlreadyExists, match="another workflow in namespace lab") as refused:
         await submit(api, a_manifest("x"))
     assert "--generate-name x-" in refused.value.hint
 
 
-async def test_what_argo_refuses_by_its_size_is_refused_before():
-    api = FakeApi()
+async def test_what_argo_refuses_by_its_size_is_refused_before(api):
     large = a_manifest(templates=[{"name": f"t{number}"} for number in range(201)])
     with pytest.raises(Problems, match="201 templates; Argo 4 allows 200") as refused:
         await submit(api, large, controller=Controller.ARGO)
@@ -146,8 +133,7 @@ async def test_what_argo_refuses_by_its_size_is_refused_before():
     await submit(api, large)  # Moorage has no such limit
 
 
-async def test_a_check_refuses_before_anything_is_created():
-    api = FakeApi()
+async def test_a_check_refuses_before_anything_is_created(api):
 
     async def check(_document):
         raise Problems([("no", None)])
@@ -166,8 +152,7 @@ async def test_another_kind_is_refused_with_its_own_command(kind, hint):
     assert hint in (refused.value.hint or "")
 
 
-async def test_a_workflow_from_a_template_takes_the_parameters_that_it_declares():
-    api = FakeApi()
+async def test_a_workflow_from_a_template_takes_the_parameters_that_it_declares(api):
     await create_template(api, "lab", a_template())
     document = await read_source(api, "lab", "workflowtemplate/ml")
     made = await submit(api, document, additions=Additions(parameters=["size=l"]))
@@ -179,16 +164,14 @@ async def test_a_workflow_from_a_template_takes_the_parameters_that_it_declares(
         await submit(api, document, additions=Additions(parameters=["sise=l"]))
 
 
-async def test_a_source_that_does_not_exist_is_said_with_names_like_it():
-    api = FakeApi()
+async def test_a_source_that_does_not_exist_is_said_with_names_like_it(api):
     await create_template(api, "lab", a_template("train"))
     with pytest.raises(NotFound, match="'trian' not found in namespace lab") as refused:
         await read_source(api, "lab", "workflowtemplate/trian")
     assert refused.value.hint == "did you mean train?"
 
 
-async def test_the_list_has_those_that_are_gone_and_the_newest_first():
-    api = FakeApi()
+async def test_the_list_has_those_that_are_gone_and_the_newest_first(api):
     live = a_stored(api, "b", "Running", age=2)
     kept = [
         a_kept("a", "gone", "Failed", age=9, goneAt=rfc3339(NOON)),
@@ -206,8 +189,7 @@ async def test_the_list_has_those_that_are_gone_and_the_newest_first():
     pytest.param(Choice(selector="team=x"), ["old"], id="by label"),
     pytest.param(Choice(limit=1), ["new"], id="at most one"),
 ])  # fmt: skip
-async def test_the_list_is_chosen_from(choice, want):
-    api = FakeApi()
+async def test_the_list_is_chosen_from(api, choice, want):
     a_stored(api, "old", "Failed", age=10, labels={"team": "x"})
     a_stored(api, "new", age=1)
     assert [view.name for view in await list_workflows(api, "lab", choice)] == want
@@ -219,16 +201,14 @@ async def test_an_odd_choice_is_refused(choice):
         await list_workflows(FakeApi(), "lab", choice)
 
 
-async def test_a_workflow_is_shown_with_what_is_kept_of_it():
-    api = FakeApi()
+async def test_a_workflow_is_shown_with_what_is_kept_of_it(api):
     live = a_stored(api, "train", "Running")
     kept = a_kept("train", live["metadata"]["uid"], "Running", nodes={"n": {"name": "n"}})
     view = view_workflow(await get_workflow(api, "lab", "@latest", Records(kept)))
     assert [node.name for node in view.nodes] == ["n"]
 
 
-async def test_the_nodes_of_a_workflow_of_argo_are_in_its_object():
-    api = FakeApi()
+async def test_the_nodes_of_a_workflow_of_argo_are_in_its_object(api):
     a_stored(api, "train", "Running", labels={}, nodes={"m": {"name": "m"}})
     view = view_workflow(await get_workflow(api, "lab", "train", Records()))
     assert [node.name for node in view.nodes] == ["m"]
@@ -241,16 +221,14 @@ async def test_a_workflow_that_is_gone_is_shown_from_its_record():
         await get_workflow(FakeApi(), "lab", "train", Records())
 
 
-async def test_stopping_lets_the_exit_handler_run_and_terminating_does_not():
-    api = FakeApi()
+async def test_stopping_lets_the_exit_handler_run_and_terminating_does_not(api):
     a_stored(api, "train", "Running")
     assert (await stop_workflow(api, "lab", "train"))["spec"]["shutdown"] == "Stop"
     assert (await stop_workflow(api, "lab", "train", terminate=True))["spec"]["shutdown"] == "Terminate"
     assert (await stop_workflow(api, "lab", "train"))["spec"]["shutdown"] == "Terminate"  # not less than before
 
 
-async def test_what_has_ended_is_neither_stopped_nor_suspended():
-    api = FakeApi()
+async def test_what_has_ended_is_neither_stopped_nor_suspended(api):
     a_stored(api, "train", "Failed")
     for verb in (stop_workflow, suspend_workflow):
         with pytest.raises(Conflict, match="has ended: Failed") as refused:
@@ -258,16 +236,14 @@ async def test_what_has_ended_is_neither_stopped_nor_suspended():
         assert "moor workflow retry train" in refused.value.hint
 
 
-async def test_what_was_suspended_goes_on():
-    api = FakeApi()
+async def test_what_was_suspended_goes_on(api):
     a_stored(api, "train", "Running")
     assert (await suspend_workflow(api, "lab", "train"))["spec"]["suspend"] is True
     resumed = await resume_workflow(api, "lab", "train", Resume(), now=NOON)
     assert "suspend" not in resumed["spec"]
 
 
-async def test_two_people_who_resume_nodes_are_both_heard():
-    api = FakeApi()
+async def test_two_people_who_resume_nodes_are_both_heard(api):
     live = a_stored(api, "train", "Running")
     nodes = {"a": a_suspended("a"), "b": a_suspended("b")}
     kept = Records(a_kept("train", live["metadata"]["uid"], "Running", nodes=nodes))
@@ -278,8 +254,7 @@ async def test_two_people_who_resume_nodes_are_both_heard():
     assert asked == [{"selector": "displayName=a"}, {"selector": "displayName=b"}]
 
 
-async def test_a_selector_that_chooses_no_node_that_waits_is_refused():
-    api = FakeApi()
+async def test_a_selector_that_chooses_no_node_that_waits_is_refused(api):
     live = a_stored(api, "train", "Running")
     kept = Records(
         a_kept("train", live["metadata"]["uid"], "Running", nodes={"a": a_suspended(phase="Succeeded")})
@@ -288,8 +263,7 @@ async def test_a_selector_that_chooses_no_node_that_waits_is_refused():
         await resume_workflow(api, "lab", "train", Resume(selector="displayName=x"), now=NOON, records=kept)
 
 
-async def test_a_node_that_argo_runs_is_changed_as_argos_own_client_does():
-    api = FakeApi()
+async def test_a_node_that_argo_runs_is_changed_as_argos_own_client_does(api):
     outputs = {"parameters": [{"name": "ok", "valueFrom": {"supplied": {}}}]}
     a_stored(api, "train", "Running", labels={}, nodes={"a": a_suspended("a", outputs=outputs)})
     resumed = await resume_workflow(api, "lab", "train", Resume(parameters={"ok": "yes"}), now=NOON)
@@ -299,16 +273,14 @@ async def test_a_node_that_argo_runs_is_changed_as_argos_own_client_does():
     assert "annotations" not in resumed["metadata"]
 
 
-async def test_a_retry_is_asked_of_the_operator_and_lifts_a_stop():
-    api = FakeApi()
+async def test_a_retry_is_asked_of_the_operator_and_lifts_a_stop(api):
     a_stored(api, "train", "Failed", shutdown="Stop")
     asked = await retry_workflow(api, "lab", "train", Retry())
     assert json.loads(asked["metadata"]["annotations"]["moorage.dev/workflow-retry"]) == {}
     assert "shutdown" not in asked["spec"]
 
 
-async def test_argos_workflows_are_retried_by_argo():
-    api = FakeApi()
+async def test_argos_workflows_are_retried_by_argo(api):
     a_stored(api, "train", "Failed", labels={}, nodes={"n": {"name": "n"}})
     with pytest.raises(Conflict, match="Argo runs workflow 'train'"):
         await retry_workflow(api, "lab", "train", Retry())
@@ -325,8 +297,7 @@ async def test_one_that_is_gone_is_resubmitted_and_not_retried():
     assert again.workflow["spec"] == {"entrypoint": "main"}
 
 
-async def test_a_memoized_resubmit_is_not_for_argo():
-    api = FakeApi()
+async def test_a_memoized_resubmit_is_not_for_argo(api):
     a_stored(api, "train", "Failed")
     with pytest.raises(Conflict, match="Argo runs workflows here"):
         await resubmit_workflow(api, "lab", "train", Additions(), controller=Controller.ARGO, memoized=True)
@@ -348,16 +319,14 @@ async def test_it_is_waited_for_until_it_has_ended():
     assert (view.phase, seen) == ("Succeeded", ["Running", "Succeeded"])
 
 
-async def test_a_workflow_is_deleted_by_name():
-    api = FakeApi()
+async def test_a_workflow_is_deleted_by_name(api):
     a_stored(api, "train", "Running")
     assert await delete_workflow(api, "lab", "@latest") == "train"
     with pytest.raises(NotFound):
         await delete_workflow(api, "lab", "train")
 
 
-async def test_a_template_is_applied():
-    api = FakeApi()
+async def test_a_template_is_applied(api):
     assert (await apply_template(api, "lab", a_template()))[1] is Applied.CREATED
     assert (await apply_template(api, "lab", a_template()))[1] is Applied.UNCHANGED
     changed, what = await apply_template(api, "lab", a_template(entrypoint="main"))
@@ -366,8 +335,7 @@ async def test_a_template_is_applied():
     assert (await api.list(WORKFLOW_TEMPLATES)).items == []
 
 
-async def test_a_template_of_the_cluster_has_no_namespace():
-    api = FakeApi()
+async def test_a_template_of_the_cluster_has_no_namespace(api):
     made = await create_template(api, "lab", a_template(kind="ClusterWorkflowTemplate"))
     assert "namespace" not in made["metadata"]
     assert len((await api.list(CLUSTER_WORKFLOW_TEMPLATES)).items) == 1

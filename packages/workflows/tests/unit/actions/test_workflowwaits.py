@@ -8,7 +8,6 @@ from moorage.decide.explain.types import Explanation
 from moorage.model.argo import WORKFLOWS
 from moorage_kube.errors import NotFound
 from moorage_kube.testing.clock import NOON
-from moorage_local.testing.fakeapi import FakeApi
 from moorage_workflows.actions.workflows import NoRecords
 from moorage_workflows.actions.workflowwaits import explain_workflow
 
@@ -22,8 +21,7 @@ async def pod_is_gone(name: str) -> Explanation:
 
 
 @pytest.mark.parametrize("phase", ["Running", "Pending"])
-async def test_a_step_whose_pod_is_gone_says_so(phase: str) -> None:
-    api = FakeApi()
+async def test_a_step_whose_pod_is_gone_says_so(api, phase: str) -> None:
     api.put(
         WORKFLOWS,
         {

@@ -11,6 +11,7 @@ import pytest
 from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
 from moorage_kube.moments import rfc3339, rfc3339_micro
 from moorage_kube.resources import LEASES
+from moorage_kube.testing.builders import an_object
 from moorage_kube.testing.clock import NOON, FakeClock
 
 HOUR = timedelta(hours=1)
@@ -44,39 +45,21 @@ def file(tmp_path: Path) -> Path:
 
 
 def a_cron(moor, *, status=None, annotations=None, **spec):
-    moor.api.put(
-        CRON_WORKFLOWS,
-        {
-            "metadata": {
-                "name": "nightly",
-                "namespace": "default",
-                "uid": "u1",
-                "creationTimestamp": rfc3339(NOON - 100 * HOUR),
-                "labels": {"workflows.argoproj.io/controller-instanceid": "moorage"},
-                "annotations": annotations or {},
-            },
-            "spec": {"schedules": ["0 * * * *"], "workflowSpec": SPEC} | spec,
-            "status": status or {},
-        },
-    )
+    spec = {"schedules": ["0 * * * *"], "workflowSpec": SPEC} | spec
+    labels = {"workflows.argoproj.io/controller-instanceid": "moorage"}
+    meta = {"namespace": "default", "uid": "u1", "created": NOON - 100 * HOUR, "labels": labels}
+    cron = an_object(CRON_WORKFLOWS, "nightly", annotations=annotations, spec=spec, status=status, **meta)
+    moor.api.put(CRON_WORKFLOWS, cron)
 
 
 def a_run(moor, slot, phase="Succeeded", message=""):
-    moor.api.put(
-        WORKFLOWS,
-        {
-            "metadata": {
-                "name": f"nightly-{int(slot.timestamp())}", "namespace": "default",
-                "creationTimestamp": rfc3339(slot), "labels": {"workflows.argoproj.io/cron-workflow": "nightly"},
-                "annotations": {"workflows.argoproj.io/scheduled-time": rfc3339(slot)},
-            },
-            "spec": {},
-            "status": {
-                "phase": phase, "message": message, "startedAt": rfc3339(slot),
-                "finishedAt": rfc3339(slot + timedelta(minutes=5)),
-            },
-        },
-    )  # fmt: skip
+    notes = {"workflows.argoproj.io/scheduled-time": rfc3339(slot)}
+    labels = {"workflows.argoproj.io/cron-workflow": "nightly"}
+    meta = {"namespace": "default", "created": slot, "labels": labels, "annotations": notes}
+    times = {"startedAt": rfc3339(slot), "finishedAt": rfc3339(slot + timedelta(minutes=5))}
+    status = {"phase": phase, "message": message, **times}
+    name = f"nightly-{int(slot.timestamp())}"
+    moor.api.put(WORKFLOWS, an_object(WORKFLOWS, name, spec={}, status=status, **meta))
 
 
 def test_a_schedule_is_created_as_ours_and_says_when_it_is_due(moor, file):
@@ -198,7 +181,7 @@ def test_a_dry_backfill_starts_nothing(moor):
     done = moor("cron", "backfill", "nightly", "--from", "20h", "--dry-run")
     assert done.out.splitlines()[-1] == "… and 11 more"
     assert "21 slots would run" in done.err
-    assert moor.api.objects["cronworkflows", "default", "nightly"]["metadata"]["annotations"] == {}
+    assert "annotations" not in moor.api.objects["cronworkflows", "default", "nightly"]["metadata"]
 
 
 @pytest.mark.parametrize(("words", "message"), [

@@ -11,6 +11,7 @@ import yaml
 from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage_kube.clock import SYSTEM, rfc3339_micro
 from moorage_kube.resources import EVENTS, LEASES, PODS
+from moorage_kube.testing.builders import a_pod, an_object
 from moorage_kube.testing.clock import FakeClock
 from moorage_workflows.decide.workflows.views import argo_nodes
 from moorage_workflows.model.workflow import Artifact, NodePhase, NodeRecord, NodeType, Outputs
@@ -62,19 +63,16 @@ def a_node(name, kind=NodeType.POD, phase=NodePhase.SUCCEEDED, *, boundary="trai
 def stored(moor, phase="Running", *nodes, name="train", **spec):
     """A workflow on the cluster, whose nodes the server keeps."""
     moor.clock = FakeClock()
-    obj = moor.api.put(
-        WORKFLOWS,
-        {
-            "metadata": {
-                "name": name,
-                "labels": {"workflows.argoproj.io/controller-instanceid": "moorage"},
-                "annotations": {"moorage.dev/owner": "ada"},
-                "creationTimestamp": BEGAN,
-            },
-            "spec": {"entrypoint": "main"} | spec,
-            "status": {"phase": phase, "startedAt": BEGAN, "progress": "1/2"},
-        },
-    )
+    labels = {"workflows.argoproj.io/controller-instanceid": "moorage"}
+    status = {"phase": phase, "startedAt": BEGAN, "progress": "1/2"}
+    meta = {
+        "labels": labels,
+        "annotations": {"moorage.dev/owner": "ada"},
+        "created": BEGAN,
+        "namespace": "default",
+    }
+    spec = {"entrypoint": "main"} | spec
+    obj = moor.api.put(WORKFLOWS, an_object(WORKFLOWS, name, spec=spec, status=status, **meta))
     kept = obj | {"status": obj["status"] | {"nodes": argo_nodes(nodes)}}
     moor.server.answers[f"/api/v1/workflows/default/{name}"] = kept
     return obj
@@ -96,11 +94,8 @@ def test_a_workflow_is_submitted_and_its_name_printed(moor, manifest):
 
 def test_argo_gets_the_manifest_without_our_mark(moor, manifest):
     renewed = rfc3339_micro(SYSTEM.now())
-    moor.api.put(
-        LEASES,
-        {"metadata": {"name": "workflow-controller"}, "spec": {"holderIdentity": "a", "renewTime": renewed}},
-        "argo",
-    )
+    lease = {"holderIdentity": "a", "renewTime": renewed}
+    moor.api.put(LEASES, {"metadata": {"name": "workflow-controller"}, "spec": lease}, "argo")
     done = moor("workflow", "submit", str(manifest))
     assert "Argo's controller runs workflows on this cluster" in done.err
     assert "labels" not in workflows(moor)[0]["metadata"]
@@ -234,25 +229,12 @@ def test_a_step_whose_pod_waits_is_said_with_the_command(moor):
 ])  # fmt: skip
 def test_a_step_whose_volume_cannot_be_mounted_says_so_in_the_tree(moor, node_name, reason, told):
     stored(moor, "Running", a_node("train.fit", phase=NodePhase.PENDING, pod_name="train-fit-1"))
-    moor.api.put(
-        PODS,
-        {
-            "metadata": {"name": "train-fit-1", "uid": "u"},
-            "spec": {"containers": [{"name": "main"}]} | ({"nodeName": node_name} if node_name else {}),
-            "status": {"phase": "Pending"},
-        },
-    )
+    pod = a_pod("train-fit-1", namespace="default", uid="u", node=node_name, phase="Pending")
+    moor.api.put(PODS, pod)
     message = 'MountVolume.SetUp failed for volume "keys" : secret "s3" not found'
-    moor.api.put(
-        EVENTS,
-        {
-            "metadata": {"name": "e"},
-            "involvedObject": {"kind": "Pod", "name": "train-fit-1", "uid": "u"},
-            "reason": reason,
-            "message": message,
-            "lastTimestamp": BEGAN,
-        },
-    )
+    about = {"kind": "Pod", "name": "train-fit-1", "uid": "u"}
+    event = {"involvedObject": about, "reason": reason, "message": message, "lastTimestamp": BEGAN}
+    moor.api.put(EVENTS, {"metadata": {"name": "e"}, **event})
     assert (f"FailedMount: {message}" in moor("workflow", "get", "train").out) == told
 
 
@@ -265,23 +247,14 @@ def test_programs_get_the_object(moor):
 def test_a_workflow_that_does_not_exist_is_said_with_names_like_it(moor):
     stored(moor)
     done = moor("workflow", "get", "trian")
-    assert (done.code, done.err) == (
-        1,
-        "error: workflow 'trian' not found in namespace default\nhint: did you mean train?\n",
-    )
+    message = "error: workflow 'trian' not found in namespace default\nhint: did you mean train?\n"
+    assert (done.code, done.err) == (1, message)
 
 
 def test_workflows_are_listed_with_those_that_are_gone(moor):
     stored(moor)
-    gone = {
-        "metadata": {
-            "name": "old",
-            "namespace": "default",
-            "uid": "u9",
-            "creationTimestamp": "2026-11-20T11:50:00Z",
-        },
-        "status": {"phase": "Failed", "goneAt": BEGAN, "message": "boom"},
-    }
+    status = {"phase": "Failed", "goneAt": BEGAN, "message": "boom"}
+    gone = an_object(WORKFLOWS, "old", namespace="default", uid="u9", created=YESTERDAY, status=status)
     moor.server.answers["/api/v1/workflows/default"] = {"items": [gone]}
     done = moor("workflow", "list")
     assert done.out.splitlines() == [
@@ -290,10 +263,8 @@ def test_workflows_are_listed_with_those_that_are_gone(moor):
         "old     Failed (deleted)   24h   -          0/0        -      -       boom",
     ]
     rows = json.loads(moor("workflow", "list", "-o", "json").out)
-    assert [(row["name"], row["phase"], row["gone"]) for row in rows] == [
-        ("train", "Running", False),
-        ("old", "Failed", True),
-    ]
+    want = [("train", "Running", False), ("old", "Failed", True)]
+    assert [(row["name"], row["phase"], row["gone"]) for row in rows] == want
 
 
 def test_a_workflow_that_was_deleted_before_its_end_does_not_run_on_in_the_list(moor):
@@ -318,25 +289,16 @@ def test_a_list_is_chosen_from(moor):
     assert moor("workflow", "list", "--running", "--status", "Failed").code == 2
 
 
-def a_pod(moor, name, node, phase="Succeeded"):
-    moor.api.put(
-        PODS,
-        {
-            "metadata": {
-                "name": name,
-                "labels": {"workflows.argoproj.io/workflow": "train"},
-                "annotations": {"workflows.argoproj.io/node-name": node},
-            },
-            "spec": {"containers": [{"name": "wait"}, {"name": "main"}]},
-            "status": {"phase": phase, "startTime": BEGAN},
-        },
-    )
+def put_pod(moor, name, node):
+    labels = {"workflows.argoproj.io/workflow": "train"}
+    meta = {"labels": labels, "annotations": {"workflows.argoproj.io/node-name": node}, "namespace": "default"}
+    moor.api.put(PODS, a_pod(name, containers=["wait", "main"], phase="Succeeded", started=BEGAN, **meta))
 
 
 def test_logs_of_all_steps_stand_after_their_names(moor):
     stored(moor, "Succeeded", a_node("train[0].a", pod_name="p1"), a_node("train[0].b", pod_name="gone"))
-    a_pod(moor, "p1", "train[0].a")
-    a_pod(moor, "p2", "train[0].fan(1:x)")
+    put_pod(moor, "p1", "train[0].a")
+    put_pod(moor, "p2", "train[0].fan(1:x)")
     moor.api.pod_logs |= {"p1": ["one", "two"], "p2": ["three"]}
     done = moor("workflow", "logs", "train")
     assert done.out == "a | one\na | two\nfan(1:x) | three\n"
@@ -345,15 +307,15 @@ def test_logs_of_all_steps_stand_after_their_names(moor):
 
 def test_an_item_in_the_name_of_a_step_forges_no_line_of_a_log(moor):
     stored(moor, "Succeeded", a_node("train[0].a", pod_name="p1"))
-    a_pod(moor, "p1", "train[0].fan(0:x\n\x1b[31mb | forged)")
+    put_pod(moor, "p1", "train[0].fan(0:x\n\x1b[31mb | forged)")
     moor.api.pod_logs |= {"p1": ["one"]}
     assert moor("workflow", "logs", "train", "--prefix").out == "fan(0:x\\n\\e[31mb | forged) | one\n"
 
 
 def test_the_log_of_a_step_is_chosen_by_its_name(moor):
     stored(moor, "Succeeded", a_node("train[0].a", pod_name="p1"))
-    a_pod(moor, "p1", "train[0].a")
-    a_pod(moor, "p2", "train[0].fan(1:x)")
+    put_pod(moor, "p1", "train[0].a")
+    put_pod(moor, "p2", "train[0].fan(1:x)")
     moor.api.pod_logs |= {"p1": ["one"], "p2": ["three"]}
     assert moor("workflow", "logs", "train", "--step", "fan").out == "three\n"
     missing = moor("workflow", "logs", "train", "--step", "none")
@@ -381,7 +343,7 @@ def test_logs_are_followed_until_the_end(moor):
     moor.clock = SYSTEM
     stored(moor, "Succeeded", a_node("train[0].a", pod_name="p1"))
     moor.clock = SYSTEM
-    a_pod(moor, "p1", "train[0].a")
+    put_pod(moor, "p1", "train[0].a")
     moor.api.pod_logs |= {"p1": ["one", "two"]}
     assert moor("workflow", "logs", "train", "-f").out == "a | one\na | two\n"
 

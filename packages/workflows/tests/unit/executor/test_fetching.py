@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import shutil
 import signal
 import subprocess
 import tarfile
@@ -65,26 +64,9 @@ def started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-SHELLS = [
-    pytest.param("dash", id="dash"),
-    pytest.param("bash", id="bash"),
-    pytest.param("busybox", id="busybox without any other tool"),
-]
-
-
-@pytest.fixture(params=SHELLS)
-def step(request: pytest.FixtureRequest, tmp_path: Path) -> Step:
-    path = shutil.which(request.param)
-    if path is None:
-        pytest.skip(f"{request.param} is not installed")
-    folder = tmp_path / "step"
-    folder.mkdir()
-    shell: tuple[str, ...] = (path,)
-    if request.param == "busybox":
-        (folder / "bin").mkdir()
-        shutil.copy(path, folder / "bin" / "busybox")
-        shell = (str(folder / "bin" / "busybox"), "sh")
-    return Step(folder, shell)
+@pytest.fixture
+def step(shell: tuple[str, ...], tmp_path: Path) -> Step:
+    return Step(tmp_path / "step", shell)
 
 
 def sh(text: str) -> Sequence[str]:
@@ -169,18 +151,10 @@ def test_parameters_and_artifacts_are_kept_by_number(step: Step, tmp_path: Path)
     (work / "-tree" / "file").write_text("content")
     (work / "link").symlink_to("-tree")
     (work / "p").write_text("value\n\n")
-    step.prepare(
-        Order(
-            workflow="w",
-            pod="p",
-            parameters=(Parameter(name="p", path=f"{work}/p"), Parameter(name="q", path=f"{work}/q")),
-            artifacts=(
-                Output(name="a", path=f"{work}/-tree"),
-                Output(name="b", path=f"{work}/link"),
-                Output(name="c", path=f"{work}/gone"),
-            ),
-        )
-    )
+    parameters = tuple(Parameter(name=name, path=f"{work}/{name}") for name in "pq")
+    paths = {"a": "-tree", "b": "link", "c": "gone"}
+    artifacts = tuple(Output(name=name, path=f"{work}/{path}") for name, path in paths.items())
+    step.prepare(Order(workflow="w", pod="p", parameters=parameters, artifacts=artifacts))
     assert step.run("true").returncode == 0
     assert step.names() == {"started", "done", "0.parameter", "1.missing", "2.tar", "3.tar", "4.missing"}
     assert step.kept("0.parameter") == "value\n\n"
@@ -221,7 +195,6 @@ def test_signals_go_to_the_command_and_its_outputs_are_kept(step: Step, number: 
     step.prepare(RESULT)
     script = f"trap 'echo got it; exit 5' {trapped}; echo up; while :; do sleep 0.05; done"
     with started(step.command(*sh(script))) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.send_signal(number)
         rest, _ = process.communicate(timeout=PATIENCE_SECONDS)
@@ -237,7 +210,6 @@ def test_a_command_that_leaves_well_when_told_has_finished_only_where_it_says_so
     step.prepare(RESULT)
     script = f"trap '{on_term}' TERM; echo up; while :; do sleep 0.05; done"
     with started(step.command(*sh(script))) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENCE_SECONDS)
@@ -248,7 +220,6 @@ def test_a_signal_that_the_command_survives_changes_nothing(step: Step) -> None:
     step.prepare(RESULT)
     script = "trap 'echo no' TERM; echo up; i=0; while [ $i -lt 20 ]; do sleep 0.05; i=$((i+1)); done; exit 3"
     with started(step.command(*sh(script))) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"up\n"
         for _ in range(5):
             process.send_signal(signal.SIGTERM)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -17,11 +16,6 @@ from moorage_workflows.executor.fetching import prepare
 from moorage_workflows.executor.order import Order, Parameter
 
 PATIENCE_SECONDS = 180
-SHELLS = [
-    pytest.param("dash", id="dash"),
-    pytest.param("bash", id="bash"),
-    pytest.param("busybox", id="busybox without any other tool"),
-]
 
 
 @dataclass(frozen=True)
@@ -51,18 +45,9 @@ class Group:
         return (self.folder / "set" / name).read_text()
 
 
-@pytest.fixture(params=SHELLS)
-def group(request: pytest.FixtureRequest, tmp_path: Path) -> Group:
-    path = shutil.which(request.param)
-    if path is None:
-        pytest.skip(f"{request.param} is not installed")
+@pytest.fixture
+def group(shell: tuple[str, ...], tmp_path: Path) -> Group:
     folder = tmp_path / "step"
-    folder.mkdir()
-    shell: tuple[str, ...] = (path,)
-    if request.param == "busybox":
-        (folder / "bin").mkdir()
-        shutil.copy(path, folder / "bin" / "busybox")
-        shell = (str(folder / "bin" / "busybox"), "sh")
     kept = (Parameter(name="p", path=str(tmp_path / "kept")),)
     prepare(folder, Order(workflow="w", pod="p", parameters=kept, members=("a", "b", "c", "main")))
     return Group(folder, shell)

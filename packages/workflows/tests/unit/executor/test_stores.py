@@ -37,12 +37,9 @@ def s3() -> Iterator[tuple[Any, dict[str, Any]]]:
     url = f"http://{host}:{port}"
     keys = {"aws_access_key_id": "id", "aws_secret_access_key": "key", "region_name": "eu-central-1"}
     place = {
-        "endpoint": f"{host}:{port}",
-        "insecure": True,
-        "region": "eu-central-1",
-        "accessKeySecret": {"secret": 0},
+        "endpoint": f"{host}:{port}", "insecure": True, "region": "eu-central-1", "accessKeySecret": {"secret": 0},
         "secretKeySecret": {"secret": 1},
-    }
+    }  # fmt: skip
     yield boto3.client("s3", endpoint_url=url, **keys), place
     server.stop()
 
@@ -138,12 +135,9 @@ def test_a_token_is_asked_for_and_shown(tmp_path: Path) -> None:
     site = Site()
     env = {"MOORAGE_SECRET_0": "me", "MOORAGE_SECRET_1": "pass word", "MOORAGE_SECRET_2": f"{site.url}/token\n"}
     oauth2 = {
-        "clientIDSecret": {"secret": 0},
-        "clientSecretSecret": {"secret": 1},
-        "tokenURLSecret": {"secret": 2},
-        "scopes": ["read", "write"],
-        "endpointParams": [{"key": "audience", "value": "files"}],
-    }
+        "clientIDSecret": {"secret": 0}, "clientSecretSecret": {"secret": 1}, "tokenURLSecret": {"secret": 2},
+        "scopes": ["read", "write"], "endpointParams": [{"key": "audience", "value": "files"}],
+    }  # fmt: skip
     location = {"http": {"url": f"{site.url}/file", "auth": {"oauth2": oauth2}}}
     stores = Stores(env, tmp_path)
     try:

@@ -28,11 +28,6 @@ MOST = 32 << 20
 FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def s3() -> Iterator[str]:
     """The address of a server that speaks S3."""

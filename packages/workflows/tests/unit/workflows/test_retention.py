@@ -22,11 +22,6 @@ pytestmark = pytest.mark.anyio
 DAY = timedelta(days=1)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def no_data() -> AsyncIterator[bytes]:
     yield b"1"
 

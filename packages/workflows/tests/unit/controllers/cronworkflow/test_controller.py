@@ -14,6 +14,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.workflowoperators import background
 
 from moorage.controllers.base import Shared
 from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
@@ -23,6 +24,7 @@ from moorage_kube.informer import wait_synced
 from moorage_kube.meta import Key
 from moorage_kube.moments import rfc3339, rfc3339_micro
 from moorage_kube.resources import EVENTS, LEASES, Obj, Resource
+from moorage_kube.testing.builders import an_object
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
 from moorage_workflows.controllers.cronworkflow.controller import CronWorkflowController
@@ -79,28 +81,27 @@ class MortalApi(FakeApi):
 
 
 def a_cron(**spec: Any) -> Obj:
-    return {
-        "metadata": {
-            "name": "nightly",
-            "namespace": "lab",
-            "creationTimestamp": rfc3339(NOON - 2 * MINUTE),
-            "labels": {INSTANCE: "moorage"},
-        },
-        "spec": {"schedules": ["* * * * *"], "workflowSpec": {"entrypoint": "main"}} | spec,
-    }
+    spec = {"schedules": ["* * * * *"], "workflowSpec": {"entrypoint": "main"}} | spec
+    labels = {INSTANCE: "moorage"}
+    return an_object(CRON_WORKFLOWS, "nightly", created=NOON - 2 * MINUTE, labels=labels, spec=spec)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def api(clock: FakeClock) -> MortalApi:
+    return MortalApi(clock)
 
 
 @contextlib.asynccontextmanager
 async def a_controller(api: FakeApi, clock: FakeClock) -> AsyncIterator[CronWorkflowController]:
     controller = CronWorkflowController(Shared(api=api, clock=clock))
-    tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
-    try:
+    async with background(*(informer.run() for informer in controller.informers)):
         await wait_synced(*controller.informers)
         yield controller
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def catch_up() -> None:
@@ -124,9 +125,7 @@ def names(*minutes: int) -> list[str]:
     return [f"nightly-{int((NOON + minute * MINUTE).timestamp())}" for minute in minutes]
 
 
-async def test_a_slot_becomes_a_workflow_and_is_recorded() -> None:
-    clock = FakeClock()
-    api = MortalApi(clock)
+async def test_a_slot_becomes_a_workflow_and_is_recorded(api, clock) -> None:
     api.put(CRON_WORKFLOWS, a_cron())
     await settle(api, clock)
     (run,) = await runs(api)
@@ -144,18 +143,14 @@ async def test_a_slot_becomes_a_workflow_and_is_recorded() -> None:
     }  # fmt: skip
 
 
-async def test_a_settled_one_is_left_alone() -> None:
-    clock = FakeClock()
-    api = MortalApi(clock)
+async def test_a_settled_one_is_left_alone(api, clock) -> None:
     api.put(CRON_WORKFLOWS, a_cron())
     await settle(api, clock)
     api.left = 0
     await settle(api, clock)
 
 
-async def test_a_workflow_that_the_api_refuses_is_said_and_not_tried_again() -> None:
-    clock = FakeClock()
-    api = MortalApi(clock)
+async def test_a_workflow_that_the_api_refuses_is_said_and_not_tried_again(api, clock) -> None:
     api.refusal = Invalid("spec: nonsense")
     api.put(CRON_WORKFLOWS, a_cron())
     await settle(api, clock)
@@ -169,9 +164,7 @@ async def test_a_workflow_that_the_api_refuses_is_said_and_not_tried_again() -> 
     assert "SubmissionFailed" in [event["reason"] for event in events]
 
 
-async def test_a_name_that_is_taken_is_said() -> None:
-    clock = FakeClock()
-    api = MortalApi(clock)
+async def test_a_name_that_is_taken_is_said(api, clock) -> None:
     api.put(CRON_WORKFLOWS, a_cron())
     api.put(WORKFLOWS, {"metadata": {"name": names(0)[0], "namespace": "lab"}, "spec": {}})
     await settle(api, clock)
@@ -205,9 +198,7 @@ async def test_a_workflow_that_is_gone_before_its_creation_is_answered_holds_up_
     assert [run["metadata"]["name"] for run in await runs(api)] == names(0)
 
 
-async def test_a_free_one_is_adopted_where_argo_does_not_run() -> None:
-    clock = FakeClock()
-    api = MortalApi(clock)
+async def test_a_free_one_is_adopted_where_argo_does_not_run(api, clock) -> None:
     cron = a_cron()
     del cron["metadata"]["labels"]
     api.put(CRON_WORKFLOWS, cron)
@@ -218,9 +209,7 @@ async def test_a_free_one_is_adopted_where_argo_does_not_run() -> None:
 
 
 @pytest.mark.parametrize("case", ["argo runs", "another instance"])
-async def test_what_belongs_to_argo_is_left_alone(case: str) -> None:
-    clock = FakeClock()
-    api = MortalApi(clock)
+async def test_what_belongs_to_argo_is_left_alone(api, clock, case: str) -> None:
     cron = a_cron()
     cron["metadata"]["labels"] = {} if case == "argo runs" else {INSTANCE: "x"}
     api.put(CRON_WORKFLOWS, cron)
@@ -232,9 +221,7 @@ async def test_what_belongs_to_argo_is_left_alone(case: str) -> None:
     assert await runs(api) == []
 
 
-async def test_workflows_of_a_deleted_one_are_let_go() -> None:
-    clock = FakeClock()
-    api = MortalApi(clock)
+async def test_workflows_of_a_deleted_one_are_let_go(api, clock) -> None:
     api.put(CRON_WORKFLOWS, a_cron())
     async with a_controller(api, clock) as controller:
         api.left, api.dies_after = 3, True  # two patches and an event, then the Workflow is created
@@ -247,9 +234,7 @@ async def test_workflows_of_a_deleted_one_are_let_go() -> None:
     assert [run["metadata"]["finalizers"] for run in await runs(api)] == [[]]
 
 
-async def test_a_copy_that_is_behind_starts_nothing() -> None:
-    clock = FakeClock()
-    api = MortalApi(clock)
+async def test_a_copy_that_is_behind_starts_nothing(api, clock) -> None:
     api.put(CRON_WORKFLOWS, a_cron())
     async with a_controller(api, clock) as behind:
         for watcher in list(api._watchers):

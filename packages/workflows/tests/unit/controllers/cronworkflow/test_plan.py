@@ -42,12 +42,9 @@ def a_cron(
 ) -> Seen:
     spec = {"schedules": ["0 * * * *"], "workflowSpec": {"entrypoint": "main"}} | spec
     status: dict[str, Any] = {
-        "active": [{"name": uid, "uid": uid} for uid in active],
-        "conditions": [],
-        "phase": "Active",
-        "succeeded": succeeded,
-        "failed": failed,
-    }
+        "active": [{"name": uid, "uid": uid} for uid in active], "conditions": [], "phase": "Active",
+        "succeeded": succeeded, "failed": failed,
+    }  # fmt: skip
     if last is not None:
         status["lastScheduledTime"] = rfc3339(last)
     notes = {"moorage.dev/cron-state": json.dumps(state or {})} | (annotations or {})

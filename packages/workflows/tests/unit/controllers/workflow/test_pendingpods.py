@@ -1,15 +1,13 @@
 from __future__ import annotations
 
+from tests.workflowrecords import a_node_record
+
 from moorage_workflows.controllers.workflow.pendingpods import LEAST, PendingPods
 from moorage_workflows.decide.workflows.graph.events import CreatePod
-from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
 
 
 def an_order(name: str, template: str = "train") -> CreatePod:
-    record = NodeRecord(
-        id=name, name=name, display_name=name, type=NodeType.POD, phase=NodePhase.PENDING, template=template,
-        pod_name=name,
-    )  # fmt: skip
+    record = a_node_record(name, template=template, pod_name=name)
     return CreatePod(
         record=record, template={}, artifacts={}, wants_result=False, longest=None, ends_by=None, excluded_hosts=()
     )

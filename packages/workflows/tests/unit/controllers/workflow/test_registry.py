@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
+from tests.workflowoperators import background, operate
 
 from moorage.controllers.base import Shared
 from moorage.model.argo import WORKFLOWS
@@ -332,15 +333,8 @@ async def operating(api: FakeApi, source: Source, folder: Path) -> AsyncIterator
         Shared(api=api, clock=SYSTEM), LocalRecords(folder / "workflows.db"), holder="operator-1", runtime=runtime,
         check=faults_of, commands=commands,
     )  # fmt: skip
-    tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
-    tasks.append(asyncio.create_task(controller.loop.run()))
-    try:
-        async with contextlib.aclosing(commands):
-            yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with background(operate(controller)), contextlib.aclosing(commands):
+        yield
 
 
 async def test_a_step_without_a_command_runs_that_of_its_image(tmp_path: Path) -> None:

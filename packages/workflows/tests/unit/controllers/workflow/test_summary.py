@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.workflowrecords import a_node_record
 
 from moorage_kube.moments import rfc3339
 from moorage_kube.testing.clock import NOON
@@ -20,7 +21,7 @@ from moorage_workflows.controllers.workflow.summary import (
 from moorage_workflows.decide.workflows.graph.events import Locks
 from moorage_workflows.decide.workflows.graph.locks import LockTable
 from moorage_workflows.model.cronworkflow import CronState
-from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType, WorkflowRecord
+from moorage_workflows.model.workflow import NodePhase, WorkflowRecord
 
 
 def a_record(**spec: Any) -> WorkflowRecord:
@@ -40,18 +41,13 @@ def test_pods_are_deleted_by_their_labels(selector: dict[str, Any] | None, is_de
         podGC={"strategy": "OnPodCompletion", **({"labelSelector": selector} if selector else {})},
         templates=[{"name": "say", "metadata": {"labels": {"app": "web"}}}],
     )
-    node = NodeRecord(
-        id="n", name="wf", display_name="wf", type=NodeType.POD, phase=NodePhase.SUCCEEDED, template="say"
-    )
+    node = a_node_record(phase=NodePhase.SUCCEEDED, template="say")
     assert (pod_delete_at(record, node) is not None) == is_deleted
 
 
 def test_a_pod_that_saves_its_outputs_has_ended_after_that() -> None:
     record = a_record(podGC={"strategy": "OnPodCompletion", "deleteDelayDuration": "10s"})
-    node = NodeRecord(
-        id="n", name="wf", display_name="wf", type=NodeType.POD, phase=NodePhase.SUCCEEDED,
-        finished_at=rfc3339(NOON),
-    )  # fmt: skip
+    node = a_node_record(phase=NodePhase.SUCCEEDED, finished_at=rfc3339(NOON))
     ends = [{"state": {"terminated": {"finishedAt": rfc3339(NOON + timedelta(minutes=at))}}} for at in (0, 3)]
     pod = {"status": {"containerStatuses": [*ends, {"state": {"running": {}}}]}}
     assert pod_delete_at(record, node) == NOON + timedelta(seconds=10)

@@ -8,20 +8,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from tests.workflowrecords import a_node_record
 
 from moorage_kube.podsecurity import violations
 from moorage_workflows.decide.workflows.pods import PodError, PodRequest, StepRuntime, make_pod, needs_executor
-from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
+from moorage_workflows.model.workflow import NodeType
 
 RUNTIME = StepRuntime(image="registry.example.org/moorage:1", server_url="http://moorage:8080")
 META = {"name": "wf", "namespace": "lab", "uid": "7c1e"}
 
 
 def a_pod(template: Mapping[str, Any], *, spec: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    record = NodeRecord(
-        id="wf-1", name="wf", display_name="wf", type=NodeType.HTTP, phase=NodePhase.PENDING, template="call",
-        pod_name="wf-call-1",
-    )  # fmt: skip
+    record = a_node_record("wf", NodeType.HTTP, id="wf-1", template="call", pod_name="wf-call-1")
     workflow = {"metadata": META, "spec": spec or {}}
     request = PodRequest(record=record, workflow=workflow, template=template, secret="wf-token", **more)
     return make_pod(request, RUNTIME)
@@ -35,18 +33,15 @@ def order_of(pod: Mapping[str, Any]) -> dict[str, Any]:
 HTTP = {
     "name": "call",
     "http": {
-        "url": "https://api.example.org/v1",
-        "method": "POST",
+        "url": "https://api.example.org/v1", "method": "POST",
         "headers": [
             {"name": "Accept", "value": "text/plain"},
             {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "api", "key": "token"}}},
         ],
-        "body": '{"a": 1}',
-        "timeoutSeconds": 5,
-        "successCondition": "response.statusCode == 201",
+        "body": '{"a": 1}', "timeoutSeconds": 5, "successCondition": "response.statusCode == 201",
         "insecureSkipVerify": True,
     },
-}
+}  # fmt: skip
 
 
 def test_a_request_is_sent_by_the_executor_in_a_pod_of_the_workflows_account() -> None:

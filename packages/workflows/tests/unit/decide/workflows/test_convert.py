@@ -58,21 +58,18 @@ def outcomes(result: Converted) -> dict[str, set[Outcome]]:
 def test_a_plain_cronjob_becomes_one_template():
     result = convert(a_cronjob())
     assert result.document == {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "CronWorkflow",
+        "apiVersion": "argoproj.io/v1alpha1", "kind": "CronWorkflow",
         "metadata": {"name": "nightly", "namespace": "lab"},
         "spec": {
-            "schedules": ["0 19 * * *"],
-            "timezone": "Asia/Tokyo",
-            "startingDeadlineSeconds": 600,
+            "schedules": ["0 19 * * *"], "timezone": "Asia/Tokyo", "startingDeadlineSeconds": 600,
             "workflowSpec": {
                 "entrypoint": "main",
                 "templates": [
-                    {"name": "main", "container": {"image": "trainer:3", "command": ["python", "train.py"]}}
+                    {"name": "main", "container": {"image": "trainer:3", "command": ["python", "train.py"]}},
                 ],
             },
         },
-    }
+    }  # fmt: skip
     assert not [change for change in result.changes if change.outcome.is_loss]
 
 
@@ -175,19 +172,16 @@ def test_an_indexed_job_is_a_step_for_each_index():
     result = convert(a_cronjob(job={"completions": 5, "parallelism": 2, "completionMode": "Indexed"}))
     entry, leaf = spec_of(result)["workflowSpec"]["templates"]
     assert entry == {
-        "name": "main",
-        "parallelism": 2,
+        "name": "main", "parallelism": 2,
         "steps": [
             [
                 {
-                    "name": "pod",
-                    "template": "pod",
-                    "withSequence": {"count": "5"},
+                    "name": "pod", "template": "pod", "withSequence": {"count": "5"},
                     "arguments": {"parameters": [{"name": "index", "value": "{{item}}"}]},
-                }
-            ]
+                },
+            ],
         ],
-    }
+    }  # fmt: skip
     assert leaf["inputs"] == {"parameters": [{"name": "index"}]}
     assert leaf["container"]["env"] == [{"name": "JOB_COMPLETION_INDEX", "value": "{{inputs.parameters.index}}"}]
 
@@ -451,28 +445,22 @@ _containers = st.fixed_dictionaries(
 _jobs = st.fixed_dictionaries(
     {},
     optional={
-        "backoffLimit": st.integers(0, 9),
-        "completions": st.integers(1, 9),
-        "parallelism": st.integers(0, 9),
-        "completionMode": st.sampled_from(["Indexed", "NonIndexed"]),
-        "activeDeadlineSeconds": st.integers(1, 99),
+        "backoffLimit": st.integers(0, 9), "completions": st.integers(1, 9), "parallelism": st.integers(0, 9),
+        "completionMode": st.sampled_from(["Indexed", "NonIndexed"]), "activeDeadlineSeconds": st.integers(1, 99),
         "strange": st.integers(),
     },
-)
+)  # fmt: skip
 _cronjobs = st.builds(
-    lambda job, pod, cron: a_cronjob(job=job, pod=pod, cron=cron),
-    _jobs,
+    lambda job, pod, cron: a_cronjob(job=job, pod=pod, cron=cron), _jobs,
     st.fixed_dictionaries(
         {"containers": st.lists(_containers, min_size=1, max_size=3, unique_by=lambda item: item["name"])},
         optional={
-            "restartPolicy": st.sampled_from(["Never", "OnFailure"]),
-            "hostname": _names,
-            "nodeSelector": st.just({"a": "b"}),
-            "strange": st.integers(),
+            "restartPolicy": st.sampled_from(["Never", "OnFailure"]), "hostname": _names,
+            "nodeSelector": st.just({"a": "b"}), "strange": st.integers(),
         },
     ),
     st.fixed_dictionaries({}, optional={"suspend": st.booleans(), "strange": st.integers()}),
-)
+)  # fmt: skip
 
 
 @given(_cronjobs)

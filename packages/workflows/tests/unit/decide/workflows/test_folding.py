@@ -24,25 +24,14 @@ def a_node(name, *, kind=NodeType.POD, phase=NodePhase.SUCCEEDED, parents=(), bo
 
 
 def played(templates, *, table=None, entrypoint="main"):
-    manifest = {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "Workflow",
-        "metadata": {"name": "wf"},
-        "spec": {"entrypoint": entrypoint, "templates": [STEP, *templates]},
-    }
+    manifest = {"spec": {"entrypoint": entrypoint, "templates": [STEP, *templates]}}
     return tuple(Player(manifest, *([table] if table else [])).play().nodes.values())
 
 
 def dag(*tasks, name="main"):
-    return {
-        "name": name,
-        "dag": {
-            "tasks": [
-                {"name": task, "template": "step"} | ({"depends": " && ".join(after)} if after else {})
-                for task, *after in tasks
-            ]
-        },
-    }
+    after = ({"depends": " && ".join(after)} if after else {} for _, *after in tasks)
+    named = [{"name": task[0], "template": "step"} | more for task, more in zip(tasks, after, strict=True)]
+    return {"name": name, "dag": {"tasks": named}}
 
 
 def drawn(box):

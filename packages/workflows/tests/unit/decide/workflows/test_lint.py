@@ -606,19 +606,15 @@ def test_no_change_of_a_valid_document_ends_the_check(mutations):
 
 
 @pytest.mark.parametrize(("when", "why"), [
-    ("1 == 1", None),
-    ("{{steps.fetch.outputs.result}} == foo-bar", None),
-    ("{{steps.fetch.outputs.result}}", None),
-    ("{{=steps.fetch.outputs.result == 'x'}}", None),
+    ("1 == 1", None), ("{{steps.fetch.outputs.result}} == foo-bar", None),
+    ("{{steps.fetch.outputs.result}}", None), ("{{=steps.fetch.outputs.result == 'x'}}", None),
     ("1 {{inputs.parameters.sign}} 2", None),
     ("{{steps.run-{{workflow.parameters.day}}.status}} != Succeeded", None),
     ("{{steps.run-{{workflow.parameters.day}}.status}} != Succeeded ==", "it ends too early"),
     ("{{workflow.name}} {{workflow.uid}} {{workflow.name}} {{workflow.uid}} ==", None),  # too many to be tried
     ("{{steps.fetch.outputs.result}} ==", "it ends too early"),
     ("'{{steps.fetch.outputs.result}} == x", "is not closed"),
-    ("1 === 1", "invalid when condition"),
-    ("foo", "neither true nor false"),
-    ("a.b == 1", "has a dot"),
+    ("1 === 1", "invalid when condition"), ("foo", "neither true nor false"), ("a.b == 1", "has a dot"),
 ])  # fmt: skip
 def test_conditions_that_can_never_be_read_are_named(when, why):
     document = copy.deepcopy(VALID)

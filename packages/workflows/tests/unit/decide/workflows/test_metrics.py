@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.workflowmanifests import a_workflow
 
 from moorage_kube.clock import rfc3339
 from moorage_kube.testing.clock import NOON
@@ -17,9 +18,7 @@ from moorage_workflows.model.workflow import MetricPoint, MetricSeries
 
 COUNTED = "{name: ends, help: By status, labels: [{key: status, value: '{{status}}'}], counter: {value: '1'}}"
 
-IN_RETRIES = """
-  spec:
-    entrypoint: main
+IN_RETRIES = a_workflow("""
     templates:
     - name: main
       steps: [[{name: a, template: again, continueOn: {failed: true}}]]
@@ -32,21 +31,15 @@ IN_RETRIES = """
           labels: [{key: code, value: "{{exitCode}}"}, {key: status, value: "{{status}}"}]
           counter: {value: "1"}
       container: {image: busybox, command: [sh]}
-"""
-IN_A_DAG = f"""
-  spec:
-    entrypoint: main
+""")
+IN_A_DAG = a_workflow(f"""
     templateDefaults: {{metrics: {{prometheus: [{COUNTED}]}}}}
     templates:
     - name: main
       dag: {{tasks: [{{name: a, template: say}}, {{name: b, template: say, depends: a}},
                     {{name: c, template: say, when: "1 == 2"}}]}}
-    - name: say
-      container: {{image: busybox, command: [echo]}}
-"""
-IN_REAL_TIME = """
-  spec:
-    entrypoint: main
+""")
+IN_REAL_TIME = a_workflow("""
     metrics:
       prometheus:
       - {name: seconds, help: How long, labels: [{key: of, value: all}],
@@ -64,7 +57,7 @@ IN_REAL_TIME = """
         - {name: never, help: Not this time, when: "{{status}} != Succeeded", counter: {value: "1"}}
       outputs: {parameters: [{name: loss, valueFrom: {path: /tmp/loss}}]}
       container: {image: busybox, command: [sh]}
-"""
+""")
 
 
 def kept(points: list[MetricPoint]) -> dict[str, float | tuple[int, ...]]:
@@ -98,9 +91,9 @@ def test_values_in_real_time_begin_with_the_node_and_end_with_it() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("manifest", [IN_RETRIES, IN_A_DAG, IN_REAL_TIME])
+@pytest.mark.parametrize("manifest", [IN_RETRIES, IN_A_DAG, IN_REAL_TIME], ids=["retries", "a DAG", "real time"])
 @given(seed=st.integers(0, 2**32))
-def test_restarts_count_nothing_twice(manifest: str, seed: int) -> None:
+def test_restarts_count_nothing_twice(manifest, seed: int) -> None:
     def table(_order: object) -> Ends:
         return Ends(exit_code=1, parameters={"loss": "1"})
 
@@ -123,14 +116,11 @@ def test_restarts_count_nothing_twice(manifest: str, seed: int) -> None:
     ("{name: m, help: h, labels: [{key: workflow_namespace, value: other}], counter: {value: '1'}}", "is set by"),
 ])  # fmt: skip
 def test_a_value_that_cannot_be_is_said_and_ends_nothing(metric: str, why: str) -> None:
-    manifest = f"""
-      spec:
-        entrypoint: main
-        templates:
+    manifest = a_workflow(f"""
         - name: main
           metrics: {{prometheus: [{metric}]}}
           container: {{image: busybox, command: [echo]}}
-    """
+    """)
     player = Player(manifest).play()
     assert (player.workflow.phase, kept(player.points)) == ("Succeeded", {})
     assert why in player.workflow.metrics_error

@@ -30,12 +30,9 @@ from moorage_workflows.model.workflow import Artifact, NodePhase, NodeRecord, No
 
 RUNTIME = StepRuntime(image="registry.example.org/moorage:1", server_url="http://moorage.moorage-system:8080")
 META = {
-    "name": "wf",
-    "namespace": "lab",
-    "uid": "7c1e",
-    "labels": {"moorage.dev/owner": "ada"},
+    "name": "wf", "namespace": "lab", "uid": "7c1e", "labels": {"moorage.dev/owner": "ada"},
     "annotations": {"moorage.dev/owner": "ada"},
-}
+}  # fmt: skip
 HELLO = {"name": "hello", "container": {"image": "busybox", "command": ["echo", "hello"]}}
 
 
@@ -260,20 +257,14 @@ def test_a_key_without_a_bucket_is_one_of_our_own_store() -> None:
 
 def test_the_template_wins_over_the_workflow() -> None:
     spec = {
-        "nodeSelector": {"a": "b"},
-        "serviceAccountName": "of-workflow",
-        "podPriorityClassName": "low",
-        "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["x"]}],
-        "imagePullSecrets": [{"name": "pull"}],
+        "nodeSelector": {"a": "b"}, "serviceAccountName": "of-workflow", "podPriorityClassName": "low",
+        "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["x"]}], "imagePullSecrets": [{"name": "pull"}],
         "podMetadata": {"labels": {"team": "a", "x": "y"}},
-    }
+    }  # fmt: skip
     template = {
-        **HELLO,
-        "nodeSelector": {"c": "d"},
-        "serviceAccountName": "of-template",
-        "metadata": {"labels": {"team": "b"}},
-        "tolerations": [{"key": "spot", "operator": "Exists"}],
-    }
+        **HELLO, "nodeSelector": {"c": "d"}, "serviceAccountName": "of-template",
+        "metadata": {"labels": {"team": "b"}}, "tolerations": [{"key": "spot", "operator": "Exists"}],
+    }  # fmt: skip
     pod = a_pod(template, spec=spec)
     got = pod["spec"]
     assert got["nodeSelector"] == {"c": "d"}
@@ -531,14 +522,11 @@ out_parameters = st.lists(
 )
 extra_containers = st.lists(
     st.builds(
-        lambda container, name, mirrors: {**container, "name": name, "mirrorVolumeMounts": mirrors},
-        containers,
-        st.sampled_from(["one", "two", "wait"]),
-        st.booleans(),
+        lambda container, name, mirrors: {**container, "name": name, "mirrorVolumeMounts": mirrors}, containers,
+        st.sampled_from(["one", "two", "wait"]), st.booleans(),
     ),
-    max_size=2,
-    unique_by=lambda container: container["name"],
-)
+    max_size=2, unique_by=lambda container: container["name"],
+)  # fmt: skip
 templates = st.builds(
     lambda body, more: {"name": "hello", **body, **more},
     st.one_of(containers.map(lambda body: {"container": body}), scripts.map(lambda body: {"script": body})),
@@ -620,13 +608,10 @@ def test_any_template_is_refused_in_our_words_or_makes_a_pod_that_the_api_server
 RESOURCE = {
     "name": "hello",
     "resource": {
-        "action": "create",
-        "setOwnerReference": True,
-        "successCondition": "status.succeeded > 0",
-        "flags": ["--validate=false"],
-        "manifest": "kind: Job",
+        "action": "create", "setOwnerReference": True, "successCondition": "status.succeeded > 0",
+        "flags": ["--validate=false"], "manifest": "kind: Job",
     },
-}
+}  # fmt: skip
 
 
 def test_a_resource_step_runs_our_image_with_the_token_of_the_pods_account() -> None:

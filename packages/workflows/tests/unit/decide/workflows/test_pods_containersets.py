@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.workflowrecords import a_node_record
 
 from moorage_workflows.decide.workflows.pods import PodError, PodRequest, StepRuntime, make_pod
-from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
 
 RUNTIME = StepRuntime(image="moorage:1", entrypoints={"known": (("/say",), ("hello",))})
 MEMBER = ["/moorage/step/bin/busybox", "sh", "/moorage/step/member.sh", "/moorage/step"]
@@ -22,10 +22,7 @@ def a_container(name: str, **more: Any) -> dict[str, Any]:
 
 
 def a_pod(group: dict[str, Any], *, wants_result: bool = False, **template: Any) -> dict[str, Any]:
-    record = NodeRecord(
-        id="wf", name="wf", display_name="wf", type=NodeType.POD, phase=NodePhase.PENDING, template="main",
-        pod_name="wf",
-    )  # fmt: skip
+    record = a_node_record(template="main", pod_name="wf")
     workflow = {"metadata": {"name": "wf", "namespace": "lab", "uid": "7c1e"}, "spec": {"entrypoint": "main"}}
     request = PodRequest(
         record=record,

@@ -150,19 +150,16 @@ def test_a_workflow_of_a_template_refers_to_it():
 
 def test_a_workflow_of_a_schedule_has_its_spec_and_belongs_to_it():
     cron = {
-        "apiVersion": "argoproj.io/v1alpha1",
-        "kind": "CronWorkflow",
+        "apiVersion": "argoproj.io/v1alpha1", "kind": "CronWorkflow",
         "metadata": {
-            "name": "nightly",
-            "uid": "c1",
-            "labels": {"moorage.dev/owner": "ada", "other": "y"},
+            "name": "nightly", "uid": "c1", "labels": {"moorage.dev/owner": "ada", "other": "y"},
             "annotations": {"moorage.dev/owner": "ada", "note": "z"},
         },
         "spec": {
             "workflowSpec": {"entrypoint": "main"},
             "workflowMetadata": {"labels": {"team": "x", "moorage.dev/owner": "bob"}},
         },
-    }
+    }  # fmt: skip
     made = workflow_from(CRON_WORKFLOWS, cron)
     assert made["spec"] == {"entrypoint": "main"}
     assert made["metadata"]["labels"] == {

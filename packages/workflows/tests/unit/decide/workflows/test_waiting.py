@@ -7,22 +7,29 @@ from datetime import timedelta
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.workflowrecords import a_node_record
 
 from moorage.api.explain import LockHolder
 from moorage.decide.explain.explainer import explain
 from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_LABEL
 from moorage_kube.moments import rfc3339
+from moorage_kube.testing.builders import a_node, a_pod
 from moorage_kube.testing.clock import NOON
 from moorage_testing.workflowplayer import Ends, Player, by_node
 from moorage_workflows.decide.workflows.graph.events import Controls
 from moorage_workflows.decide.workflows.graph.locks import LIMITS_CONFIGMAP, lock_name
 from moorage_workflows.decide.workflows.views import view_workflow, workflow_object
 from moorage_workflows.decide.workflows.waiting import MANY_PENDING, RunningStep, WaitKind, saving_note, waits_of
-from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType
+from moorage_workflows.model.workflow import NodePhase
 from moorage_workflows.present.workflowwaits import Explained, make_workflow_explanation
 from moorage_workflows.server.pages.workflowboard import WaitRow, wait_rows
 
 STEP = {"name": "fit", "container": {"image": "x", "command": ["x"]}}
+
+
+OF_FIT = {
+    "namespace": "default", "labels": {WORKFLOW_LABEL: "wf"}, "annotations": {NODE_NAME_ANNOTATION: "wf[0].fit"},
+}  # fmt: skip
 
 
 def steps(*groups):
@@ -150,28 +157,15 @@ def test_a_suspended_workflow_says_so_beside_what_still_runs():
 
 
 def test_limits_of_parallelism_are_named_when_they_are_reached():
-    loop = {
-        "name": "main",
-        "parallelism": 2,
-        "steps": [[{"name": "fit", "template": "fit", "withSequence": {"count": 7}}]],
-    }
-    assert waits(begun(loop, plays=1)) == [
-        (
-            "parallelism",
-            (),
-            "at most 2 steps of the template main run at once (parallelism): further steps of wf wait until"
-            " one ends",
-        )
-    ]
-    loop = {key: value for key, value in loop.items() if key != "parallelism"}
-    assert waits(begun(loop, plays=1, parallelism=3)) == [
-        (
-            "parallelism",
-            (),
-            "at most 3 pods of the workflow exist at once (spec.parallelism), and 3 do: further steps wait until"
-            " one ends",
-        )
-    ]
+    step = {"name": "fit", "template": "fit", "withSequence": {"count": 7}}
+    loop = {"name": "main", "parallelism": 2, "steps": [[step]]}
+    until = "further steps of wf wait until one ends"
+    of_template = f"at most 2 steps of the template main run at once (parallelism): {until}"
+    assert waits(begun(loop, plays=1)) == [("parallelism", (), of_template)]
+    del loop["parallelism"]
+    limit = "at most 3 pods of the workflow exist at once (spec.parallelism), and 3 do"
+    message = f"{limit}: further steps wait until one ends"
+    assert waits(begun(loop, plays=1, parallelism=3)) == [("parallelism", (), message)]
     assert waits(begun(loop, plays=1, parallelism=8)) == []
 
 
@@ -216,11 +210,8 @@ def test_a_workflow_that_has_ended_waits_for_nothing_and_says_how_it_ended():
     found = waits_of(view, spec)
     assert (found.running, found.waits) == ((), ())
     answer = make_workflow_explanation(view, found, [], step="", now=player.now)
-    assert (answer.phase, answer.short, answer.text.splitlines()[0]) == (
-        "Failed",
-        "",
-        "workflow default/wf has ended: Failed",
-    )
+    assert (answer.phase, answer.short) == ("Failed", "")
+    assert answer.text.splitlines()[0] == "workflow default/wf has ended: Failed"
     of_step = waits_of(view, spec, "a")
     answer = make_workflow_explanation(view, of_step, [], step="a", now=player.now)
     assert answer.text.splitlines()[0] == "step a of workflow default/wf has ended: Failed"
@@ -232,28 +223,10 @@ def test_a_step_that_waits_for_gpus_is_explained_as_a_run_is():
     pending(player, name, "Unschedulable")
     view, spec = seen(player)
     found = waits_of(view, spec, "fit")
-    pod = {
-        "metadata": {
-            "namespace": "default",
-            "name": name,
-            "labels": {WORKFLOW_LABEL: "wf"},
-            "annotations": {NODE_NAME_ANNOTATION: "wf[0].fit"},
-        },
-        "spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
-        "status": {"phase": "Pending"},
-    }
-    node = {
-        "metadata": {"name": "n1", "labels": {"nvidia.com/gpu.product": "a100"}},
-        "status": {
-            "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10", "nvidia.com/gpu": "1"},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        },
-    }
-    other = {
-        "metadata": {"namespace": "default", "name": "train", "labels": {"moorage.dev/run": "train"}, "uid": "1"},
-        "spec": pod["spec"] | {"nodeName": "n1"},
-        "status": {"phase": "Running"},
-    }
+    pod = a_pod(name, gpus=1, phase="Pending", **OF_FIT)
+    node = a_node("n1", gpus=1, gpu_type="a100", pods="10")
+    labels = {"moorage.dev/run": "train"}
+    other = a_pod("train", namespace="default", uid="1", labels=labels, gpus=1, node="n1", phase="Running")
     explanation = explain(pod, nodes=[node], pods=[other], now=player.now)
     answer = make_workflow_explanation(
         view, found, [Explained(wait=found.waits[0], explanation=explanation)], step="fit", now=player.now
@@ -270,17 +243,8 @@ def test_a_step_whose_volume_cannot_be_mounted_says_why_and_what_to_do():
     pending(player, name, "")
     view, spec = seen(player)
     found = waits_of(view, spec)
-    pod = {
-        "metadata": {
-            "namespace": "default", "name": name, "uid": "u", "labels": {WORKFLOW_LABEL: "wf"},
-            "annotations": {NODE_NAME_ANNOTATION: "wf[0].fit"},
-        },
-        "spec": {
-            "nodeName": "n1", "containers": [{"name": "main"}],
-            "volumes": [{"name": "keys", "secret": {"secretName": "s3"}}],
-        },
-        "status": {"phase": "Pending"},
-    }  # fmt: skip
+    volumes = {"volumes": [{"name": "keys", "secret": {"secretName": "s3"}}]}
+    pod = a_pod(name, uid="u", node="n1", phase="Pending", spec=volumes, **OF_FIT)
     event = {
         "involvedObject": {"kind": "Pod", "name": name, "uid": "u"},
         "reason": "FailedMount",
@@ -310,10 +274,7 @@ def test_a_step_whose_volume_cannot_be_mounted_says_why_and_what_to_do():
     "Mutex/lab/gpu", "Semaphore/lab/limits/fit", "DatabaseMutex/lab/gpu", f"Semaphore/lab/{LIMITS_CONFIGMAP}/fit",
 ])  # fmt: skip
 def test_a_lock_is_read_back_from_the_message_of_a_node(lock):
-    node = NodeRecord(
-        id="wf-1", name="wf.a", display_name="a", type=NodeType.POD, phase=NodePhase.PENDING,
-        message=f"Waiting for {lock_name(lock)} lock",
-    )  # fmt: skip
+    node = a_node_record("wf.a", id="wf-1", message=f"Waiting for {lock_name(lock)} lock")
     view = replace(view_workflow({"metadata": {"name": "wf"}}), nodes=(node,))
     assert [wait.locks for wait in waits_of(view, {}).waits] == [(lock,)]
 

@@ -329,14 +329,11 @@ def test_the_order_of_a_pod_is_read_with_its_manifest(tmp_path: Path) -> None:
     (tmp_path / "order.json").write_text(json.dumps({"resource": order}))
     assert read_resource_order(tmp_path / "order.json") == ResourceOrder(
         task=Task(
-            action="create",
-            namespace="lab",
-            mark="m",
-            manifest=A_MAP,
+            action="create", namespace="lab", mark="m", manifest=A_MAP,
             flags=read_flags("create", ["--validate=false"]),
         ),
         conditions=Conditions(success=parse_condition("a == b")),
         outputs=(Output(name="n", path="/x/0", jq_filter="."),),
-    )
+    )  # fmt: skip
     with pytest.raises(StepError, match="cannot be read"):
         read_resource_order(tmp_path / "nothing")

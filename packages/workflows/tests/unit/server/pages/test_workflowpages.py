@@ -11,12 +11,14 @@ from urllib.parse import urlencode
 
 import msgspec
 import pytest
+from tests.workflowrecords import a_node_record, a_workflow_record
 
 from moorage.model.argo import INSTANCE_LABEL, NODE_NAME_ANNOTATION, OUR_INSTANCE, WORKFLOW_LABEL, WORKFLOWS
 from moorage.server.pages.jobpages import STOP_ASKING
 from moorage.server.pages.refusals import SIGN_IN
 from moorage_kube.clock import rfc3339
 from moorage_kube.resources import NAMESPACES, PODS
+from moorage_kube.testing.builders import a_pod, an_object, an_owner
 from moorage_kube.testing.clock import NOON
 from moorage_kube.testing.waiting import until
 from moorage_testing.workflowplayer import Ends, Player
@@ -26,10 +28,7 @@ from moorage_workflows.model.workflow import (
     TAKE_OVER_ANNOTATION,
     Artifact,
     NodePhase,
-    NodeRecord,
-    NodeType,
     Outputs,
-    WorkflowRecord,
 )
 from moorage_workflows.workflows.artifacts import Artifacts
 from moorage_workflows.workflows.records import LocalRecords
@@ -61,12 +60,8 @@ class Reader:
 
     async def keep(self, *templates, name="train", table=None, live=True, plays=True, steps=None, **fields):
         """A workflow that was played to its end, or for so many steps; its records, and its object."""
-        manifest = {
-            "apiVersion": "argoproj.io/v1alpha1",
-            "kind": "Workflow",
-            "metadata": {"name": name, "namespace": "team"},
-            "spec": {"entrypoint": "main", "templates": [STEP, *templates]},
-        }
+        spec = {"entrypoint": "main", "templates": [STEP, *templates]}
+        manifest = an_object(WORKFLOWS, name, namespace="team", spec=spec)
         player = Player(manifest, *([table] if table else []), name=name)
         if steps is None and plays:
             player.play(together=True)
@@ -225,12 +220,9 @@ async def test_a_folded_loop_names_what_failed_first(ada):
 
 
 def a_node(name="a", **fields):
-    values = {
-        "id": f"id-{name}", "name": f"train[0].{name}", "display_name": name, "type": NodeType.POD,
-        "phase": NodePhase.SUCCEEDED, "template": "step", "started_at": "2026-03-01T11:00:00Z",
-        "finished_at": "2026-03-01T11:01:00Z", "pod_name": f"train-step-{name}", "host": "n1",
-    }  # fmt: skip
-    return NodeRecord(**values | fields)
+    times = {"started_at": "2026-03-01T11:00:00Z", "finished_at": "2026-03-01T11:01:00Z"}
+    given = {"id": f"id-{name}", "phase": NodePhase.SUCCEEDED, "template": "step", "host": "n1"}
+    return a_node_record(f"train[0].{name}", **given | times | {"pod_name": f"train-step-{name}"} | fields)
 
 
 async def add(ada, *nodes):
@@ -240,15 +232,12 @@ async def add(ada, *nodes):
 async def test_the_panel_of_a_step_tells_all_of_it_as_text(ada):
     await ada.keep(STEPS, plays=False)
     outputs = Outputs(
-        parameters={"score": EVIL},
-        result="0.9",
-        exit_code="3",
+        parameters={"score": EVIL}, result="0.9", exit_code="3",
         artifacts=(
             Artifact(name="model", key="train/pod/model.tgz", size_bytes=2048),
-            Artifact(name="data", location={"s3": {"key": "x"}}),
-            Artifact(name="old", key="k", is_deleted=True),
+            Artifact(name="data", location={"s3": {"key": "x"}}), Artifact(name="old", key="k", is_deleted=True),
         ),
-    )
+    )  # fmt: skip
     node = a_node(
         phase=NodePhase.FAILED,
         message=f"exit code 3 {EVIL}",
@@ -276,8 +265,7 @@ async def test_the_log_of_a_step_is_that_of_its_pod_while_it_exists(ada):
     await add(ada, a_node("b", outputs=kept))
     artifact = "The pod was deleted. Its log is the artifact main-logs of this step."
     assert (await ada.get("/workflows/team/train/log", at="id-b")).text == artifact
-    pod = {"metadata": {"name": "train-step-a", "namespace": "team"}, "spec": {"containers": [{"name": "main"}]}}
-    ada.api.put(PODS, pod | {"status": {"phase": "Succeeded"}})
+    ada.api.put(PODS, a_pod("train-step-a", namespace="team", phase="Succeeded"))
 
     async def lines(*_, **__):
         yield f"epoch 1 {EVIL}\n".encode()
@@ -289,35 +277,16 @@ async def test_the_log_of_a_step_is_that_of_its_pod_while_it_exists(ada):
     assert log.attributes["hx-get"] == "/workflows/team/train/log?at=id-a"
 
 
-async def keep_pod(ada, *, workflow="train", name="train-step-a", log=b"", **status):
+async def keep_pod(ada, *, workflow="train", name="train-step-a", log=b""):
     """A pod of a step that ran on n1, whose log is kept, and which is gone."""
-    pod = {
-        "metadata": {
-            "name": name,
-            "namespace": "team",
-            "uid": f"pod-{name}",
-            "labels": {WORKFLOW_LABEL: workflow},
-            "annotations": {
-                NODE_NAME_ANNOTATION: f"{workflow}[0].a",
-                "localcluster.moorage.dev/peak-memory-bytes": str(3 << 20),
-            },
-            "ownerReferences": [
-                {"kind": "Workflow", "name": workflow, "uid": f"uid-{workflow}", "controller": True}
-            ],
-        },
-        "spec": {"nodeName": "n1", "containers": [{"name": "main", "resources": {"limits": {"memory": "6Mi"}}}]},
-        "status": {
-            "phase": "Failed",
-            "containerStatuses": [
-                {
-                    "name": "main",
-                    "state": {
-                        "terminated": {"exitCode": 1, "startedAt": rfc3339(NOON), "finishedAt": rfc3339(NOON)}
-                    },
-                }
-            ],
-        },
-    }
+    notes = {
+        NODE_NAME_ANNOTATION: f"{workflow}[0].a", "localcluster.moorage.dev/peak-memory-bytes": str(3 << 20),
+    }  # fmt: skip
+    pod = a_pod(
+        name, namespace="team", uid=f"pod-{name}", labels={WORKFLOW_LABEL: workflow}, annotations=notes,
+        owner=an_owner("Workflow", workflow), node="n1", limits={"memory": "6Mi"}, exit_code=1, started=NOON,
+        finished=NOON,
+    )  # fmt: skip
     keeper, uid = ada.site.service.keeper, pod["metadata"]["uid"]
 
     async def until_kept(check):
@@ -372,19 +341,10 @@ async def test_stored_logs_of_steps_are_for_those_who_may_read_logs(ada):
 async def test_the_metrics_of_argos_controller_are_there_under_its_names(ada):
     await ada.keep(STEPS, name="train")
     await ada.keep(STEPS, name="other", steps=1)
-    pod = {
-        "metadata": {
-            "name": "p",
-            "namespace": "team",
-            "uid": "p",
-            "labels": {WORKFLOW_LABEL: "train"},
-            "annotations": {NODE_NAME_ANNOTATION: "train[0].a"},
-            "ownerReferences": [{"kind": "Workflow", "name": "train", "uid": "uid-train", "controller": True}],
-        },
-        "status": {"phase": "Running"},
-    }
-    ada.api.put(PODS, pod)
-    ada.api.put(PODS, {"metadata": {"name": "other", "namespace": "team"}, "status": {"phase": "Running"}})
+    notes, owner = {NODE_NAME_ANNOTATION: "train[0].a"}, an_owner("Workflow", "train")
+    meta = {"namespace": "team", "uid": "p", "labels": {WORKFLOW_LABEL: "train"}, "annotations": notes}
+    ada.api.put(PODS, a_pod("p", phase="Running", owner=owner, **meta))
+    ada.api.put(PODS, a_pod("other", namespace="team", phase="Running"))
     await ada.site.until(lambda: len(ada.site.service.cluster.pods.all()) == 2)
     lines = (await ada.site.ask("/metrics")).text.splitlines()
     for line in (
@@ -579,10 +539,7 @@ LOCKED = {"name": "step", "container": {"image": "busybox"}, "synchronization": 
 
 async def test_a_workflow_that_waits_says_why_on_its_page_and_over_rest(ada):
     await ada.keep(LOCKED, STEPS, name="holds", plays=False)
-    waiting = NodeRecord(
-        id="train-1", name="train[0].a", display_name="a", type=NodeType.POD, phase=NodePhase.PENDING,
-        message="Waiting for team/Mutex/gpu lock",
-    )  # fmt: skip
+    waiting = a_node_record("train[0].a", id="train-1", message="Waiting for team/Mutex/gpu lock")
     await ada.keep(LOCKED, STEPS, plays=False)
     await ada.store.save("uid-train", "operator", [waiting])
     held = msgspec.structs.replace(waiting, id="holds-9", name="holds[0].a", message="", locks=("Mutex/team/gpu",))
@@ -603,20 +560,14 @@ async def test_a_workflow_that_waits_says_why_on_its_page_and_over_rest(ada):
 
 
 async def test_holders_in_namespaces_that_the_user_may_not_read_have_no_name(ada):
-    holder = NodeRecord(
-        id="other-1", name="other.a", display_name="a", type=NodeType.POD, phase=NodePhase.RUNNING,
-        locks=("Mutex/team/gpu",),
-    )  # fmt: skip
-    record = WorkflowRecord(uid="uid-other", namespace="secret", name="other", document={}, phase="Running")
+    holder = a_node_record("other.a", id="other-1", phase=NodePhase.RUNNING, locks=("Mutex/team/gpu",))
+    record = a_workflow_record("uid-other", "other", namespace="secret", phase="Running")
     await ada.store.begin(record)
     await ada.store.load("uid-other", "operator")
     await ada.store.save("uid-other", "operator", [holder])
     ada.site.api.readers = {("ada", "team"), ("ada", None)}
     await ada.keep(LOCKED, STEPS, plays=False)
-    waiting = msgspec.structs.replace(
-        holder, id="train-1", name="train[0].a", phase=NodePhase.PENDING,
-        message="Waiting for team/Mutex/gpu lock", locks=(),
-    )  # fmt: skip
+    waiting = a_node_record("train[0].a", id="train-1", message="Waiting for team/Mutex/gpu lock")
     await ada.store.save("uid-train", "operator", [waiting])
     answer = (await ada.get("/api/v1/workflows/team/train/explain")).json
     assert answer["waits"][0]["holders"] == [

@@ -7,6 +7,7 @@ import json
 
 import msgspec
 import pytest
+from tests.workflowrecords import a_node_record
 
 from moorage.api.workflows import ListedByArgo, as_workflow
 from moorage.server.identity.auth import User
@@ -140,10 +141,7 @@ async def test_a_step_reports_under_the_name_of_a_pod_of_its_workflow(site):
             "too_early",
             "no step of workflow lab/train has the pod train-1",
         )
-        node = NodeRecord(
-            id="n1", name="train", display_name="train", type=NodeType.POD, phase=NodePhase.PENDING,
-            pod_name="train-1",
-        )  # fmt: skip
+        node = a_node_record("train", id="n1", pod_name="train-1")
         await workflows.save("u1", "me", [node])
         assert [(await report(pod)).status for pod in ("train-1", "invented-1")] == [204, 425]
         assert [kept.pod for kept in await workflows.reports("u1", ["invented-1", "train-1"])] == ["train-1"]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 import pytest
+from tests.workflowrecords import a_node_record
 
 from moorage_kube.clock import rfc3339
 from moorage_kube.testing.clock import NOON
@@ -16,8 +17,6 @@ from moorage_workflows.model.workflow import (
     Memo,
     MetricPoint,
     NodePhase,
-    NodeRecord,
-    NodeType,
     Outputs,
     WorkflowRecord,
 )
@@ -58,10 +57,8 @@ async def old(site):
         artifact = msgspec.structs.replace(artifact, key="m.txt")
         await records_of(old).begin(a_record())
         await records_of(old).load("u1", "me")
-        node = NodeRecord(
-            id="n1", name="old-train", display_name="old-train", type=NodeType.POD, phase=NodePhase.SUCCEEDED,
-            outputs=Outputs(artifacts=(artifact,), parameters={"x": "old-value"}),
-        )  # fmt: skip
+        outputs = Outputs(artifacts=(artifact,), parameters={"x": "old-value"})
+        node = a_node_record("old-train", id="n1", phase=NodePhase.SUCCEEDED, outputs=outputs)
         await records_of(old).save("u1", "me", [node])
         await records_of(old).remember("lab", "cache", "key", Memo(outputs=Outputs(), at=rfc3339(NOON)))
         yield old

@@ -8,6 +8,7 @@ import pytest
 
 from moorage.attempts.logs import log_key
 from moorage_kube.resources import PODS
+from moorage_kube.testing.builders import a_pod, an_owner
 
 pytestmark = pytest.mark.anyio
 
@@ -28,21 +29,12 @@ async def ask(site, path):
 
 async def keep_step(site):
     """A step of the Workflow nightly whose pod is gone; what its two containers printed is kept."""
-    pod = {
-        "metadata": {
-            "namespace": "lab",
-            "name": "nightly-fit",
-            "uid": "s1",
-            "labels": {"workflows.argoproj.io/workflow": "nightly"},
-            "annotations": {
-                "workflows.argoproj.io/node-name": "nightly.fit",
-                "kubectl.kubernetes.io/default-container": "train",
-            },
-            "ownerReferences": [{"kind": "Workflow", "name": "nightly", "controller": True, "uid": "w1"}],
-        },
-        "spec": {"nodeName": "n1", "containers": [{"name": "train"}, {"name": "proxy"}]},
-        "status": {"phase": "Running"},
-    }
+    notes = {
+        "workflows.argoproj.io/node-name": "nightly.fit", "kubectl.kubernetes.io/default-container": "train",
+    }  # fmt: skip
+    meta = {"uid": "s1", "labels": {"workflows.argoproj.io/workflow": "nightly"}, "annotations": notes}
+    owner = an_owner("Workflow", "nightly", "w1")
+    pod = a_pod("nightly-fit", owner=owner, node="n1", containers=["train", "proxy"], phase="Running", **meta)
     keeper = site.service.keeper
     site.api.put(PODS, pod)
     await site.until(lambda: keeper._pods.get("nightly-fit", "lab"))

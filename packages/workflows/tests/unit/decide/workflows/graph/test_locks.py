@@ -119,12 +119,9 @@ def test_locks_with_a_database_are_others_than_those_without() -> None:
     }
     locks = locks_of(asked_for, {"workflow.namespace": "ns", "workflow.name": "wf"})
     assert {lock: lock_name(lock) for lock in locks} == {
-        "Mutex/ns/m": "ns/Mutex/m",
-        "Mutex/all/m": "all/Mutex/m",
-        "DatabaseMutex/ns/m": "mtx/ns/m",
-        "Semaphore/ns/workflow-limits/wf": "sem/ns/wf",
-        "Semaphore/ns/c/k": "ns/ConfigMap/c/k",
-    }
+        "Mutex/ns/m": "ns/Mutex/m", "Mutex/all/m": "all/Mutex/m", "DatabaseMutex/ns/m": "mtx/ns/m",
+        "Semaphore/ns/workflow-limits/wf": "sem/ns/wf", "Semaphore/ns/c/k": "ns/ConfigMap/c/k",
+    }  # fmt: skip
 
 
 def test_the_status_of_a_workflow_has_what_it_holds_and_waits_for() -> None:

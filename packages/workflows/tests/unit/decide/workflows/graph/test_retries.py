@@ -6,21 +6,20 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.workflowrecords import a_node_record
 
 from moorage.decide.evaluation import TextError
 from moorage_testing.workflowplayer import Ends, Player
 from moorage_workflows.decide.workflows.graph.retries import Again, GiveUp, backoff_of, last_retry, next_attempt
-from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType, Outputs
+from moorage_workflows.model.workflow import NodePhase, NodeRecord, Outputs
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def an_attempt(phase: NodePhase = NodePhase.FAILED, *, message: str = "", number: int = 0) -> NodeRecord:
-    return NodeRecord(
-        id=f"a{number}", name=f"wf({number})", display_name=f"wf({number})", type=NodeType.POD, phase=phase,
-        message=message, started_at="2026-03-01T11:59:00Z", finished_at="2026-03-01T12:00:00Z",
-        outputs=Outputs(exit_code="3"),
-    )  # fmt: skip
+    times = {"started_at": "2026-03-01T11:59:00Z", "finished_at": "2026-03-01T12:00:00Z"}
+    outputs = Outputs(exit_code="3")
+    return a_node_record(f"wf({number})", phase=phase, message=message, outputs=outputs, **times)
 
 
 def follows(strategy: dict[str, Any], *attempts: NodeRecord, may: bool = True) -> Again | GiveUp:

@@ -12,13 +12,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.workflowmanifests import a_workflow
+from tests.workflowrecords import a_node_record, a_workflow_record
 
 from moorage_testing.workflowplayer import NOON, TOO_LONG, Ends, Player, Table, by_node
 from moorage_workflows.decide.workflows.graph.events import Controls, PodSeen
 from moorage_workflows.decide.workflows.graph.outcomes import ended_by_itself
 from moorage_workflows.decide.workflows.graph.validity import violations
 from moorage_workflows.decide.workflows.graph.workflow import LEFT_OVER
-from moorage_workflows.model.workflow import NodePhase, NodeRecord, NodeType, Resume, WorkflowRecord
+from moorage_workflows.model.workflow import NodePhase, NodeType, Resume
 
 LONG = Ends(after=timedelta(hours=1))
 NEVER = Ends(after=None)
@@ -690,14 +691,9 @@ def test_away_or_killed_at_any_moment_a_run_ends_whole_and_in_time(name: str, se
 
 
 def test_open_nodes_of_a_run_that_has_ended_are_found() -> None:
-    ended = WorkflowRecord(uid="u", namespace="d", name="wf", document={}, phase="Failed", locks=("Mutex/d/m",))
-    inner = NodeRecord(
-        id="b", name="wf.b", display_name="b", type=NodeType.POD, phase=NodePhase.RUNNING, boundary_id="a",
-        pod_name="p",
-    )  # fmt: skip
-    outer = NodeRecord(
-        id="a", name="wf", display_name="wf", type=NodeType.DAG, phase=NodePhase.FAILED, pod_name="p"
-    )
+    ended = a_workflow_record("u", "wf", phase="Failed", locks=("Mutex/d/m",))
+    inner = a_node_record("wf.b", id="b", phase=NodePhase.RUNNING, boundary_id="a", pod_name="p")
+    outer = a_node_record("wf", NodeType.DAG, NodePhase.FAILED, id="a", pod_name="p")
     assert violations(ended, [outer, inner]) == [
         "workflow wf is Failed, and has no time of its end",
         "workflow wf is Failed, and holds Mutex/d/m",
@@ -705,7 +701,7 @@ def test_open_nodes_of_a_run_that_has_ended_are_found() -> None:
         "nodes wf and wf.b both have the pod p",
         "node wf.b is Running, and its workflow is Failed",
     ]
-    running = WorkflowRecord(uid="u", namespace="d", name="wf", document={}, phase="Running")
+    running = a_workflow_record("u", "wf", phase="Running")
     assert violations(running, [outer, inner])[-1] == "node wf.b is Running, and wf, around it, is Failed"
 
 

@@ -24,13 +24,11 @@ def test_flags_are_read_as_kubectl_reads_them(action: str, words: list[str], fla
 
 @pytest.mark.parametrize(("action", "words", "why"), [
     ("create", ["--kubeconfig=/x"], "cannot be used with create: use --namespace"),
-    ("create", ["--as=admin"], "cannot be used"),
-    ("get", ["-o", "yaml"], "cannot be used"),
+    ("create", ["--as=admin"], "cannot be used"), ("get", ["-o", "yaml"], "cannot be used"),
     ("get", ["--namespace"], "needs a value"),
     ("create", ["configmap", "x"], "create takes flags that begin with --"),
     ("delete", ["--cascade=never"], "use one of background"),
-    ("delete", ["pod/x", "y"], "write KIND/NAME"),
-    ("delete", ["pod/x/y"], "must be KIND/NAME"),
+    ("delete", ["pod/x", "y"], "write KIND/NAME"), ("delete", ["pod/x/y"], "must be KIND/NAME"),
     ("delete", ["pods,jobs", "-l", "a=b"], "several kinds"),
     ("delete", ["pod", "x", "--grace-period=soon"], "use seconds"),
     ("delete", ["pod", "x", "--timeout=soon"], "use a duration"),

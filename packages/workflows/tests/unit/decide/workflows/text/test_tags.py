@@ -62,12 +62,9 @@ def test_tags_of_a_text_are_replaced(text, want):
 
 def test_tags_stand_anywhere_in_a_document():
     document = {
-        "{{which}}": ["{{inputs.parameters.name}}", {"deep": "{{=1 + 1}}"}],
-        "number": 3,
-        "float": 1.0,
-        "none": None,
-        "text": "é{{which}}\u2028",
-    }
+        "{{which}}": ["{{inputs.parameters.name}}", {"deep": "{{=1 + 1}}"}], "number": 3, "float": 1.0,
+        "none": None, "text": "é{{which}}\u2028",
+    }  # fmt: skip
     assert substitute(document, SCOPE) == {
         "a": ["ada", {"deep": "2"}],
         "number": 3,
