@@ -28,9 +28,7 @@ ROBOT = "system:serviceaccount:databases:operator"
         pytest.param(ROBOT, [("db-0", "")], ROBOT, id="nobody's pod mounts an operator's"),
     ],
 )
-async def test_a_volume_made_by_a_controller_has_the_owner_of_its_pods(
-    claim: str, pods: list[tuple[str, str]], want: str
-) -> None:
+async def test_a_volume_made_by_a_controller_has_the_owner_of_its_pods(claim, pods, want):
     api = FakeApi()
     api.put(PVCS, an_object(PVCS, "data-db-0", annotations=keyed(owner=claim)))
     for name, owner in pods:

@@ -7,16 +7,8 @@ import pytest
 PATH = "/api/v1/cost/compare"
 PRICES = "source: list\ndate: 2026-04-01\ncurrency: USD\npods:\n- {cpu: 0.04, memory: 0.005}\n"
 PRICED = {"source": "list", "date": "2026-04-01", "currency": "USD"}
-COMPARED = {
-    "since": "2026-01-01T00:00:00Z",
-    "until": "2026-01-31T00:00:00Z",
-    "isMonth": True,
-    "nodePrices": PRICED,
-    "podPrices": PRICED,
-    "nodes": "10.00",
-    "idle": "1.00",
-    "pods": "5.00",
-}
+PERIOD = {"since": "2026-01-01T00:00:00Z", "until": "2026-01-31T00:00:00Z", "isMonth": True}
+COMPARED = PERIOD | {"nodePrices": PRICED, "podPrices": PRICED, "nodes": "10.00", "idle": "1.00", "pods": "5.00"}
 
 
 @pytest.fixture

@@ -12,11 +12,6 @@ from moorage.cli.dockerrelay import one_request, relayed, types_into
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
-
-
 @pytest.mark.parametrize(("words", "wanted"), [
     pytest.param(["run", "--rm", "-it", "image"], False, id="run: its input is refused anyway"),
     pytest.param(["exec", "c", "ls"], False, id="exec of a command"),

@@ -128,9 +128,7 @@ CASES |= {
 
 
 @pytest.mark.parametrize(("file", "harm"), CASES.values(), ids=CASES)
-def test_a_damaged_file_is_named_and_restore_latest_brings_it_back(
-    data: Path, whole: Path, file: str, harm: Harm, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_file_is_named_and_restore_latest_brings_it_back(data, whole, file, harm, capsys):
     before = contents(data)
     harm(data / file)
     harmed = contents(data)
@@ -151,9 +149,7 @@ def test_a_damaged_file_is_named_and_restore_latest_brings_it_back(
 
 
 @pytest.mark.parametrize("file", COPIED_DATABASES)
-def test_a_database_of_another_cluster_is_refused(
-    data: Path, another: Path, whole: Path, file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_database_of_another_cluster_is_refused(data, another, whole, file, capsys):
     for side in another.glob(f"{file}*"):
         shutil.copy(side, data / side.name)
     assert f" {file} is not the file that was used here last" in refused(data, capsys)
@@ -162,9 +158,7 @@ def test_a_database_of_another_cluster_is_refused(
 
 
 @pytest.mark.parametrize("file", [name for name in SERVER_DATABASES if name != "outputs.db"])
-def test_an_older_database_is_refused(
-    older: Path, file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_older_database_is_refused(older, file, tmp_path, capsys):
     data = Path(shutil.copytree(older, tmp_path / "data"))
     assert find_damage(DataFolder(data)) == []
     (data / f"{file}.before").rename(data / file)
@@ -185,9 +179,7 @@ def test_without_its_manifest_a_folder_loses_nothing(data: Path, whole: Path, wa
 
 @pytest.mark.parametrize("has_copies", [True, False], ids=["with copies", "without copies"])
 @pytest.mark.parametrize("file", [name for name in COPIED_DATABASES if name != "samples.db"])
-def test_a_database_is_missed_without_the_manifest_too(
-    data: Path, whole: Path, file: str, has_copies: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_database_is_missed_without_the_manifest_too(data, whole, file, has_copies, capsys):
     gone_with_side_files(data / file)
     (data / MANIFEST).unlink()
     if not has_copies:
@@ -199,9 +191,7 @@ def test_a_database_is_missed_without_the_manifest_too(
         assert all_there(data, whole)
 
 
-def test_a_store_without_its_log_is_refused_without_the_manifest_too(
-    data: Path, whole: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_without_its_log_is_refused_without_the_manifest_too(data, whole, capsys):
     for file in ("cluster.db-wal", "cluster.db-shm", MANIFEST):
         (data / file).unlink(missing_ok=True)
     shutil.move(data / "copies", data.with_name("copies"))
@@ -212,9 +202,7 @@ def test_a_store_without_its_log_is_refused_without_the_manifest_too(
 
 
 @pytest.mark.parametrize("others", [True, False], ids=["with the small files", "alone"])
-def test_a_store_that_was_copied_alone_is_refused(
-    data: Path, tmp_path: Path, others: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_that_was_copied_alone_is_refused(data, tmp_path, others, capsys):
     new = tmp_path / "new"
     (new / "pki").mkdir(parents=True)
     for name in ("cluster.db", *(SMALL if others else ())):
@@ -236,9 +224,7 @@ SET_ASIDE = {
 
 
 @pytest.mark.parametrize(("file", "harm"), SET_ASIDE.values(), ids=SET_ASIDE)
-def test_what_is_made_anew_is_set_aside_by_restore_latest(
-    data: Path, whole: Path, file: str, harm: Harm | str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_made_anew_is_set_aside_by_restore_latest(data, whole, file, harm, capsys):
     if callable(harm):
         (data / file).touch()
         harm(data / file)
@@ -254,9 +240,7 @@ def test_what_is_made_anew_is_set_aside_by_restore_latest(
 
 
 @pytest.mark.parametrize("folder", ["nodes", "volumes", "attempts", "artifacts", "pki", "run"])
-def test_a_file_in_place_of_a_folder_is_one_clear_error(
-    data: Path, whole: Path, folder: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_in_place_of_a_folder_is_one_clear_error(data, whole, folder, capsys):
     shutil.rmtree(data / folder, ignore_errors=True)
     (data / folder).touch()
     err = refused(data, capsys)
@@ -317,9 +301,7 @@ NOBODY = 65534
 @pytest.mark.parametrize(
     "file", ["cluster.db", "queue.db", "config.json", "VERSION", MANIFEST, "pki/ca.key", "run"]
 )
-def test_a_file_that_may_not_be_read_is_one_clear_error(
-    owned: Path, file: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_may_not_be_read_is_one_clear_error(owned, file, capsys):
     was_root = os.geteuid() == 0
     mode = (owned / file).stat().st_mode
     os.chmod(owned / file, 0)

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 PATH = "/api/v1/idle/report"
-REPORT = {
-    "since": "2026-01-04T12:00:00Z",
-    "until": "2026-01-05T12:00:00Z",
-    "policy": "gpus",
-    "heldHours": 48.0,
-    "measuredHours": 48.0,
-    "idleHours": 10.0,
-    "reclaimedHours": 6.0,
-}
-ROW = {
-    "kind": "workspace",
-    "namespace": "vision",
-    "name": "lab",
-    "owner": "ada",
-    "gpus": 1,
-    "idleHours": 10.0,
-    "reclaimedHours": 6.0,
-    "why": "GPU below 5 %",
-}
+PERIOD = {"since": "2026-01-04T12:00:00Z", "until": "2026-01-05T12:00:00Z", "policy": "gpus"}
+IDLE = {"idleHours": 10.0, "reclaimedHours": 6.0}
+REPORT = PERIOD | IDLE | {"heldHours": 48.0, "measuredHours": 48.0}
+WORK = {"kind": "workspace", "namespace": "vision", "name": "lab", "owner": "ada", "gpus": 1}
+ROW = WORK | IDLE | {"why": "GPU below 5 %"}
 
 
 def test_a_report_lists_the_work_that_was_idle(moor):
@@ -32,7 +18,7 @@ def test_a_report_lists_the_work_that_was_idle(moor):
     assert done.err.startswith("policy gpus would have reclaimed at most 6.0 of 48.0 GPU-hours")
 
 
-def test_a_report_of_a_time_without_idle_work_says_so(moor):
+def test_a_report_without_idle_work_is_a_note(moor):
     moor.server.answers[PATH] = REPORT
     done = moor("idle", "report")
     assert (done.out, done.err.splitlines()[0]) == ("", "there was no idle work")

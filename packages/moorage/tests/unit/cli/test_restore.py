@@ -141,9 +141,7 @@ def steps_done(steps: int, *words: str) -> int:
 
 @pytest.mark.parametrize("kept_mark", [True, False], ids=["marked", "of a version without marks"])
 @pytest.mark.parametrize("file", ["queue.db", "people.db", "usage.db"])
-def test_a_restore_that_is_cut_short_leaves_no_database_that_nobody_misses(
-    whole: Path, tmp_path: Path, file: str, kept_mark: bool
-) -> None:
+def test_a_restore_that_is_cut_short_leaves_no_database_that_nobody_misses(whole, tmp_path, file, kept_mark):
     steps, was_cut = 0, True
     while was_cut:
         data = Path(shutil.copytree(whole, tmp_path / f"data-{steps}"))
@@ -246,9 +244,7 @@ def no_room(most_bytes: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("most_bytes", [1, 3000, 30_000])
 @pytest.mark.parametrize("what", ["backup", "restore a backup", "restore a copy"])
-def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_made(
-    data: Path, tmp_path: Path, what: str, most_bytes: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_made(data, tmp_path, what, most_bytes, capsys):
     file, new = tmp_path / "a.backup", tmp_path / "new.backup"
     assert main(["backup", "--data", str(data), str(file)]) == 0
     words = {
@@ -297,9 +293,7 @@ def test_restore_refuses_while_a_cluster_runs(data: Path, capsys: pytest.Capture
         pytest.param(["latest", "--all", "--file", "VERSION"], 2, "cannot be used together", id="both"),
     ],
 )
-def test_wrong_wishes(
-    data: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
-) -> None:
+def test_wrong_wishes(data, capsys, words, code, message):
     assert main(["restore", *words, "--data", str(data)]) == code
     assert message in capsys.readouterr().err
 

@@ -39,7 +39,8 @@ def test_an_open_data_folder_is_shut_and_volumes_keep_their_modes(tmp_path: Path
     data = tmp_path / "d"
     for part in ("log", "run", "pki", "nodes/node-1/pod", "volumes/v1"):
         (data / part).mkdir(parents=True)
-    for file in ("VERSION", "cluster.db", "cluster.db-wal", "log/services.log", "run/ingress.json", "pki/ca.key"):
+    files = ("VERSION", "cluster.db", "cluster.db-wal", "log/services.log", "run/ingress.json", "pki/ca.key")
+    for file in files:
         (data / file).write_text("1\n")
         (data / file).chmod(0o644)
     (data / "volumes" / "v1" / "shared.txt").write_text("x")
@@ -50,7 +51,6 @@ def test_an_open_data_folder_is_shut_and_volumes_keep_their_modes(tmp_path: Path
     DataFolder(data).prepare()
     shut = [data, *(data / name for name in ("log", "run", "pki", "nodes", "nodes/node-1", "volumes"))]
     assert {mode(path) for path in shut} == {0o700}
-    files = ("VERSION", "cluster.db", "cluster.db-wal", "log/services.log", "run/ingress.json", "pki/ca.key")
     assert {mode(data / name) for name in files} == {0o600}
     assert (data / "volumes" / "v1").stat().st_mode & 0o7777 == 0o2775
     assert mode(data / "volumes" / "v1" / "shared.txt") == 0o666
@@ -90,9 +90,7 @@ async def _sync(make: Callable[[Path], Any], path: Path) -> None:
         pytest.param(lambda path: _sync(open_sessions, path), id="people.db"),
     ],
 )
-async def test_databases_are_private_new_ones_and_old_ones(
-    tmp_path: Path, use: Callable[[Path], Any], existing: bool
-) -> None:
+async def test_databases_are_private_new_ones_and_old_ones(tmp_path, use, existing):
     path = tmp_path / "x.db"
     if existing:
         sqlite3.connect(path).close()
@@ -102,13 +100,8 @@ async def test_databases_are_private_new_ones_and_old_ones(
     assert {mode(tmp_path / name) for name in os.listdir(tmp_path)} == {0o600}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize("planted", ["file", "link"])
-def test_a_file_that_somebody_put_in_the_way_is_not_written_into(tmp_path: Path, planted: str) -> None:
+def test_a_planted_file_or_link_is_not_written_to(tmp_path: Path, planted: str) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_text("")
     scratch = tmp_path / f".kubeconfig.{os.getpid()}"
@@ -125,7 +118,7 @@ def test_a_file_that_somebody_put_in_the_way_is_not_written_into(tmp_path: Path,
     assert mode(tmp_path / "kubeconfig") == 0o600
 
 
-def test_what_a_login_leaves_is_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_a_login_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOORAGE_CONFIG", str(tmp_path / "config"))
     with logins.known_logins():
         pass
@@ -196,7 +189,7 @@ def test_a_link_or_pipe_of_another_user_is_replaced_never_followed(tmp_path: Pat
     assert (tmp_path / "ours").read_text() == "ours"
 
 
-def test_what_fails_half_way_leaves_the_file_as_it_was_with_its_permissions(tmp_path: Path) -> None:
+def test_a_write_that_fails_half_way_changes_neither_file_nor_permissions(tmp_path: Path) -> None:
     file = tmp_path / "results.csv"
     file.write_text("before")
     file.chmod(0o640)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import subprocess
 import sys
-import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -87,7 +88,7 @@ def test_a_failed_item_raises_with_its_value_and_output_after_the_results_before
 
 
 @pytest.mark.processes
-def test_errors_stand_among_the_results_when_asked_to():
+def test_errors_are_among_the_results_when_asked_for():
     results = list(moorage.map(fails_at_three, range(6), on_error="return", **HERE))
     assert [result if isinstance(result, int) else (result.item, result.reason) for result in results] == [
         0, 1, 2, (3, "ValueError: no 3"), 4, 5,
@@ -169,14 +170,7 @@ def test_a_decorated_function_is_called_as_it_is_and_mapped():
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    (tmp_path / "mine_of_sdk.py").write_text(
-        textwrap.dedent(
-            """
-            def times_three(x):
-                return 3 * x
-            """
-        )
-    )
+    (tmp_path / "mine_of_sdk.py").write_text("def times_three(x):\n    return 3 * x\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     import mine_of_sdk
@@ -211,9 +205,7 @@ def test_a_function_that_does_not_load_ends_the_map_with_the_reason():
         pytest.param({"paralelism": 2}, "unknown map option 'paralelism'", id="a slip of the pen"),
         pytest.param({"where": "moon"}, "invalid where 'moon': use 'cluster' or 'local'", id="nowhere"),
         pytest.param(
-            {"where": "local", "image": "x"},
-            "option 'image' cannot be used with where='local'",
-            id="an image here",
+            HERE | {"image": "x"}, "option 'image' cannot be used with where='local'", id="an image here"
         ),
     ],
 )
@@ -227,34 +219,28 @@ def test_items_that_are_too_long_are_refused_at_once():
         moorage.map(len, ["short", "x" * 100_000], **HERE)
 
 
-def test_what_cannot_be_pickled_is_refused_with_a_hint():
-    import threading
-
+def test_a_function_that_cannot_be_pickled_is_refused_with_a_hint():
     lock = threading.Lock()
     with pytest.raises(UsageError, match="cannot be sent to workers"):
         moorage.map(lambda x: lock, [1], **HERE)
 
 
+ENDLESS = """
+import os, moorage
+
+def say(x):
+    open("pid", "w").write(str(os.getppid()))
+    while True:
+        pass
+
+next(moorage.map(say, [1], where="local", parallelism=1, progress=False))
+"""
+
+
 @pytest.mark.processes
 def test_a_worker_leaves_when_the_process_that_started_it_is_gone(tmp_path):
-    import subprocess
-
     script = tmp_path / "parent.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import os, moorage
-
-            def say(x):
-                open("pid", "w").write(str(os.getppid()))
-                while True:
-                    pass
-
-            found = moorage.map(say, [1], where="local", parallelism=1, progress=False)
-            next(found)
-            """
-        )
-    )
+    script.write_text(ENDLESS)
     parent = subprocess.Popen([sys.executable, str(script)], cwd=tmp_path)
     pid = tmp_path / "pid"
     worker = int(wait_until("the item to begin", lambda: pid.exists() and pid.read_text()))

@@ -385,9 +385,7 @@ def test_the_highest_use_is_in_the_file_at_any_moment(tmp_path: Path, watch: run
     assert split_termination_message(seen[-1]) == (2000, "")
 
 
-def test_what_the_program_says_stays_and_the_peak_follows_it_at_the_end(
-    tmp_path: Path, watch: runner.MemoryWatch
-) -> None:
+def test_what_the_program_says_stays_and_the_peak_follows_it_at_the_end(tmp_path, watch):
     Cgroup(tmp_path, 2).says(10**15)
     watch.look()
     (tmp_path / "log").write_text("my last words")

@@ -1,4 +1,4 @@
-"""The map worker's slots: who owns the number of a pipe, and what a lack of room means for an item."""
+"""The map worker's slots: owners of pipes, and items without room."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ from moorage.worker.mapworker.slots import CommandSlot, Scarce, Slot, Source, Ta
 def selector() -> Iterator[selectors.BaseSelector]:
     with selectors.DefaultSelector() as created:
         yield created
+
+
+@pytest.fixture
+def reports() -> list[dict[str, Any]]:
+    return []
 
 
 @pytest.fixture
@@ -133,8 +138,9 @@ def until_ended(slot: Slot) -> None:
     slot.exited(-os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status), 0)
 
 
-def test_an_item_that_cannot_be_started_for_want_of_files_has_not_failed(selector, tmp_path, no_more_files):
-    reports: list[dict[str, Any]] = []
+def test_an_item_that_cannot_be_started_for_want_of_files_has_not_failed(
+    selector, tmp_path, reports, no_more_files
+):
     slot = a_slot(selector, tmp_path, reports, "sh", "-c", "printf 1 > $MOORAGE_RESULT")
     no_more_files()
     with pytest.raises(Scarce, match="Too many open files"):
@@ -150,8 +156,7 @@ def test_an_item_that_cannot_be_started_for_want_of_files_has_not_failed(selecto
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_item_whose_command_is_not_there_has_failed_and_leaves_nothing_open(selector, tmp_path):
-    reports: list[dict[str, Any]] = []
+def test_an_item_whose_command_is_not_there_has_failed_and_leaves_nothing_open(selector, tmp_path, reports):
     slot = a_slot(selector, tmp_path, reports, "no-such-program-here")
     before = set(os.listdir("/proc/self/fd"))
     slot.start(Task(0, 1, "x"), None)
@@ -162,8 +167,7 @@ def test_an_item_whose_command_is_not_there_has_failed_and_leaves_nothing_open(s
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_item_that_removes_the_scratch_folder_takes_no_other_with_it(selector, tmp_path):
-    reports: list[dict[str, Any]] = []
+def test_an_item_that_removes_the_scratch_folder_takes_no_other_with_it(selector, tmp_path, reports):
     slot = a_slot(selector, tmp_path / "scratch", reports, "sh", "-c", "printf 2 > $MOORAGE_RESULT")
     slot.start(Task(0, 1, "x"), None)
     until_ended(slot)
@@ -173,12 +177,11 @@ def test_an_item_that_removes_the_scratch_folder_takes_no_other_with_it(selector
     assert [report["outcome"] for report in reports] == ["done", "done"]
 
 
-def test_what_an_item_left_behind_ends_with_it_and_nothing_is_signalled_afterwards(selector, tmp_path):
+def test_children_of_an_item_end_with_it_and_nothing_is_signalled_afterwards(selector, tmp_path, reports):
     """Afterwards the number may be another's."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    reports: list[dict[str, Any]] = []
     slot = a_slot(selector, tmp_path, reports, "sh", "-c", f"sleep 600 > {fifo} & exit 0")
     slot.start(Task(0, 1, "x"), None)
     until_ended(slot)
@@ -204,8 +207,9 @@ def test_what_an_item_left_behind_ends_with_it_and_nothing_is_signalled_afterwar
         ),
     ],
 )
-def test_an_item_that_leaves_when_told_is_done_only_where_it_says_so(selector, tmp_path, on_term, report):
-    reports: list[dict[str, Any]] = []
+def test_an_item_that_leaves_when_stopped_is_done_only_by_its_done_file(
+    selector, tmp_path, reports, on_term, report
+):
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     script = f"trap '{on_term}' TERM; : > {fifo}; while :; do sleep 1; done"
@@ -220,8 +224,7 @@ def test_an_item_that_leaves_when_told_is_done_only_where_it_says_so(selector, t
 @pytest.mark.parametrize("code", [0, 3])
 @pytest.mark.parametrize("says_so", [False, True], ids=["", "it says that it has finished"])
 @pytest.mark.parametrize("is_stopped", [False, True], ids=["by itself", "told to stop"])
-def test_items_end_by_the_rule_of_runs(selector, tmp_path, code, says_so, is_stopped):
-    reports: list[dict[str, Any]] = []
+def test_items_end_by_the_rule_of_runs(selector, tmp_path, reports, code, says_so, is_stopped):
     begun, done_file = tmp_path / "begun", tmp_path / "done"
     os.mkfifo(begun)
     end = f"touch $MOORAGE_DONE_FILE; exit {code}" if says_so else f"exit {code}"
@@ -243,8 +246,7 @@ def test_items_end_by_the_rule_of_runs(selector, tmp_path, code, says_so, is_sto
     assert reports[0]["outcome"] == outcome
 
 
-def test_an_item_that_has_ended_when_it_is_told_to_stop_is_done(selector, tmp_path):
-    reports: list[dict[str, Any]] = []
+def test_an_item_that_has_ended_when_it_is_told_to_stop_is_done(selector, tmp_path, reports):
     slot = a_slot(selector, tmp_path, reports, "sh", "-c", "printf 7 > $MOORAGE_RESULT")
     slot.start(Task(0, 1, "x"), None)
     assert slot.pid is not None
