@@ -92,10 +92,7 @@ def a_mapjob(*, items: dict[str, Any] | None = None, queue: dict[str, Any] | Non
     accepted = {"type": "Accepted", "status": "True", "reason": "Accepted", "lastTransitionTime": THEN}
     return {
         "metadata": {
-            "name": "features",
-            "namespace": "lab",
-            "generation": 1,
-            "labels": {"moorage.dev/owner": "ada"},
+            "name": "features", "namespace": "lab", "generation": 1, "labels": {"moorage.dev/owner": "ada"},
             "annotations": {"moorage.dev/owner": "ada"},
         },
         "spec": {
@@ -105,12 +102,10 @@ def a_mapjob(*, items: dict[str, Any] | None = None, queue: dict[str, Any] | Non
         }
         | spec,
         "status": {
-            "state": "running",
-            "queue": told if queue is None else queue,
-            "items": {"total": 1000, "ready": 1000} | (items or {}),
-            "conditions": [accepted],
+            "state": "running", "queue": told if queue is None else queue,
+            "items": {"total": 1000, "ready": 1000} | (items or {}), "conditions": [accepted],
         },
-    }
+    }  # fmt: skip
 
 
 @contextlib.asynccontextmanager
@@ -290,14 +285,11 @@ async def test_workers_killed_for_memory_again_and_again_stop_the_map() -> None:
         owner = {"kind": "Job", "name": "features", "uid": job["metadata"]["uid"], "controller": True}
         pod = {
             "metadata": {
-                "name": f"features-{number}",
-                "namespace": "lab",
-                "labels": {"moorage.dev/map": "features"},
-                "ownerReferences": [owner],
-                "creationTimestamp": THEN,
+                "name": f"features-{number}", "namespace": "lab", "labels": {"moorage.dev/map": "features"},
+                "ownerReferences": [owner], "creationTimestamp": THEN,
             },
             "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]},
-        }
+        }  # fmt: skip
         api.put(PODS, pod)
     await told_by_the_job_controller(api, active=37, failed=3)
     await settle(api)

@@ -76,11 +76,8 @@ class MortalApi(FakeApi):
 def a_job(name: str = "train", attempt: int = 1, *, failed: bool = True, **annotations: str) -> Obj:
     made: Obj = {"annotations": keyed(**annotations), "spec": {"backoffLimit": 0}}
     end: Obj = {
-        "end": "Failed",
-        "reason": "PodFailurePolicy",
-        "message": MESSAGE,
-        "finished": "2026-11-21T12:00:00Z",
-    }
+        "end": "Failed", "reason": "PodFailurePolicy", "message": MESSAGE, "finished": "2026-11-21T12:00:00Z",
+    }  # fmt: skip
     return a_run_job("train", attempt, name=name, **made | (end | {"status": {"failed": 1}} if failed else {}))
 
 

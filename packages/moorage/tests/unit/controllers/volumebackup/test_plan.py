@@ -64,10 +64,8 @@ LAST = VolumeBackupStatus(last_scheduled=rfc3339(NOON))
         pytest.param({}, "Idle", [Copy(NOON)], id="due, and those missed before are not made up for"),
         pytest.param({"backup": a_view(status=LAST)}, "Idle", [], id="taken up already"),
         pytest.param(
-            {"backup": a_view(status=LAST), "now": NOON + timedelta(minutes=61)},
-            "Idle",
-            [Copy(NOON + timedelta(hours=1))],
-            id="the next",
+            {"backup": a_view(status=LAST), "now": NOON + timedelta(minutes=61)}, "Idle",
+            [Copy(NOON + timedelta(hours=1))], id="the next",
         ),
         pytest.param({"jobs": [a_job()]}, "Running", [], id="one at a time"),
         pytest.param({"backup": a_view(suspend=True)}, "Idle", [], id="suspended"),
@@ -78,14 +76,12 @@ LAST = VolumeBackupStatus(last_scheduled=rfc3339(NOON))
         pytest.param({"backup": a_view(to="volume:../x")}, "Failed", [], id="no place"),
         pytest.param({"jobs": [a_job(failed=True)], "backup": a_view(status=LAST)}, "Failed", [], id="failed"),
         pytest.param(
-            {"jobs": [a_job(succeeded=True)], "backup": a_view(status=LAST)},
-            "Failed",
-            [],
+            {"jobs": [a_job(succeeded=True)], "backup": a_view(status=LAST)}, "Failed", [],
             id="ended without a word",
         ),
         pytest.param({"jobs": [a_job(ours=False)]}, "Idle", [Copy(NOON)], id="a stranger's Job"),
     ],
-)
+)  # fmt: skip
 def test_what_is_to_be_done(given, phase, actions):
     decided = plan(seen(**given))
     assert (decided.status.phase, list(decided.actions)) == (phase, actions)

@@ -123,17 +123,10 @@ def a_job(gpus=1, **spec):
 def decide(obj, *budgets, user="ada", kind="Job", operation="CREATE", tenant="vision", old=None):
     return admit(
         Request(
-            kind=kind,
-            operation=operation,
-            user=user,
-            obj=obj,
-            old=old,
-            budgets=budgets_of(budgets),
-            tenant={"metadata": {"name": tenant}},
-            now=NOW,
-            gpu_machines={"xlarge", "a100s"},
+            kind=kind, operation=operation, user=user, obj=obj, old=old, budgets=budgets_of(budgets),
+            tenant={"metadata": {"name": tenant}}, now=NOW, gpu_machines={"xlarge", "a100s"},
         )
-    )
+    )  # fmt: skip
 
 
 def class_of(verdict):
@@ -498,8 +491,7 @@ def test_a_stopped_workspace_that_is_started_is_new_work():
 
 
 @pytest.mark.parametrize(
-    "labels",
-    [{"moorage.dev/machine-type": "xlarge"}, {"moorage.dev/machine-group": "a100s"}],
+    "labels", [{"moorage.dev/machine-type": "xlarge"}, {"moorage.dev/machine-group": "a100s"}]
 )
 def test_a_machine_with_gpus_is_work_with_gpus_and_its_guest_is_let_through_last(labels):
     guest = a_pod(0, labels=labels, priorityClassName="moorage-guest")

@@ -72,10 +72,7 @@ def test_its_command_runs_in_the_machines_environment_on_request_and_that_is_sai
     ("state", "why"),
     [
         ({"waiting": {"reason": "ErrImagePull"}}, ""),
-        (
-            {"waiting": {"reason": "ImagePullBackOff", "message": "no"}},
-            "ImagePullBackOff: no",
-        ),
+        ({"waiting": {"reason": "ImagePullBackOff", "message": "no"}}, "ImagePullBackOff: no"),
         ({"waiting": {"reason": "ImageNotRunnable"}}, "ImageNotRunnable: the image cannot be pulled"),
         ({"running": {}}, ""),
     ],
@@ -266,11 +263,8 @@ def test_what_docker_sends_without_options_is_accepted():
 
 def test_all_faults_are_told_at_once():
     assert faults({"Privileged": True, "Binds": ["/:/x"]}, "No Name", User="x") == [
-        "name",
-        "HostConfig.Privileged",
-        "User",
-        "HostConfig.Binds[0]",
-    ]
+        "name", "HostConfig.Privileged", "User", "HostConfig.Binds[0]",
+    ]  # fmt: skip
 
 
 def test_a_name_is_made_of_the_image_where_none_is_given():

@@ -19,11 +19,7 @@ LAB = Work(kind="workspace", namespace="vision", name="lab", uid="u1", owner="ad
 
 
 @pytest.mark.parametrize(
-    ("longest", "words"),
-    [
-        (24 * HOUR, "--for 4h (up to 1d)"),
-        (2 * HOUR, "--for 2h (up to 2h)"),
-    ],
+    ("longest", "words"), [(24 * HOUR, "--for 4h (up to 1d)"), (2 * HOUR, "--for 2h (up to 2h)")]
 )
 @pytest.mark.parametrize(
     ("work", "command"),

@@ -79,10 +79,7 @@ def test_a_type_is_dear_while_little_of_it_is_free_and_cheap_while_there_is_plen
 
 devices = st.lists(st.integers(1, WHOLE), max_size=8).map(lambda left: tuple(sorted(left, reverse=True)))
 asks = st.builds(
-    an_ask,
-    st.sampled_from([1, 2, 4, 8]),
-    st.integers(0, 96000),
-    st.sampled_from([(), ("a100",), ("t4",)]),
+    an_ask, st.sampled_from([1, 2, 4, 8]), st.integers(0, 96000), st.sampled_from([(), ("a100",), ("t4",)])
 )
 
 

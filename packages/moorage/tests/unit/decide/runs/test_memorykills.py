@@ -437,14 +437,9 @@ def test_what_anybody_may_write_into_an_annotation_harms_nothing(text):
 sizes = st.none() | st.integers(1, 64).map(lambda n: n * GI)
 hits = st.builds(Hit, container=st.sampled_from(["c", "d"]), limit=sizes, request=sizes, used=sizes)
 kills_ = st.builds(
-    Kill,
-    pod=st.just("p"),
-    uid=st.uuids().map(str),
-    slot=st.just(""),
-    at=st.just(rfc3339(NOON)),
-    by=st.sampled_from(["OOMKilled", "Evicted"]),
-    hits=st.lists(hits, min_size=1, max_size=2).map(tuple),
-)
+    Kill, pod=st.just("p"), uid=st.uuids().map(str), slot=st.just(""), at=st.just(rfc3339(NOON)),
+    by=st.sampled_from(["OOMKilled", "Evicted"]), hits=st.lists(hits, min_size=1, max_size=2).map(tuple),
+)  # fmt: skip
 rules = st.builds(
     BombRule,
     level=st.sampled_from(["off", "warn", "fill", "deny"]),

@@ -67,14 +67,10 @@ LOCAL = ClusterFacts(
     nodes=(A100, T4), process_runtime=True, claims={"data": "10Gi"}, server_url="http://127.0.0.1:8080"
 )
 ADA = Caller(
-    user="ada@example.org",
-    cwd="/home/ada/work",
+    user="ada@example.org", cwd="/home/ada/work",
     environment={"PATH": "/usr/bin", "SECRET": "s3cret", "WANDB": "key", "VIRTUAL_ENV": "/venv"},
-    program="/usr/bin/python",
-    salt="salt",
-    token="token",
-    runner="print('runner')\n",
-)
+    program="/usr/bin/python", salt="salt", token="token", runner="print('runner')\n",
+)  # fmt: skip
 SHIPPED = b"tar.gz"
 
 
@@ -234,210 +230,137 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
     ("options", "field", "says", "hint"),
     [
         pytest.param(
-            {"gpus": 1, "gpu_type": "h100"},
-            "gpuType",
-            "GPU type 'h100' not found on any node",
+            {"gpus": 1, "gpu_type": "h100"}, "gpuType", "GPU type 'h100' not found on any node",
             "this cluster has NVIDIA-A100-SXM4-80GB (4 of 4 free), Tesla-T4 (2 of 2 free)",
             id="an unknown type, with those there are",
         ),
         pytest.param(
-            {"gpu_type": "a100"},
-            "gpuType",
-            "GPU type 'a100' without GPUs",
-            "give the number of GPUs too, such as --gpus 1",
-            id="a type alone",
+            {"gpu_type": "a100"}, "gpuType", "GPU type 'a100' without GPUs",
+            "give the number of GPUs too, such as --gpus 1", id="a type alone",
         ),
         pytest.param(
-            {"gpus": 5},
-            "gpus",
-            "5 GPUs asked for; the largest node with GPUs has 4 (gpu-a)",
-            "ask for at most 4; `moor gpus` shows every node",
-            id="more GPUs than any node has",
+            {"gpus": 5}, "gpus", "5 GPUs asked for; the largest node with GPUs has 4 (gpu-a)",
+            "ask for at most 4; `moor gpus` shows every node", id="more GPUs than any node has",
         ),
         pytest.param(
-            {"gpus": 3, "gpu_type": "t4"},
-            "gpus",
+            {"gpus": 3, "gpu_type": "t4"}, "gpus",
             "3 GPUs asked for; the largest node with GPUs of type t4 has 2 (gpu-t)",
-            "ask for at most 2; `moor gpus` shows every node",
-            id="more GPUs than any node of that type has",
+            "ask for at most 2; `moor gpus` shows every node", id="more GPUs than any node of that type has",
         ),
         pytest.param(
             {"gpus": -1}, "gpus", "invalid number of GPUs -1: use 0 or more", None, id="fewer than no GPUs"
         ),
         pytest.param(
-            {"memory": "lots"},
-            "memory",
-            "invalid memory 'lots': use a quantity such as 512Mi, 8Gi or 1.5G",
-            None,
+            {"memory": "lots"}, "memory", "invalid memory 'lots': use a quantity such as 512Mi, 8Gi or 1.5G", None,
             id="no quantity",
         ),
         pytest.param(
-            {"memory": "8"},
-            "memory",
-            "invalid memory '8': less than 1 MiB",
-            "the unit may be missing: 8Gi",
+            {"memory": "8"}, "memory", "invalid memory '8': less than 1 MiB", "the unit may be missing: 8Gi",
             id="no unit",
         ),
         pytest.param({"cpu": "0"}, "cpu", "invalid cpu '0': use more than zero", None, id="no cpu"),
         pytest.param(
-            {"cpu": "17"},
-            "cpu",
-            "17 CPUs asked for; the largest node has 16 (gpu-t)",
-            None,
+            {"cpu": "17"}, "cpu", "17 CPUs asked for; the largest node has 16 (gpu-t)", None,
             id="more cpu than any node has",
         ),
         pytest.param(
-            {"gpus": 1, "memory": "65Gi"},
-            "memory",
-            "65Gi memory asked for; the largest node with the GPUs asked for has 64Gi (gpu-t)",
-            None,
+            {"gpus": 1, "memory": "65Gi"}, "memory",
+            "65Gi memory asked for; the largest node with the GPUs asked for has 64Gi (gpu-t)", None,
             id="more memory than any GPU node has",
         ),
         pytest.param(
-            {"memory": "none", "retries": 2},
-            "retries",
-            "retries 2 cannot be combined with memory none:"
+            {"memory": "none", "retries": 2}, "retries", "retries 2 cannot be combined with memory none:"
             " retries without a limit could fill one node after another",
-            "give a memory limit, or leave out the retries",
-            id="a wandering bomb by retries",
+            "give a memory limit, or leave out the retries", id="a wandering bomb by retries",
         ),
         pytest.param(
-            {"memory": "none", "restart_limit": 1},
-            "restartLimit",
+            {"memory": "none", "restart_limit": 1}, "restartLimit",
             "restart limit 1 cannot be combined with memory none:"
             " retries without a limit could fill one node after another",
-            "give a memory limit, or leave out the restart limit",
-            id="a wandering bomb by restarts",
+            "give a memory limit, or leave out the restart limit", id="a wandering bomb by restarts",
         ),
         pytest.param(
-            {"time": "soon"},
-            "time",
-            "invalid time limit 'soon': the range is 1s to 365d",
-            "write it as 2h, 90m or 1d12h",
-            id="no time",
+            {"time": "soon"}, "time", "invalid time limit 'soon': the range is 1s to 365d",
+            "write it as 2h, 90m or 1d12h", id="no time",
         ),
         pytest.param(
-            {"volumes": ("dta:/data",)},
-            "volumes",
-            "volume 'dta' not found in namespace default",
-            "available: data",
-            id="no such volume, with those there are",
+            {"volumes": ("dta:/data",)}, "volumes", "volume 'dta' not found in namespace default",
+            "available: data", id="no such volume, with those there are",
         ),
         pytest.param(
-            {"volumes": ("data",)},
-            "volumes",
-            "invalid volume mount 'data'",
-            "write VOLUME:/PATH or VOLUME:/PATH:ro",
-            id="no mount path",
+            {"volumes": ("data",)}, "volumes", "invalid volume mount 'data'",
+            "write VOLUME:/PATH or VOLUME:/PATH:ro", id="no mount path",
         ),
         pytest.param(
-            {"volumes": ("data:/moorage/run",)},
-            "volumes",
-            "'data:/moorage/run' cannot be mounted at /moorage/run",
-            "choose a path such as /data",
+            {"volumes": ("data:/moorage/run",)}, "volumes",
+            "'data:/moorage/run' cannot be mounted at /moorage/run", "choose a path such as /data",
             id="over our own mounts",
         ),
         pytest.param(
-            {"volumes": ("data:/d", "data:/d/")},
-            "volumes",
-            "two volumes are to be mounted at /d",
-            None,
+            {"volumes": ("data:/d", "data:/d/")}, "volumes", "two volumes are to be mounted at /d", None,
             id="twice at one path",
         ),
         pytest.param(
-            {"env": ("NOT_THERE",)},
-            "env",
-            "variable NOT_THERE is not set in your environment",
-            "write NOT_THERE=VALUE",
-            id="a variable that the caller has not",
+            {"env": ("NOT_THERE",)}, "env", "variable NOT_THERE is not set in your environment",
+            "write NOT_THERE=VALUE", id="a variable that the caller has not",
         ),
         pytest.param(
-            {"env": ("1A=2",)},
-            "env",
-            "invalid variable name '1A'",
-            "write NAME=VALUE, or NAME to pass your own value",
-            id="no variable name",
+            {"env": ("1A=2",)}, "env", "invalid variable name '1A'",
+            "write NAME=VALUE, or NAME to pass your own value", id="no variable name",
         ),
         pytest.param(
-            {"name": "Train"},
-            "name",
-            "invalid run name 'Train': use at most 52 of a-z, 0-9 and '-',"
-            " beginning and ending with a letter or digit",
-            None,
-            id="no DNS label",
+            {"name": "Train"}, "name", "invalid run name 'Train': use at most 52 of a-z, 0-9 and '-',"
+            " beginning and ending with a letter or digit", None, id="no DNS label",
         ),
         pytest.param(
-            {"name": "taken"},
-            "name",
-            "the name 'taken' is taken in namespace default",
-            "choose another, or remove the old run: moor cancel --delete taken",
-            id="a name that is taken",
+            {"name": "taken"}, "name", "the name 'taken' is taken in namespace default",
+            "choose another, or remove the old run: moor cancel --delete taken", id="a name that is taken",
         ),
         pytest.param(
-            {"image": "python:3.12"},
-            "image",
+            {"image": "python:3.12"}, "image",
             "cannot pull image 'python:3.12': this cluster runs commands on this machine itself",
             "leave out the image, or run its command in this machine's environment: --host-env",
             id="an image where none is pulled",
         ),
         pytest.param(
-            {"checkpoint": "Bad_Name"},
-            "checkpoint",
-            "invalid checkpoint volume 'Bad_Name': use at most 63 of a-z, 0-9 and '-'",
-            "write NAME or NAME:20Gi",
+            {"checkpoint": "Bad_Name"}, "checkpoint",
+            "invalid checkpoint volume 'Bad_Name': use at most 63 of a-z, 0-9 and '-'", "write NAME or NAME:20Gi",
             id="no volume name",
         ),
         pytest.param(
-            {"grace_period_seconds": 0},
-            "gracePeriodSeconds",
-            "invalid grace period 0: use 1 to 86400 seconds",
-            None,
-            id="no grace",
+            {"grace_period_seconds": 0}, "gracePeriodSeconds", "invalid grace period 0: use 1 to 86400 seconds",
+            None, id="no grace",
         ),
         pytest.param(
-            {"user": "ada"},
-            "user",
-            "invalid user 'ada': use numbers from 0 to 2147483647",
+            {"user": "ada"}, "user", "invalid user 'ada': use numbers from 0 to 2147483647",
             "write UID or UID:GID, such as 1000 or 1000:100; `docker run IMAGE id` prints those of a user",
             id="a user by name",
         ),
         pytest.param(
-            {"user": "1000:2147483648"},
-            "user",
+            {"user": "1000:2147483648"}, "user",
             "invalid user '1000:2147483648': use numbers from 0 to 2147483647",
             "write UID or UID:GID, such as 1000 or 1000:100; `docker run IMAGE id` prints those of a user",
             id="a group that no cluster knows",
         ),
         pytest.param(
-            {"priority_class": "high"},
-            "priorityClass",
-            "PriorityClass 'high' not found",
-            "available: low",
+            {"priority_class": "high"}, "priorityClass", "PriorityClass 'high' not found", "available: low",
             id="no such priority class",
         ),
         pytest.param(
-            {"working_dir": "data"},
-            "workingDir",
-            "invalid working directory 'data'",
-            "write VOLUME:PATH, such as code:project",
-            id="no place on a volume",
+            {"working_dir": "data"}, "workingDir", "invalid working directory 'data'",
+            "write VOLUME:PATH, such as code:project", id="no place on a volume",
         ),
         pytest.param(
-            {"share": True},
-            "share",
-            "only a run with a checkpoint can share GPUs: add a checkpoint, or do not share",
-            None,
+            {"share": True}, "share",
+            "only a run with a checkpoint can share GPUs: add a checkpoint, or do not share", None,
             id="turns without a checkpoint",
         ),
         pytest.param(
-            {"restart_limit": 2000},
-            "restartLimit",
-            "invalid restart limit 2000: use 0 to 998",
-            None,
+            {"restart_limit": 2000}, "restartLimit", "invalid restart limit 2000: use 0 to 998", None,
             id="too many",
         ),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_option_is_refused_with_what_is_allowed(options, field, says, hint):
     facts = ClusterFacts(
         nodes=(A100, T4),
@@ -649,13 +572,10 @@ def test_on_this_machine_the_run_gets_the_callers_directory_and_five_of_its_vari
     assert found["workingDir"] == "/home/ada/work"
     assert found["image"] == "localhost/host"
     assert {one["name"]: one.get("value") or one["valueFrom"] for one in found["env"]} == {
-        "PATH": "/usr/bin",
-        "VIRTUAL_ENV": "/venv",
-        "SEED": "1",
-        "WANDB": "key",
+        "PATH": "/usr/bin", "VIRTUAL_ENV": "/venv", "SEED": "1", "WANDB": "key",
         "MOORAGE_RUN": plan_run(a_request(), ADA, LOCAL).name,
         "POD_IP": {"fieldRef": {"fieldPath": "status.podIP"}},
-    }
+    }  # fmt: skip
 
 
 def test_who_sets_the_variable_of_the_pods_address_has_its_own():
@@ -791,16 +711,10 @@ def test_a_run_says_whose_checkpoint_it_continues(uses, continued, notes):
 def test_the_runner_wraps_a_command_with_a_checkpoint_and_reports_under_the_runs_own_token():
     plan = planned(checkpoint="digits", name="train")
     assert container(plan)["command"] == [
-        "python3",
-        "/moorage/run/runner.py",
-        "--report",
-        "http://127.0.0.1:8080/api/v1/runs/default/train/checkpoint",
-        "--token-file",
-        "/moorage/run/token",
-        "--",
-        "python",
-        "train.py",
-    ]
+        "python3", "/moorage/run/runner.py", "--report",
+        "http://127.0.0.1:8080/api/v1/runs/default/train/checkpoint", "--token-file", "/moorage/run/token", "--",
+        "python", "train.py",
+    ]  # fmt: skip
     name = secret_name("train", "ada@example.org", "token")
     assert (plan.secret["metadata"]["name"], plan.secret["immutable"]) == (name, True)
     assert {"name": "moorage-run", "secret": {"secretName": name}} in plan.job["spec"]["template"]["spec"][
@@ -824,16 +738,9 @@ def test_a_shipped_directory_is_unpacked_by_the_runner_and_needs_no_volume_that_
     caller = Caller(user="ada", cwd="/x", runner="r", token="t", archive=SHIPPED)
     plan = planned(REAL, caller, image="x")
     assert container(plan)["command"][:9] == [
-        "python3",
-        "/moorage/run/runner.py",
-        "--peak-file",
-        "/dev/termination-log",
-        "--unpack",
-        "/moorage/run/work.tar.gz",
-        "--into",
-        "/tmp/moorage-work",
-        "--",
-    ]
+        "python3", "/moorage/run/runner.py", "--peak-file", "/dev/termination-log", "--unpack",
+        "/moorage/run/work.tar.gz", "--into", "/tmp/moorage-work", "--",
+    ]  # fmt: skip
     assert [list(volume) for volume in pod_spec(plan)["volumes"]] == [["name", "secret"]]
 
 
@@ -1009,15 +916,9 @@ worlds = st.builds(
 @given(requests, worlds, st.sampled_from([None, SHIPPED]))
 def test_every_job_that_comes_out_is_guarded(request, facts, archive):
     caller = Caller(
-        user="ada",
-        cwd="/w",
-        environment=ADA.environment,
-        program="/p",
-        salt="s",
-        token="t",
-        runner="r",
+        user="ada", cwd="/w", environment=ADA.environment, program="/p", salt="s", token="t", runner="r",
         archive=archive,
-    )
+    )  # fmt: skip
     plan = plan_run(request, caller, facts)
     assert plan == plan_run(request, caller, facts)
     if plan.problems:

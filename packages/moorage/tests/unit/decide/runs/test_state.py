@@ -74,10 +74,7 @@ BY_CODE = POLICY | {
     [
         pytest.param([a_job()], [], State.WAITING, "", id="no pod yet"),
         pytest.param(
-            [a_job()],
-            [a_pod(phase="Pending", why="ImagePullBackOff")],
-            State.WAITING,
-            "ImagePullBackOff",
+            [a_job()], [a_pod(phase="Pending", why="ImagePullBackOff")], State.WAITING, "ImagePullBackOff",
             id="pending",
         ),
         pytest.param([a_job()], [a_pod()], State.RUNNING, "", id="running"),
@@ -86,39 +83,25 @@ BY_CODE = POLICY | {
         ),
         pytest.param(
             [a_job() | {"spec": a_job()["spec"] | {"backoffLimit": 2}}],
-            [a_pod(phase="Failed", code=3, why="Error")],
-            State.WAITING,
-            "Error",
+            [a_pod(phase="Failed", code=3, why="Error")], State.WAITING, "Error",
             id="failed, about to be tried again",
         ),
         pytest.param(
-            [a_job(end="Complete")],
-            [a_pod(phase="Succeeded", code=0, why="Completed")],
-            State.SUCCEEDED,
-            "",
+            [a_job(end="Complete")], [a_pod(phase="Succeeded", code=0, why="Completed")], State.SUCCEEDED, "",
             id="done",
         ),
         pytest.param([a_job(end="Complete")], [], State.SUCCEEDED, "", id="done, its pod collected"),
         pytest.param(
-            [a_job(**FAILED)],
-            [a_pod(phase="Failed", code=3, why="Error")],
-            State.FAILED,
-            "exit code 3",
+            [a_job(**FAILED)], [a_pod(phase="Failed", code=3, why="Error")], State.FAILED, "exit code 3",
             id="failed",
         ),
         pytest.param(
-            [a_job(**FAILED)],
-            [a_pod(phase="Failed", code=137, why="OOMKilled")],
-            State.OOM_KILLED,
-            "killed for its memory",
-            id="killed for its memory",
+            [a_job(**FAILED)], [a_pod(phase="Failed", code=137, why="OOMKilled")], State.OOM_KILLED,
+            "killed for its memory", id="killed for its memory",
         ),
         pytest.param(
-            [a_job(**BY_CODE)],
-            [a_pod(phase="Failed", code=137, why="OOMKilled")],
-            State.OOM_KILLED,
-            "killed for its memory",
-            id="killed for its memory, with --retries",
+            [a_job(**BY_CODE)], [a_pod(phase="Failed", code=137, why="OOMKilled")], State.OOM_KILLED,
+            "killed for its memory", id="killed for its memory, with --retries",
         ),
         pytest.param(
             [a_job(**BY_CODE)], [], State.OOM_KILLED, "killed for its memory", id="killed for its memory, pod gone"
@@ -140,43 +123,29 @@ BY_CODE = POLICY | {
         ),
         pytest.param([a_job(cancelled="yes")], [], State.CANCELLED, "Cancelled", id="cancelled by the other mark"),
         pytest.param(
-            [a_job(**FAILED)],
-            [a_pod(phase="Failed", code=143, why="Error", status_reason="DeadlineExceeded")],
-            State.FAILED,
-            "DeadlineExceeded",
-            id="over its time",
+            [a_job(**FAILED)], [a_pod(phase="Failed", code=143, why="Error", status_reason="DeadlineExceeded")],
+            State.FAILED, "DeadlineExceeded", id="over its time",
         ),
         pytest.param(
             [a_job(**DISRUPTED)], [], State.RESTARTING, "PodFailurePolicy", id="pod gone, next attempt due"
         ),
         pytest.param(
             [a_job(**DISRUPTED)],
-            [a_pod(phase="Failed", code=143, why="Error", disrupted="EvictionByEvictionAPI")],
-            State.RESTARTING,
-            "EvictionByEvictionAPI",
-            id="drained, next attempt due",
+            [a_pod(phase="Failed", code=143, why="Error", disrupted="EvictionByEvictionAPI")], State.RESTARTING,
+            "EvictionByEvictionAPI", id="drained, next attempt due",
         ),
         pytest.param(
-            [a_job()],
-            [a_pod(disrupted="PreemptionByScheduler")],
-            State.RESTARTING,
-            "PreemptionByScheduler",
+            [a_job()], [a_pod(disrupted="PreemptionByScheduler")], State.RESTARTING, "PreemptionByScheduler",
             id="in its grace period",
         ),
         pytest.param([a_job(**DISRUPTED), a_job(2)], [a_pod(2)], State.RUNNING, "", id="the second attempt runs"),
         pytest.param([a_job(**DISRUPTED), a_job(2)], [], State.WAITING, "", id="the second attempt waits"),
         pytest.param(
-            [a_job(**DISRUPTED, ended="RestartLimitReached")],
-            [],
-            State.FAILED,
-            "RestartLimitReached",
+            [a_job(**DISRUPTED, ended="RestartLimitReached")], [], State.FAILED, "RestartLimitReached",
             id="the controller gave up",
         ),
         pytest.param(
-            [a_job(**DISRUPTED, restart_limit="0")],
-            [],
-            State.FAILED,
-            "PodFailurePolicy",
+            [a_job(**DISRUPTED, restart_limit="0")], [], State.FAILED, "PodFailurePolicy",
             id="no restart is allowed",
         ),
         pytest.param([a_job(ended="Cancelled by ada")], [], State.CANCELLED, "Cancelled by ada", id="cancelled"),
@@ -184,7 +153,7 @@ BY_CODE = POLICY | {
             [a_job(end="Complete", ended="Cancelled by ada")], [], State.SUCCEEDED, "", id="cancelled too late"
         ),
     ],
-)
+)  # fmt: skip
 def test_a_run_stands_as_its_newest_attempt_and_the_cause_say(jobs, pods, state, reason):
     run = view_run(jobs, pods)
     assert (run.state, run.reason) == (state, reason)
@@ -207,25 +176,18 @@ def test_what_a_run_holds_and_how_long_it_may_go_on():
         pytest.param([a_job(**FAILED, counts={"failed": 1})], 0, 0, id="failed without --retries"),
         pytest.param([a_job(**FAILED, counts={"failed": 3})], 0, 2, id="failed after all retries"),
         pytest.param(
-            [a_job(cancelled="yes", counts={"failed": 1, "terminating": 1})],
-            0,
-            1,
+            [a_job(cancelled="yes", counts={"failed": 1, "terminating": 1})], 0, 1,
             id="a retry in its grace period",
         ),
         pytest.param(
             [a_job(**DISRUPTED, counts={"failed": 1}), a_job(2, counts={"active": 1})], 1, 0, id="disrupted"
         ),
         pytest.param(
-            [
-                a_job(**DISRUPTED, counts={"failed": 2}),
-                a_job(2, counts={"failed": 1, "active": 1}),
-            ],
-            1,
-            2,
+            [a_job(**DISRUPTED, counts={"failed": 2}), a_job(2, counts={"failed": 1, "active": 1})], 1, 2,
             id="failed, disrupted, failed again",
         ),
     ],
-)
+)  # fmt: skip
 def test_pods_replaced_after_failures_are_counted_apart_from_restarts(jobs, restarts, retries):
     run = view_run(jobs, [])
     assert (run.restarts, run.retries) == (restarts, retries)
@@ -341,15 +303,12 @@ ends = st.sampled_from([None, "Complete", "Failed"])
 reasons = st.sampled_from(["", "PodFailurePolicy", "BackoffLimitExceeded"])
 some_pods = st.lists(
     st.builds(
-        a_pod,
-        attempt=st.integers(1, 3),
-        phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
-        code=st.sampled_from([None, 0, 1, 137]),
-        why=st.sampled_from(["", "Error", "OOMKilled"]),
+        a_pod, attempt=st.integers(1, 3), phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
+        code=st.sampled_from([None, 0, 1, 137]), why=st.sampled_from(["", "Error", "OOMKilled"]),
         disrupted=st.sampled_from(["", "PreemptionByScheduler"]),
     ),
     max_size=3,
-)
+)  # fmt: skip
 
 
 @given(

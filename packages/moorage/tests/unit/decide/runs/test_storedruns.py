@@ -232,8 +232,7 @@ def a_container(name, **state):
     [
         pytest.param(a_step(a_container("main", running={})), [], id="main's log is the pod's"),
         pytest.param(
-            a_step(a_container("wait", running={}), init=[a_container("init", terminated={})]),
-            [],
+            a_step(a_container("wait", running={}), init=[a_container("init", terminated={})]), [],
             id="those of the executor",
         ),
         pytest.param(a_step(a_container("proxy", waiting={})), [], id="it has not started"),
@@ -242,33 +241,28 @@ def a_container(name, **state):
             a_step(init=[a_container("fetch", terminated={})]), [("fetch", True)], id="an init container has ended"
         ),
         pytest.param(
-            a_step(a_container("proxy", terminated={}), restart_policy="OnFailure"),
-            [("proxy", False)],
+            a_step(a_container("proxy", terminated={}), restart_policy="OnFailure"), [("proxy", False)],
             id="it may be started again",
         ),
         pytest.param(
-            a_step(init=[a_container("proxy", terminated={})], sidecars=["proxy"]),
-            [("proxy", False)],
+            a_step(init=[a_container("proxy", terminated={})], sidecars=["proxy"]), [("proxy", False)],
             id="a sidecar is started again",
         ),
         pytest.param(
-            a_step(a_container("proxy", waiting={}) | {"lastState": {"terminated": {}}}),
-            [("proxy", False)],
+            a_step(a_container("proxy", waiting={}) | {"lastState": {"terminated": {}}}), [("proxy", False)],
             id="it waits for its next start",
         ),
         pytest.param(
             a_step(init=[a_container("proxy", terminated={})], sidecars=["proxy"], phase="Succeeded"),
-            [("proxy", True)],
-            id="the pod is over",
+            [("proxy", True)], id="the pod is over",
         ),
         pytest.param(
-            a_step(a_container("a", running={}), a_container("b", running={})),
-            [("a", False), ("b", False)],
+            a_step(a_container("a", running={}), a_container("b", running={})), [("a", False), ("b", False)],
             id="several",
         ),
         pytest.param({"metadata": {"labels": {RUN_LABEL: "train"}}}, [], id="a pod of a run"),
     ],
-)
+)  # fmt: skip
 def test_logs_that_are_kept_beside_the_pods_own(pod, want):
     assert [(log.container, log.ended) for log in other_logs(pod)] == want
 

@@ -267,10 +267,7 @@ def test_what_takes_rights_over_the_host_is_denied_at_each_field_as_admission_sa
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [
-        ("namespace: vision", "namespace: kube-system"),
-        ("namespace: vision", "namespace: moorage-system"),
-    ],
+    [("namespace: vision", "namespace: kube-system"), ("namespace: vision", "namespace: moorage-system")],
 )
 def test_namespaces_that_are_never_a_tenants_may_use_the_host(old, new):
     assert not lint([("f", HOST.replace(old, new))]).denied

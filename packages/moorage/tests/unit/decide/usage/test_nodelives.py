@@ -7,15 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from moorage.decide.usage.nodelives import (
-    SETTLE,
-    Amend,
-    Begin,
-    End,
-    Resume,
-    life_of,
-    plan_nodes,
-)
+from moorage.decide.usage.nodelives import SETTLE, Amend, Begin, End, Resume, life_of, plan_nodes
 from moorage_kube.testing import builders
 from moorage_kube.testing.clock import NOON
 from moorage_kube.testing.examples import examples
