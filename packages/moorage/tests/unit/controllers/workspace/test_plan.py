@@ -28,13 +28,10 @@ GATEWAY = {
     "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": True}}],
 }
 FIELDS = {
-    ("Service", "ws-lab"): "service",
-    ("Service", "ws-lab-gateway"): "gateway_service",
-    ("EndpointSlice", "ws-lab-gateway"): "gateway_slice",
-    ("Ingress", "ws-lab"): "ingress",
-    ("Deployment", "ws-lab"): "deployment",
-    ("PersistentVolumeClaim", "lab-home"): "home",
-}
+    ("Service", "ws-lab"): "service", ("Service", "ws-lab-gateway"): "gateway_service",
+    ("EndpointSlice", "ws-lab-gateway"): "gateway_slice", ("Ingress", "ws-lab"): "ingress",
+    ("Deployment", "ws-lab"): "deployment", ("PersistentVolumeClaim", "lab-home"): "home",
+}  # fmt: skip
 
 
 def a_workspace(*, annotations=None, status=None, name="lab", **spec):

@@ -142,15 +142,9 @@ WHOLE = replace(
     workspace_addresses=("192.0.2.1",),
 )  # fmt: skip
 LOCAL = replace(
-    WHOLE,
-    nodes=(a_node(runtime="process://1"),),
-    deployments=(),
-    pods=(),
-    secrets=frozenset(),
-    extenders=Unread("none"),
-    kubelets={},
-    public=None,
-)
+    WHOLE, nodes=(a_node(runtime="process://1"),), deployments=(), pods=(), secrets=frozenset(),
+    extenders=Unread("none"), kubelets={}, public=None,
+)  # fmt: skip
 
 
 def verdict_of(facts: Facts, name: str) -> Verdict | None:

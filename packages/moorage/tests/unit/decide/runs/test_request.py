@@ -363,12 +363,9 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
 )  # fmt: skip
 def test_a_wrong_option_is_refused_with_what_is_allowed(options, field, says, hint):
     facts = ClusterFacts(
-        nodes=(A100, T4),
-        process_runtime=True,
-        claims={"data": "10Gi"},
-        taken=frozenset({"taken"}),
+        nodes=(A100, T4), process_runtime=True, claims={"data": "10Gi"}, taken=frozenset({"taken"}),
         priority_classes=frozenset({"low"}),
-    )
+    )  # fmt: skip
     assert problems(facts, **options) == (Problem(field, says, hint),)
 
 
@@ -978,16 +975,9 @@ def test_every_job_that_comes_out_is_guarded(request, facts, archive):
 
 def test_the_manifest_of_a_full_line_is_the_golden_one():
     plan = planned(
-        gpus=1,
-        gpu_type="a100",
-        cpu="4",
-        memory="8Gi",
-        time="2h",
-        volumes=("data:/data",),
-        env=("K=V",),
-        checkpoint="digits",
-        name="train",
-    )
+        gpus=1, gpu_type="a100", cpu="4", memory="8Gi", time="2h", volumes=("data:/data",), env=("K=V",),
+        checkpoint="digits", name="train",
+    )  # fmt: skip
     text = yaml.safe_dump_all([*plan.claims, plan.secret, plan.job], sort_keys=False)
     if os.environ.get("MOORAGE_RENEW_GOLDEN"):
         GOLDEN.parent.mkdir(exist_ok=True)

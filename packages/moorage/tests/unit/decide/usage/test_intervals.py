@@ -164,12 +164,9 @@ def test_top_by_gpu_names_each_device_with_its_user_and_leaves_out_what_holds_no
     ]
     found = top(rows, by=By.GPU, since=TEN, until=NOON, now=NOON)
     assert {(row.name, row.gpu_hours, row.cpu_hours) for row in found} == {
-        ("n1/0 ada", 1.0, 2.0),
-        ("n1/1 ada", 1.0, 0.0),
-        ("n1/1 bob", 1.0, 2.0),
-        ("n1/GPU-9b1c eve", 2.0, 4.0),
+        ("n1/0 ada", 1.0, 2.0), ("n1/1 ada", 1.0, 0.0), ("n1/1 bob", 1.0, 2.0), ("n1/GPU-9b1c eve", 2.0, 4.0),
         ("n1/? eve", 6.0, 4.0),
-    }
+    }  # fmt: skip
 
 
 def test_an_open_interval_counts_to_now_and_not_beyond():

@@ -34,25 +34,11 @@ def test_a_node_is_shown_with_what_its_unfinished_pods_ask_for():
     facts = asdict(node)
     assert facts.pop("created").isoformat() == "2026-11-20T12:00:00+00:00"
     assert facts == {
-        "name": "node-1",
-        "state": "Ready",
-        "reason": "",
-        "cordoned": False,
-        "gpu_type": "a100",
-        "gpus": 4,
-        "gpus_used": 3,
-        "cpu": 8000,
-        "cpu_used": 1500,
-        "memory": 32 * GIB,
-        "memory_used": 3 * GIB,
-        "pods": 3,
-        "runs": ("lab/train",),
-        "taints": ("gpu=yes:NoSchedule",),
-        "version": "v1.33.0",
-        "instance_type": "",
-        "market": "",
-        "region": "",
-    }
+        "name": "node-1", "state": "Ready", "reason": "", "cordoned": False, "gpu_type": "a100", "gpus": 4,
+        "gpus_used": 3, "cpu": 8000, "cpu_used": 1500, "memory": 32 * GIB, "memory_used": 3 * GIB, "pods": 3,
+        "runs": ("lab/train",), "taints": ("gpu=yes:NoSchedule",), "version": "v1.33.0", "instance_type": "",
+        "market": "", "region": "",
+    }  # fmt: skip
 
 
 def test_nodes_are_sorted_and_a_node_without_gpus_has_no_type():
