@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from moorage.decide.explain.snapshot import pod_of_job
+from moorage.decide.interruptions import STOPPED
 from moorage.decide.runs.deviceclaims import ClaimTemplates
 from moorage.decide.runs.gputypes import gpu_types, matches_type
 from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES, PASSED_ON, plan_run
@@ -37,11 +38,11 @@ from moorage.model.names import RUN_NAME_MAX, is_dns_label
 from moorage_kube.quantity import amount
 from moorage_kube.scheduling import NodeInfo, PodInfo, Taint, parse_pod, refusal_by_labels, refusal_by_taints
 from moorage_kube.testing.clock import NOON
+from moorage_testing.builders import keyed
 
 GIB = 2**30
-GOLDEN = (
-    Path(__file__).parent / "golden" / "run.yaml"
-)  # renew: MOORAGE_RENEW_GOLDEN=1 pytest packages/moorage/tests/unit/decide/runs/test_request.py
+# renew: MOORAGE_RENEW_GOLDEN=1 pytest packages/moorage/tests/unit/decide/runs/test_request.py
+GOLDEN = Path(__file__).parent / "golden" / "run.yaml"
 
 
 def a_node(name: str, *, gpus: int = 0, kind: str = "NVIDIA-A100-SXM4-80GB", **more: Any) -> NodeInfo:
@@ -66,6 +67,13 @@ REAL = ClusterFacts(
 LOCAL = ClusterFacts(
     nodes=(A100, T4), process_runtime=True, claims={"data": "10Gi"}, server_url="http://127.0.0.1:8080"
 )
+
+
+def local(*nodes: NodeInfo, **more: Any) -> ClusterFacts:
+    """A cluster that runs commands as processes, with these nodes."""
+    return ClusterFacts(nodes=nodes, process_runtime=True, **more)
+
+
 ADA = Caller(
     user="ada@example.org", cwd="/home/ada/work",
     environment={"PATH": "/usr/bin", "SECRET": "s3cret", "WANDB": "key", "VIRTUAL_ENV": "/venv"},
@@ -94,6 +102,10 @@ def container(plan: Any) -> Any:
     return found
 
 
+def annotations(plan: Any) -> Any:
+    return plan.job["metadata"]["annotations"]
+
+
 def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) -> tuple[Problem, ...]:
     plan = plan_run(a_request(**options), caller, facts)
     if plan.problems:
@@ -105,6 +117,7 @@ def problems(facts: ClusterFacts = LOCAL, caller: Caller = ADA, **options: Any) 
 # --- claims of devices
 
 DEVICES = replace(REAL, claim_templates=ClaimTemplates(frozenset({"two-gpus"})))
+OFFERED = replace(REAL, machines=frozenset({"gpu/small", "gpu/large"}), is_guarded=True)
 
 
 def test_a_run_claims_gpus_by_a_template() -> None:
@@ -116,87 +129,70 @@ def test_a_run_claims_gpus_by_a_template() -> None:
     assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
 
 
-@pytest.mark.parametrize(
-    ("facts", "options", "says", "hint"),
-    [
-        pytest.param(
-            DEVICES, {"gpu_claim": "one"}, "ResourceClaimTemplate 'one' not found in namespace default",
-            "available: two-gpus", id="no such template",
-        ),
-        pytest.param(
-            replace(REAL, claim_templates=ClaimTemplates(None)), {"gpu_claim": "two-gpus"},
-            "GPU claim 'two-gpus' not possible: this cluster has no dynamic resource allocation",
-            "ask for a number of GPUs instead, such as --gpus 1", id="as on the local cluster",
-        ),
-        pytest.param(
-            DEVICES, {"gpu_claim": "two-gpus", "gpus": 1}, "GPU claim 'two-gpus' together with a number of GPUs",
-            "the claim says how many GPUs it takes: leave out the number", id="claim and number",
-        ),
-        pytest.param(
-            DEVICES, {"gpu_claim": "two gpus"}, "invalid GPU claim 'two gpus'",
-            "use the name of a ResourceClaimTemplate", id="no name",
-        ),
-    ],
-)  # fmt: skip
-def test_a_claim_that_cannot_be_is_refused(
-    facts: ClusterFacts, options: dict[str, Any], says: str, hint: str
-) -> None:
-    assert problems(facts, image="ours:1", **options) == (Problem("gpuClaim", says, hint),)
-
-
 # --- machines
-
-OFFERED = replace(REAL, machines=frozenset({"gpu/small", "gpu/large"}), is_guarded=True)
 
 
 def test_a_run_on_a_machine_names_it_and_states_no_size() -> None:
     plan = planned(OFFERED, machine="gpu/small", image="ours:1")
-    assert plan.job is not None
-    asked = {
-        "moorage.dev/machine-group": "gpu",
-        "moorage.dev/machine-type": "small",
-        "moorage.dev/machine-container": "main",
-    }
+    asked = keyed(machine_group="gpu", machine_type="small", machine_container="main")
     assert asked.items() <= plan.job["spec"]["template"]["metadata"]["labels"].items()
     assert not asked.keys() & plan.job["metadata"]["labels"].keys()
     assert container(plan)["resources"] == {}
     assert "affinity" not in pod_spec(plan)
     assert not any("memory" in note for note in plan.notes)
-    assert "moorage.dev/memory-defaulted" not in plan.job["metadata"]["annotations"]
+    assert "moorage.dev/memory-defaulted" not in annotations(plan)
 
 
 @pytest.mark.parametrize(
-    ("facts", "options", "says", "hint"),
+    ("facts", "field", "options", "says", "hint"),
     [
         pytest.param(
-            OFFERED, {"machine": "gpu/huge"}, "machine 'gpu/huge' not found",
-            "available: gpu/large, gpu/small", id="not offered",
+            DEVICES, "gpuClaim", {"gpu_claim": "one"},
+            "ResourceClaimTemplate 'one' not found in namespace default", "available: two-gpus",
+            id="no such template",
         ),
         pytest.param(
-            replace(OFFERED, machines=frozenset()), {"machine": "gpu/small"}, "machine 'gpu/small' not found",
-            "an administrator has to offer machines first", id="none offered",
+            replace(REAL, claim_templates=ClaimTemplates(None)), "gpuClaim", {"gpu_claim": "two-gpus"},
+            "GPU claim 'two-gpus' not possible: this cluster has no dynamic resource allocation",
+            "ask for a number of GPUs instead, such as --gpus 1", id="as on the local cluster",
         ),
         pytest.param(
-            OFFERED, {"machine": "small"}, "invalid machine 'small': use GROUP/TYPE",
-            "list them: moor machines", id="no group",
+            DEVICES, "gpuClaim", {"gpu_claim": "two-gpus", "gpus": 1},
+            "GPU claim 'two-gpus' together with a number of GPUs",
+            "the claim says how many GPUs it takes: leave out the number", id="claim and number",
         ),
         pytest.param(
-            OFFERED, {"machine": "gpu/small", "cpu": "2", "gpus": 1},
-            "machine 'gpu/small' together with gpus, cpu",
-            "a machine has its size: leave out gpus, cpu", id="beside amounts",
+            DEVICES, "gpuClaim", {"gpu_claim": "two gpus"}, "invalid GPU claim 'two gpus'",
+            "use the name of a ResourceClaimTemplate", id="invalid name of a template",
         ),
         pytest.param(
-            replace(OFFERED, is_guarded=False), {"machine": "gpu/small"},
+            OFFERED, "machine", {"machine": "gpu/huge"}, "machine 'gpu/huge' not found",
+            "available: gpu/large, gpu/small", id="machine not offered",
+        ),
+        pytest.param(
+            replace(OFFERED, machines=frozenset()), "machine", {"machine": "gpu/small"},
+            "machine 'gpu/small' not found", "an administrator has to offer machines first",
+            id="no machine offered",
+        ),
+        pytest.param(
+            OFFERED, "machine", {"machine": "small"}, "invalid machine 'small': use GROUP/TYPE",
+            "list them: moor machines", id="machine without group",
+        ),
+        pytest.param(
+            OFFERED, "machine", {"machine": "gpu/small", "cpu": "2", "gpus": 1},
+            "machine 'gpu/small' together with gpus, cpu", "a machine has its size: leave out gpus, cpu",
+            id="machine and amounts",
+        ),
+        pytest.param(
+            replace(OFFERED, is_guarded=False), "machine", {"machine": "gpu/small"},
             "machine 'gpu/small' not possible: namespace default is not guarded",
             "an administrator can label it: kubectl label namespace default moorage.dev/guard=enabled",
             id="namespace without guard",
         ),
     ],
 )  # fmt: skip
-def test_a_machine_that_cannot_be_is_refused(
-    facts: ClusterFacts, options: dict[str, Any], says: str, hint: str
-) -> None:
-    assert problems(facts, image="ours:1", **options) == (Problem("machine", says, hint),)
+def test_a_claim_or_machine_that_is_not_possible_is_refused(facts, field, options, says, hint):
+    assert problems(facts, image="ours:1", **options) == (Problem(field, says, hint),)
 
 
 def test_a_machine_is_asked_for_where_it_is_not_known_which_there_are() -> None:
@@ -226,6 +222,10 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
 # --- what is refused
 
 
+UNBOUNDED = "cannot be combined with memory none: retries without a limit could fill one node after another"
+USER_HINT = "write UID or UID:GID, such as 1000 or 1000:100; `docker run IMAGE id` prints those of a user"
+
+
 @pytest.mark.parametrize(
     ("options", "field", "says", "hint"),
     [
@@ -236,7 +236,7 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
         ),
         pytest.param(
             {"gpu_type": "a100"}, "gpuType", "GPU type 'a100' without GPUs",
-            "give the number of GPUs too, such as --gpus 1", id="a type alone",
+            "give the number of GPUs too, such as --gpus 1", id="a type without a number",
         ),
         pytest.param(
             {"gpus": 5}, "gpus", "5 GPUs asked for; the largest node with GPUs has 4 (gpu-a)",
@@ -247,46 +247,29 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
             "3 GPUs asked for; the largest node with GPUs of type t4 has 2 (gpu-t)",
             "ask for at most 2; `moor gpus` shows every node", id="more GPUs than any node of that type has",
         ),
-        pytest.param(
-            {"gpus": -1}, "gpus", "invalid number of GPUs -1: use 0 or more", None, id="fewer than no GPUs"
-        ),
-        pytest.param(
-            {"memory": "lots"}, "memory", "invalid memory 'lots': use a quantity such as 512Mi, 8Gi or 1.5G", None,
-            id="no quantity",
-        ),
-        pytest.param(
-            {"memory": "8"}, "memory", "invalid memory '8': less than 1 MiB", "the unit may be missing: 8Gi",
-            id="no unit",
-        ),
-        pytest.param({"cpu": "0"}, "cpu", "invalid cpu '0': use more than zero", None, id="no cpu"),
-        pytest.param(
-            {"cpu": "17"}, "cpu", "17 CPUs asked for; the largest node has 16 (gpu-t)", None,
-            id="more cpu than any node has",
-        ),
+        ({"gpus": -1}, "gpus", "invalid number of GPUs -1: use 0 or more", None),
+        ({"memory": "lots"}, "memory", "invalid memory 'lots': use a quantity such as 512Mi, 8Gi or 1.5G", None),
+        ({"memory": "8"}, "memory", "invalid memory '8': less than 1 MiB", "the unit may be missing: 8Gi"),
+        ({"cpu": "0"}, "cpu", "invalid cpu '0': use more than zero", None),
+        ({"cpu": "17"}, "cpu", "17 CPUs asked for; the largest node has 16 (gpu-t)", None),
         pytest.param(
             {"gpus": 1, "memory": "65Gi"}, "memory",
             "65Gi memory asked for; the largest node with the GPUs asked for has 64Gi (gpu-t)", None,
             id="more memory than any GPU node has",
         ),
         pytest.param(
-            {"memory": "none", "retries": 2}, "retries", "retries 2 cannot be combined with memory none:"
-            " retries without a limit could fill one node after another",
+            {"memory": "none", "retries": 2}, "retries", f"retries 2 {UNBOUNDED}",
             "give a memory limit, or leave out the retries", id="a wandering bomb by retries",
         ),
         pytest.param(
-            {"memory": "none", "restart_limit": 1}, "restartLimit",
-            "restart limit 1 cannot be combined with memory none:"
-            " retries without a limit could fill one node after another",
+            {"memory": "none", "restart_limit": 1}, "restartLimit", f"restart limit 1 {UNBOUNDED}",
             "give a memory limit, or leave out the restart limit", id="a wandering bomb by restarts",
         ),
         pytest.param(
             {"time": "soon"}, "time", "invalid time limit 'soon': the range is 1s to 365d",
             "write it as 2h, 90m or 1d12h", id="no time",
         ),
-        pytest.param(
-            {"volumes": ("dta:/data",)}, "volumes", "volume 'dta' not found in namespace default",
-            "available: data", id="no such volume, with those there are",
-        ),
+        ({"volumes": ("dta:/data",)}, "volumes", "volume 'dta' not found in namespace default", "available: data"),
         pytest.param(
             {"volumes": ("data",)}, "volumes", "invalid volume mount 'data'",
             "write VOLUME:/PATH or VOLUME:/PATH:ro", id="no mount path",
@@ -296,10 +279,7 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
             "'data:/moorage/run' cannot be mounted at /moorage/run", "choose a path such as /data",
             id="over our own mounts",
         ),
-        pytest.param(
-            {"volumes": ("data:/d", "data:/d/")}, "volumes", "two volumes are to be mounted at /d", None,
-            id="twice at one path",
-        ),
+        ({"volumes": ("data:/d", "data:/d/")}, "volumes", "two volumes are to be mounted at /d", None),
         pytest.param(
             {"env": ("NOT_THERE",)}, "env", "variable NOT_THERE is not set in your environment",
             "write NOT_THERE=VALUE", id="a variable that the caller has not",
@@ -332,20 +312,15 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
             None, id="no grace",
         ),
         pytest.param(
-            {"user": "ada"}, "user", "invalid user 'ada': use numbers from 0 to 2147483647",
-            "write UID or UID:GID, such as 1000 or 1000:100; `docker run IMAGE id` prints those of a user",
+            {"user": "ada"}, "user", "invalid user 'ada': use numbers from 0 to 2147483647", USER_HINT,
             id="a user by name",
         ),
         pytest.param(
             {"user": "1000:2147483648"}, "user",
-            "invalid user '1000:2147483648': use numbers from 0 to 2147483647",
-            "write UID or UID:GID, such as 1000 or 1000:100; `docker run IMAGE id` prints those of a user",
+            "invalid user '1000:2147483648': use numbers from 0 to 2147483647", USER_HINT,
             id="a group that no cluster knows",
         ),
-        pytest.param(
-            {"priority_class": "high"}, "priorityClass", "PriorityClass 'high' not found", "available: low",
-            id="no such priority class",
-        ),
+        ({"priority_class": "high"}, "priorityClass", "PriorityClass 'high' not found", "available: low"),
         pytest.param(
             {"working_dir": "data"}, "workingDir", "invalid working directory 'data'",
             "write VOLUME:PATH, such as code:project", id="no place on a volume",
@@ -355,17 +330,12 @@ def test_a_run_without_a_queue_has_no_label_of_kueue() -> None:
             "only a run with a checkpoint can share GPUs: add a checkpoint, or do not share", None,
             id="turns without a checkpoint",
         ),
-        pytest.param(
-            {"restart_limit": 2000}, "restartLimit", "invalid restart limit 2000: use 0 to 998", None,
-            id="too many",
-        ),
+        ({"restart_limit": 2000}, "restartLimit", "invalid restart limit 2000: use 0 to 998", None),
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_refused_with_what_is_allowed(options, field, says, hint):
-    facts = ClusterFacts(
-        nodes=(A100, T4), process_runtime=True, claims={"data": "10Gi"}, taken=frozenset({"taken"}),
-        priority_classes=frozenset({"low"}),
-    )  # fmt: skip
+    classes, taken = frozenset({"low"}), frozenset({"taken"})
+    facts = local(A100, T4, claims={"data": "10Gi"}, taken=taken, priority_classes=classes)
     assert problems(facts, **options) == (Problem(field, says, hint),)
 
 
@@ -374,49 +344,47 @@ def test_every_problem_is_told_at_once():
     assert [one.field for one in found] == ["name", "memory", "time", "gpus", "volumes"]
 
 
-def test_a_command_that_does_not_exist_is_refused_where_it_would_run_here():
-    caller = Caller(user="ada", cwd="/", program=None)
-    assert [problem.field for problem in problems(caller=caller)] == ["command"]
-    assert problems(REAL, caller, image="python:3.12") == ()
-
-
 def test_a_real_cluster_needs_an_image_which_a_tenant_may_give():
     assert [problem.field for problem in problems(REAL)] == ["image"]
     facts = ClusterFacts(nodes=(PLAIN,), defaults=Defaults(image="ours:1"))
     assert container(planned(facts))["image"] == "ours:1"
 
 
-def test_a_directory_too_large_to_ship_is_refused():
-    caller = Caller(user="ada", cwd="/", archive=b"x" * (ARCHIVE_LIMIT_BYTES + 1))
-    [found] = problems(REAL, caller, image="python:3.12")
-    assert found.field == "workingDir"
+NO_PROGRAM = Caller(user="ada", cwd="/", program=None)
+LARGE = Caller(user="ada", cwd="/", archive=b"x" * (ARCHIVE_LIMIT_BYTES + 1))
+UNKNOWN = ClusterFacts(nodes=None, process_runtime=True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "caller", "options", "fields"),
+    [
+        pytest.param(LOCAL, NO_PROGRAM, {}, ["command"], id="no such command, which would run here"),
+        pytest.param(REAL, NO_PROGRAM, {"image": "python:3.12"}, [], id="a command of an image"),
+        pytest.param(REAL, LARGE, {"image": "python:3.12"}, ["workingDir"], id="a directory too large to ship"),
+        pytest.param(UNKNOWN, ADA, {"gpus": 1, "gpu_type": "a100"}, ["gpuType"], id="a type of unknown nodes"),
+        pytest.param(UNKNOWN, ADA, {"gpus": 1}, [], id="GPUs of unknown nodes"),
+    ],
+)
+def test_a_run_is_refused_for_the_fields_that_do_not_fit_its_cluster(facts, caller, options, fields):
+    assert [problem.field for problem in problems(facts, caller, **options)] == fields
 
 
 def test_a_team_with_nodes_of_its_own_is_judged_by_these():
     """Admission sends its runs there, and the taint keeps all others off."""
     taint = Taint("moorage.dev/tenant", "lab", "NoSchedule")
     own = a_node("own", labels={"pool": "lab"}, taints=(taint,), allocatable={"cpu": 64000, "memory": 512 * GIB})
-    theirs = ClusterFacts(nodes=(A100, own), process_runtime=True, own_nodes={"pool": "lab"})
+    theirs = local(A100, own, own_nodes={"pool": "lab"})
     terms = pod_spec(planned(theirs, cpu="32"))["affinity"]["nodeAffinity"]
     assert "nvidia.com/gpu.present" in str(terms), "it has another place than GPU nodes"
     [found] = problems(theirs, cpu="65")
     assert found.message == "65 CPUs asked for; the largest node without GPUs has 64 (own)"
-    only_gpus = ClusterFacts(
-        nodes=(A100, PLAIN), process_runtime=True, own_nodes={"kubernetes.io/hostname": "gpu-a"}
-    )
+    only_gpus = local(A100, PLAIN, own_nodes={"kubernetes.io/hostname": "gpu-a"})
     assert "affinity" not in pod_spec(planned(only_gpus)), "its own nodes all have GPUs"
 
 
 def test_gpus_on_a_cluster_without_any_are_refused():
-    [found] = problems(ClusterFacts(nodes=(PLAIN,), process_runtime=True), gpus=1)
+    [found] = problems(local(PLAIN), gpus=1)
     assert found.message == "1 GPU asked for, but no node of this cluster has GPUs"
-
-
-def test_a_gpu_type_that_cannot_be_looked_up_is_refused_rather_than_waited_for():
-    facts = ClusterFacts(nodes=None, process_runtime=True)
-    [found] = problems(facts, gpus=1, gpu_type="a100")
-    assert found.field == "gpuType"
-    assert problems(facts, gpus=1) == ()
 
 
 # --- what is made
@@ -425,32 +393,25 @@ def test_a_gpu_type_that_cannot_be_looked_up_is_refused_rather_than_waited_for()
 def test_without_memory_the_default_is_filled_in_and_said():
     plan = planned()
     assert container(plan)["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
-    assert plan.notes[0] == ("no memory given: limited to 2Gi, the default; a job that grows beyond it is killed")
-    assert plan.job["metadata"]["annotations"]["moorage.dev/memory-defaulted"] == "true"
+    assert plan.notes[0] == "no memory given: limited to 2Gi, the default; a job that grows beyond it is killed"
+    assert annotations(plan)["moorage.dev/memory-defaulted"] == "true"
 
 
 def test_a_tenants_defaults_go_before_ours():
-    facts = ClusterFacts(
-        nodes=(A100,),
-        process_runtime=True,
-        defaults=Defaults(cpu="2", memory="6Gi", origin="tenant lab's default"),
-    )
-    plan = planned(facts)
+    plan = planned(local(A100, defaults=Defaults(cpu="2", memory="6Gi", origin="tenant lab's default")))
     assert container(plan)["resources"]["limits"] == {"cpu": "2", "memory": "6Gi"}
     assert "limited to 6Gi, tenant lab's default" in plan.notes[0]
 
 
 def test_a_tenants_time_and_restart_limit_hold_for_its_runs():
-    defaults = Defaults(seconds=3600, restart_limit=3, origin="tenant lab's default")
-    facts = ClusterFacts(nodes=(A100,), process_runtime=True, defaults=defaults)
+    facts = local(A100, defaults=Defaults(seconds=3600, restart_limit=3, origin="tenant lab's default"))
     plan = planned(facts)
     assert pod_spec(plan)["activeDeadlineSeconds"] == 3600
     assert "no time limit given: stopped after 1h, tenant lab's default" in plan.notes
-    assert plan.job["metadata"]["annotations"]["moorage.dev/restart-limit"] == "3"
+    assert annotations(plan)["moorage.dev/restart-limit"] == "3"
     assert pod_spec(planned(facts, time="2h"))["activeDeadlineSeconds"] == 7200
-    assert problems(facts, restart_limit=4) == (
-        Problem("restartLimit", "invalid restart limit 4: use 0 to 3", None),
-    )
+    over = Problem("restartLimit", "invalid restart limit 4: use 0 to 3", None)
+    assert problems(facts, restart_limit=4) == (over,)
 
 
 def test_labels_are_on_the_job_and_its_pod_template_beside_ours():
@@ -469,7 +430,7 @@ def test_without_a_limit_a_run_is_never_started_again():
     plan = planned(memory="none")
     assert container(plan)["resources"] == {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}
     assert plan.job["spec"]["backoffLimit"] == 0
-    assert plan.job["metadata"]["annotations"]["moorage.dev/restart-limit"] == "0"
+    assert annotations(plan)["moorage.dev/restart-limit"] == "0"
     assert "memory none: no limit, so this run is never restarted" in plan.notes
 
 
@@ -484,50 +445,36 @@ def test_retries_stop_at_a_kill_for_memory():
 
 def test_a_gpu_type_is_a_required_affinity_on_the_labels_of_the_nodes():
     spec = pod_spec(planned(gpus=2, gpu_type="a100"))
-    assert spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] == {
-        "nodeSelectorTerms": [
-            {
-                "matchExpressions": [
-                    {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-A100-SXM4-80GB"]}
-                ]
-            }
-        ]
-    }
+    product = {"key": "nvidia.com/gpu.product", "operator": "In", "values": ["NVIDIA-A100-SXM4-80GB"]}
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert required == {"nodeSelectorTerms": [{"matchExpressions": [product]}]}
     assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
 
 
 def test_a_word_that_means_several_types_allows_them_all_and_says_so():
-    facts = ClusterFacts(
-        nodes=(A100, a_node("gpu-b", gpus=8, kind="NVIDIA-A100-PCIE-40GB"), T4), process_runtime=True
-    )
+    facts = local(A100, a_node("gpu-b", gpus=8, kind="NVIDIA-A100-PCIE-40GB"), T4)
     plan = planned(facts, gpus=8, gpu_type="A100")
     assert "GPU type A100 allows NVIDIA-A100-PCIE-40GB, NVIDIA-A100-SXM4-80GB" in plan.notes
 
 
 def test_a_type_written_out_means_only_itself():
-    facts = ClusterFacts(
-        nodes=(a_node("a", gpus=1, kind="a100"), a_node("b", gpus=1, kind="a100-80gb")), process_runtime=True
-    )
-    pod = parse_pod(pod_of_job(planned(facts, gpus=1, gpu_type="A100").job))
-    assert [node.name for node in facts.nodes or () if refusal_by_labels(pod, node) is None] == ["a"]
+    nodes = [a_node("a", gpus=1, kind="a100"), a_node("b", gpus=1, kind="a100-80gb")]
+    pod = parse_pod(pod_of_job(planned(local(*nodes), gpus=1, gpu_type="A100").job))
+    assert [node.name for node in nodes if refusal_by_labels(pod, node) is None] == ["a"]
 
 
 def test_types_under_different_labels_are_alternatives():
-    gke = NodeInfo(
-        name="gke",
-        labels={"cloud.google.com/gke-accelerator": "nvidia-a100"},
-        allocatable={"cpu": 9000, "memory": 64 * GIB, "nvidia.com/gpu": 1},
-    )
-    plan = planned(ClusterFacts(nodes=(A100, gke), process_runtime=True), gpus=1, gpu_type="a100")
-    pod = parse_pod(pod_of_job(plan.job))
+    allocatable = {"cpu": 9000, "memory": 64 * GIB, "nvidia.com/gpu": 1}
+    gke = a_node("gke", labels={"cloud.google.com/gke-accelerator": "nvidia-a100"}, allocatable=allocatable)
+    pod = parse_pod(pod_of_job(planned(local(A100, gke), gpus=1, gpu_type="a100").job))
     assert refusal_by_labels(pod, A100) is None
     assert refusal_by_labels(pod, gke) is None
 
 
 def test_gpus_of_another_vendor_are_asked_for_by_their_own_name():
-    amd = NodeInfo(name="amd", labels={}, allocatable={"cpu": 9000, "memory": 64 * GIB, "amd.com/gpu": 8})
-    spec = pod_spec(planned(ClusterFacts(nodes=(amd,), process_runtime=True), gpus=8))
+    amd = a_node("amd", labels={}, allocatable={"cpu": 9000, "memory": 64 * GIB, "amd.com/gpu": 8})
+    spec = pod_spec(planned(local(amd), gpus=8))
     assert spec["containers"][0]["resources"]["limits"]["amd.com/gpu"] == "8"
     assert spec["tolerations"][0]["key"] == "amd.com/gpu"
 
@@ -538,21 +485,15 @@ def test_without_gpus_a_run_is_kept_off_gpu_nodes_while_there_are_others():
     assert refusal_by_labels(pod, PLAIN) is None
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        pytest.param(a_node("c", unschedulable=True), id="cordoned"),
-        pytest.param(a_node("c", taints=(Taint("team", "b", "NoSchedule"),)), id="tainted"),
-    ],
-)
-def test_a_node_that_is_shut_does_not_count_as_another(other):
-    plan = planned(ClusterFacts(nodes=(A100, other), process_runtime=True))
+@pytest.mark.parametrize("closed", [{"unschedulable": True}, {"taints": (Taint("team", "b", "NoSchedule"),)}])
+def test_a_cordoned_or_tainted_node_does_not_count_as_another(closed):
+    plan = planned(local(A100, a_node("c", **closed)))
     assert "affinity" not in pod_spec(plan)
-    assert not [note for note in plan.notes if "GPU" in note]  # nobody can do anything about it
+    assert not [note for note in plan.notes if "GPU" in note]  # users cannot change it
 
 
 def test_nodes_that_may_not_be_listed_make_it_a_preference():
-    affinity = pod_spec(planned(ClusterFacts(nodes=None, process_runtime=True)))["affinity"]["nodeAffinity"]
+    affinity = pod_spec(planned(UNKNOWN))["affinity"]["nodeAffinity"]
     assert list(affinity) == ["preferredDuringSchedulingIgnoredDuringExecution"]
 
 
@@ -560,8 +501,7 @@ def test_the_time_limit_counts_from_the_pods_start():
     plan = planned(time="90m")
     assert pod_spec(plan)["activeDeadlineSeconds"] == 5400
     assert "activeDeadlineSeconds" not in plan.job["spec"]
-    annotations = plan.job["metadata"]["annotations"]
-    assert annotations["moorage.dev/expected-seconds"] == annotations["moorage.dev/time-limit-seconds"] == "5400"
+    assert keyed(expected_seconds=5400, time_limit_seconds=5400).items() <= annotations(plan).items()
 
 
 def test_on_this_machine_the_run_gets_the_callers_directory_and_five_of_its_variables():
@@ -610,11 +550,9 @@ def test_host_env_marks_the_pod_and_keeps_the_image_name():
     [(None, {}, None), (True, {"checkpoint": "digits"}, "true"), (False, {}, "false")],
 )
 def test_a_run_says_whether_it_takes_turns(share, options, mark):
-    job = planned(share=share, **options).job
-    assert job["metadata"]["annotations"].get("moorage.dev/share") == mark
-    again = stored_request(job)
-    assert again is not None
-    assert again.share is share
+    plan = planned(share=share, **options)
+    assert annotations(plan).get("moorage.dev/share") == mark
+    assert stored_request(plan.job).share is share
 
 
 def test_a_checkpoint_makes_its_volume_when_absent_and_gives_time_to_write():
@@ -624,23 +562,18 @@ def test_a_checkpoint_makes_its_volume_when_absent_and_gives_time_to_write():
     assert "ownerReferences" not in claim["metadata"]
     assert pod_spec(plan)["terminationGracePeriodSeconds"] == 120
     assert {"name": "MOORAGE_CHECKPOINT_DIR", "value": "/moorage/checkpoint"} in container(plan)["env"]
-    assert plan.job["metadata"]["annotations"]["moorage.dev/checkpoint"] == "digits"
+    assert annotations(plan)["moorage.dev/checkpoint"] == "digits"
 
 
 @pytest.mark.parametrize(("default", "said"), [(True, False), (None, False), (False, True)])
 def test_a_checkpoint_that_nothing_will_store_is_said(default, said):
-    plan = planned(
-        ClusterFacts(nodes=(A100,), process_runtime=True, has_default_class=default), checkpoint="digits"
-    )
+    plan = planned(local(A100, has_default_class=default), checkpoint="digits")
     assert any("no default StorageClass" in note for note in plan.notes) is said
 
 
 def test_a_checkpoint_volume_that_exists_is_used_as_it_is():
     busy = a_pod("gpu-a", labels={"moorage.dev/run": "older"}, claims=("data",), phase="Running")
-    plan = planned(
-        ClusterFacts(nodes=(A100,), process_runtime=True, claims={"data": "10Gi"}, pods=(busy,)),
-        checkpoint="data:20Gi",
-    )
+    plan = planned(local(A100, claims={"data": "10Gi"}, pods=(busy,)), checkpoint="data:20Gi")
     assert plan.claims == ()
     assert plan.notes[-3:] == (
         "the volume data exists with 10Gi; it is not enlarged to 20Gi",
@@ -649,60 +582,43 @@ def test_a_checkpoint_volume_that_exists_is_used_as_it_is():
     )
 
 
-ME = "ada@example.org"
-
-
-def a_use(run: str, owner: str = ME, *, at: datetime | None = None, has_ended: bool = True) -> CheckpointUse:
+def a_use(run: str, owner: str = ADA.user, *, at: datetime | None = None, has_ended: bool = True) -> CheckpointUse:
     return CheckpointUse(run=run, owner=owner, at=at, has_ended=has_ended)
+
+
+WRITTEN = "on volume data (10Gi), written 2026-11-21T12:00:00Z"
 
 
 @pytest.mark.parametrize(
     ("uses", "continued", "notes"),
     [
         pytest.param(
-            [a_use("old", at=NOON), a_use("older", at=NOON - timedelta(hours=1)), a_use("new")],
-            "old",
-            ["continues the checkpoint of your run old, on volume data (10Gi), written 2026-11-21T12:00:00Z"],
-            id="the run that wrote last",
+            [a_use("old", at=NOON), a_use("older", at=NOON - timedelta(hours=1)), a_use("new")], "old",
+            [f"continues the checkpoint of your run old, {WRITTEN}"], id="the run that wrote last",
         ),
         pytest.param(
-            [a_use("old"), a_use("new")],
-            "new",
-            [
-                "uses the same checkpoint volume as your run new: volume data (10Gi);"
-                " a checkpoint is not known there yet"
-            ],
-            id="the newest, where none wrote",
+            [a_use("old"), a_use("new")], "new",
+            ["uses the same checkpoint volume as your run new: volume data (10Gi);"
+             " a checkpoint is not known there yet"], id="the newest, where none wrote",
         ),
         pytest.param(
-            [a_use("hers", "grace", at=NOON)],
-            "hers",
-            [
-                "continues the checkpoint of run hers of grace, on volume data (10Gi), written"
-                " 2026-11-21T12:00:00Z",
-                "the checkpoint on volume data is grace's: your run writes over it;"
-                " to start from the beginning, use another name after --checkpoint",
-            ],
-            id="somebody else's",
+            [a_use("hers", "grace", at=NOON)], "hers",
+            [f"continues the checkpoint of run hers of grace, {WRITTEN}",
+             "the checkpoint on volume data is grace's: your run writes over it;"
+             " to start from the beginning, use another name after --checkpoint"], id="of another user",
         ),
         pytest.param(
-            [a_use("busy", at=NOON, has_ended=False)],
-            "busy",
-            [
-                "continues the checkpoint of your run busy, on volume data (10Gi), written 2026-11-21T12:00:00Z",
-                "the checkpoint volume data is in use by busy: two runs that write the same checkpoint corrupt it",
-            ],
+            [a_use("busy", at=NOON, has_ended=False)], "busy",
+            [f"continues the checkpoint of your run busy, {WRITTEN}",
+             "the checkpoint volume data is in use by busy: two runs that write the same checkpoint corrupt it"],
             id="of a run that still runs",
         ),
     ],
-)
-def test_a_run_says_whose_checkpoint_it_continues(uses, continued, notes):
-    facts = ClusterFacts(
-        nodes=(A100,), process_runtime=True, claims={"data": "10Gi"}, checkpoints={"data": tuple(uses)}
-    )
-    plan = planned(facts, checkpoint="data")
+)  # fmt: skip
+def test_a_run_names_the_run_of_the_checkpoint_it_continues(uses, continued, notes):
+    plan = planned(local(A100, claims={"data": "10Gi"}, checkpoints={"data": tuple(uses)}), checkpoint="data")
     assert list(plan.notes[-len(notes) :]) == notes
-    assert plan.job["metadata"]["annotations"]["moorage.dev/checkpoint-from"] == continued
+    assert annotations(plan)["moorage.dev/checkpoint-from"] == continued
 
 
 def test_the_runner_wraps_a_command_with_a_checkpoint_and_reports_under_the_runs_own_token():
@@ -714,14 +630,10 @@ def test_the_runner_wraps_a_command_with_a_checkpoint_and_reports_under_the_runs
     ]  # fmt: skip
     name = secret_name("train", "ada@example.org", "token")
     assert (plan.secret["metadata"]["name"], plan.secret["immutable"]) == (name, True)
-    assert {"name": "moorage-run", "secret": {"secretName": name}} in plan.job["spec"]["template"]["spec"][
-        "volumes"
-    ]
-    assert {key: base64.b64decode(value) for key, value in plan.secret["data"].items()} == {
-        "runner.py": b"print('runner')\n",
-        "token": b"token",
-    }
-    digest = plan.job["metadata"]["annotations"]["moorage.dev/report-token-sha256"]
+    assert {"name": "moorage-run", "secret": {"secretName": name}} in pod_spec(plan)["volumes"]
+    files = {key: base64.b64decode(value) for key, value in plan.secret["data"].items()}
+    assert files == {"runner.py": b"print('runner')\n", "token": b"token"}
+    digest = annotations(plan)["moorage.dev/report-token-sha256"]
     assert digest == "3c469e9d6c5875d37a43f353d4f88e61fcf812c66eee3457465a40b0da4153e0"
 
 
@@ -770,17 +682,9 @@ def test_the_owner_is_a_label_safe_form_and_an_annotation_in_full():
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [
-        ("2h", 7200),
-        ("90m", 5400),
-        ("1d", 86400),
-        ("1d12h", 129600),
-        ("45", 45),
-        ("45s", 45),
-        ("1h30m", 5400),
-        ("2H", 7200),
-    ],
-)
+    [("2h", 7200), ("90m", 5400), ("1d", 86400), ("1d12h", 129600), ("45", 45), ("45s", 45), ("1h30m", 5400),
+     ("2H", 7200)],
+)  # fmt: skip
 def test_a_time_is_read(text, seconds):
     assert parse_time(text) == seconds
 
@@ -897,12 +801,12 @@ requests = st.builds(
     host_env=st.booleans(),
     working_dir=st.sampled_from([None, "data:sub"]),
 )
+some_nodes = st.lists(
+    st.sampled_from([A100, T4, PLAIN, a_node("shut", unschedulable=True)]), unique_by=lambda n: n.name
+).map(tuple)
 worlds = st.builds(
     ClusterFacts,
-    nodes=st.none()
-    | st.lists(
-        st.sampled_from([A100, T4, PLAIN, a_node("shut", unschedulable=True)]), unique_by=lambda n: n.name
-    ).map(tuple),
+    nodes=st.none() | some_nodes,
     process_runtime=st.booleans(),
     claims=st.just({"data": "10Gi"}),
     taken=st.sampled_from([frozenset(), frozenset({"train"})]),
@@ -938,7 +842,8 @@ def test_every_job_that_comes_out_is_guarded(request, facts, archive):
         assert job["metadata"]["annotations"]["moorage.dev/restart-limit"] == "0"
     rules = spec["podFailurePolicy"]["rules"]
     assert rules[0] == {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
-    assert any("onExitCodes" in rule for rule in rules) == bool(request.retries)
+    codes = [STOPPED] * (plan.secret is not None) + [137] * bool(request.retries)
+    assert [rule["onExitCodes"]["values"] for rule in rules[1:]] == ([codes] if codes else [])
     assert spec["podReplacementPolicy"] == "Failed"
     # R7, R8: off the GPU nodes, or on those of the type
     info = parse_pod(pod_of_job(job))
@@ -985,37 +890,34 @@ def test_the_manifest_of_a_full_line_is_the_golden_one():
     assert text == GOLDEN.read_text()
 
 
+MIG, SHARED = "nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"
+
+
 @pytest.mark.parametrize(
     ("asked", "resource", "tolerated"),
     [
-        ("nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb", ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu"]),
-        ("mig-1g.10gb", "nvidia.com/mig-1g.10gb", ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu"]),
+        (MIG, MIG, [MIG, "nvidia.com/gpu"]),
+        ("mig-1g.10gb", MIG, [MIG, "nvidia.com/gpu"]),
+        (SHARED, SHARED, [SHARED, "nvidia.com/gpu"]),
         ("gpu", "nvidia.com/gpu", ["nvidia.com/gpu"]),
         (None, "nvidia.com/gpu", ["nvidia.com/gpu"]),
     ],
 )
 def test_a_slice_of_a_gpu_is_asked_for_by_its_resource(asked, resource, tolerated):
-    nodes = tuple(
-        NodeInfo(name=name, allocatable={"cpu": 16000, "memory": 2**36, what: 4})
-        for name, what in (("n1", "nvidia.com/gpu"), ("n2", "nvidia.com/mig-1g.10gb"))
-    )
-    request = RunRequest(command=("x",), gpus=1, gpu_resource=asked, image="py", memory="1Gi", working_dir="v:x")
-    plan = plan_run(request, Caller(user="ada", cwd="/"), ClusterFacts(nodes=nodes, claims={"v": "1Gi"}))
-    assert plan.problems == ()
-    spec = plan.job["spec"]["template"]["spec"]
-    assert resource in spec["containers"][0]["resources"]["limits"]
-    assert [toleration["key"] for toleration in spec["tolerations"]] == tolerated
+    nodes = [
+        a_node(name, allocatable={"cpu": 16000, "memory": 64 * GIB, name: 4})
+        for name in ("nvidia.com/gpu", MIG, SHARED)
+    ]
+    plan = planned(local(*nodes), gpus=2, gpu_resource=asked)
+    limits = container(plan)["resources"]["limits"]
+    assert limits == {"cpu": "1", "memory": "2Gi", resource: "2"}
+    assert [toleration["key"] for toleration in pod_spec(plan)["tolerations"]] == tolerated
 
 
 def test_a_gpu_resource_that_no_node_offers_is_refused_with_those_there_are():
-    nodes = (NodeInfo(name="n1", allocatable={"cpu": 16000, "memory": 2**36, "nvidia.com/gpu": 4}),)
-    request = RunRequest(command=("x",), gpus=1, gpu_resource="mig-9g", image="py")
-    plan = plan_run(request, Caller(user="ada", cwd="/"), ClusterFacts(nodes=nodes))
-    [problem] = [problem for problem in plan.problems if problem.field == "gpuResource"]
-    assert (problem.message, problem.hint) == (
-        "GPU resource 'mig-9g' not found on any node",
-        "available: nvidia.com/gpu",
-    )
+    [problem] = problems(gpus=1, gpu_resource="mig-9g")
+    says, hint = "GPU resource 'mig-9g' not found on any node", "available: nvidia.com/gpu"
+    assert problem == Problem("gpuResource", says, hint)
 
 
 AUTOSCALERS = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
@@ -1034,48 +936,17 @@ def test_autoscalers_empty_no_node_of_a_run_that_would_lose_all(checkpoint: str 
     assert {key: notes[key] for key in AUTOSCALERS if key in notes} == (AUTOSCALERS if keeps else {})
 
 
-@pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.10gb", "mig-1g.10gb", "nvidia.com/gpu.shared"])
-def test_a_slice_of_a_gpu_is_asked_for_by_the_name_of_its_resource(resource: str) -> None:
-    name = resource if "/" in resource else f"nvidia.com/{resource}"
-    nodes = (NodeInfo(name="n", allocatable={"cpu": 8000, "memory": 2**36, name: 7, "nvidia.com/gpu": 1}),)
-    plan = planned(replace(REAL, nodes=nodes), image="x", gpus=2, gpu_resource=resource)
-    assert container(plan)["resources"]["limits"][name] == "2"
-    assert "nvidia.com/gpu" not in container(plan)["resources"]["limits"]
+NAMED = {"HOME": "/tmp", "USER": "moorage", "LOGNAME": "moorage"}
+USER_1000 = {"runAsUser": 1000, "runAsNonRoot": True}
+ON_VOLUMES = USER_1000 | {"fsGroupChangePolicy": "OnRootMismatch"}
 
 
 @pytest.mark.parametrize(
     ("user", "security", "home"),
     [
-        pytest.param(
-            "1000:100",
-            {
-                "runAsUser": 1000,
-                "runAsGroup": 100,
-                "runAsNonRoot": True,
-                "fsGroup": 100,
-                "fsGroupChangePolicy": "OnRootMismatch",
-            },
-            {"HOME": "/tmp", "USER": "moorage", "LOGNAME": "moorage"},
-            id="volumes are the group's",
-        ),
-        pytest.param(
-            "1000",
-            {
-                "runAsUser": 1000,
-                "runAsGroup": 1000,
-                "runAsNonRoot": True,
-                "fsGroup": 1000,
-                "fsGroupChangePolicy": "OnRootMismatch",
-            },
-            {"HOME": "/tmp", "USER": "moorage", "LOGNAME": "moorage"},
-            id="the group has the user's number",
-        ),
-        pytest.param(
-            "1000:0",
-            {"runAsUser": 1000, "runAsGroup": 0, "runAsNonRoot": True},
-            {"HOME": "/tmp", "USER": "moorage", "LOGNAME": "moorage"},
-            id="root's group has volumes anyway",
-        ),
+        pytest.param("1000:100", ON_VOLUMES | {"runAsGroup": 100, "fsGroup": 100}, NAMED, id="user and group"),
+        pytest.param("1000", ON_VOLUMES | {"runAsGroup": 1000, "fsGroup": 1000}, NAMED, id="its own group"),
+        pytest.param("1000:0", USER_1000 | {"runAsGroup": 0}, NAMED, id="root's group has volumes anyway"),
         pytest.param("0", {"runAsUser": 0, "runAsGroup": 0}, {}, id="root"),
     ],
 )
@@ -1083,7 +954,7 @@ def test_a_run_has_the_user_that_is_asked_for(user, security, home):
     plan = planned(REAL, image="i", user=user)
     assert pod_spec(plan)["securityContext"] == security
     env = {entry["name"]: entry.get("value") for entry in container(plan)["env"]}
-    assert {name: env[name] for name in env if name in ("HOME", "USER", "LOGNAME")} == home
+    assert {name: env[name] for name in env if name in NAMED} == home
     own = planned(REAL, image="i", user=user, env=("HOME=/work",))
     assert {"name": "HOME", "value": "/work"} in container(own)["env"]
     assert stored_request(plan.job).user == user
