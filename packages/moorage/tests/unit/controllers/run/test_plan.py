@@ -223,8 +223,7 @@ def test_nonsense_in_annotations_counts_as_nothing() -> None:
         pytest.param({"status": {}}, (False, None), id="new"),
         pytest.param({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, (False, None), id="ready"),
         pytest.param(
-            {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
-            (False, None),
+            {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, (False, None),
             id="its kubelet speaks",
         ),
         pytest.param(
@@ -240,11 +239,10 @@ def test_nonsense_in_annotations_counts_as_nothing() -> None:
         ),
         pytest.param(
             {"spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "timeAdded": "2026-11-21T12:00:00Z"}]}},
-            (True, NOON),
-            id="tainted",
+            (True, NOON), id="tainted",
         ),
     ],
-)
+)  # fmt: skip
 def test_a_node_is_lost_when_nobody_hears_from_it(node: Obj, want: Any) -> None:
     assert is_lost(node) == want
 

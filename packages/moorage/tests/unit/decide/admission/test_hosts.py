@@ -422,14 +422,11 @@ def test_a_path_that_ends_its_line_is_refused(path: str) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "external-dns.alpha.kubernetes.io/hostname",
-        "external-dns.alpha.kubernetes.io/internal-hostname",
-        "dns.alpha.kubernetes.io/external",
-        "dns.alpha.kubernetes.io/internal",
-        "cert-manager.io/common-name",
+        "external-dns.alpha.kubernetes.io/hostname", "external-dns.alpha.kubernetes.io/internal-hostname",
+        "dns.alpha.kubernetes.io/external", "dns.alpha.kubernetes.io/internal", "cert-manager.io/common-name",
         "cert-manager.io/alt-names",
     ],
-)
+)  # fmt: skip
 def test_annotations_that_are_hosts_are_judged_as_hosts(kind: str, key: str) -> None:
     for value, wrong in ((f"x.example.net, {HOST}", 1), ("x.example.net,y.example.net", 0), ("", 0)):
         obj = {"metadata": {"name": "x", "annotations": {key: value}}, "spec": {}}

@@ -176,17 +176,15 @@ def test_a_request_has_the_path_of_its_object(change, path):
         ({"fieldManager": "moor"}, [], [{"manager": "other"}], "moor"),
         ({}, [], [{"manager": "helm", "time": "2026-01-01T00:00:00Z"}], "helm"),
         (
-            {},
-            [{"manager": "moor", "time": "1"}, {"manager": "kube-controller-manager", "time": "2"}],
-            [{"manager": "moor", "time": "1"}, {"manager": "kubectl-edit", "time": "3"}],
-            "kubectl",
+            {}, [{"manager": "moor", "time": "1"}, {"manager": "kube-controller-manager", "time": "2"}],
+            [{"manager": "moor", "time": "1"}, {"manager": "kubectl-edit", "time": "3"}], "kubectl",
         ),
         ({}, [{"manager": "moor", "time": "1"}], [{"manager": "moor", "time": "1"}], ""),
         ({}, [], [{"manager": "kubelet", "subresource": "status"}], ""),
         ({}, [], ["odd"], ""),
         ({"fieldManager": "x" * 200}, [], [], "x" * 63),
     ],
-)
+)  # fmt: skip
 def test_the_client_is_the_field_manager_that_is_new(options, old, new, client):
     change = an_update("jobs", an_object(managedFields=old), an_object(managedFields=new), options=options)
     assert client_of(change) == client

@@ -298,8 +298,7 @@ GIVEN = disrupted(2, yields_to="lab/other", pods=(a_pod(disruption="TurnOver"),)
     ("seen", "want"),
     [
         pytest.param(
-            a_run(an_attempt(yields_to="lab/other", pods=(LIVE,))),
-            Plan((GivePlace(LIVE, "lab/other"),)),
+            a_run(an_attempt(yields_to="lab/other", pods=(LIVE,))), Plan((GivePlace(LIVE, "lab/other"),)),
             id="it is asked for its place: its pod is ended",
         ),
         pytest.param(
@@ -312,8 +311,7 @@ GIVEN = disrupted(2, yields_to="lab/other", pods=(a_pod(disruption="TurnOver"),)
             id="its pod is ending: it has its grace period",
         ),
         pytest.param(
-            a_run(an_attempt(), GIVEN, turn_over=False),
-            Plan((), TURN_LOOK),
+            a_run(an_attempt(), GIVEN, turn_over=False), Plan((), TURN_LOOK),
             id="the other has no place yet: it waits",
         ),
         pytest.param(
@@ -335,12 +333,11 @@ GIVEN = disrupted(2, yields_to="lab/other", pods=(a_pod(disruption="TurnOver"),)
             a_run(an_attempt(), GIVEN, turn_over=False, cancelled=True), Plan(), id="cancelled while it waits"
         ),
         pytest.param(
-            a_run(an_attempt(yields_to="lab/other", pods=(LIVE,)), cancelled=True),
-            Plan(),
+            a_run(an_attempt(yields_to="lab/other", pods=(LIVE,)), cancelled=True), Plan(),
             id="cancelled: Kubernetes ends its pod",
         ),
     ],
-)
+)  # fmt: skip
 def test_a_run_gives_its_place_and_takes_it_again(seen: Observed, want: Plan) -> None:
     assert plan(seen) == want
 

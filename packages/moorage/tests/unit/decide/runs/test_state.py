@@ -204,9 +204,7 @@ def test_peak_and_limit_of_memory_are_read_from_the_pod():
     [
         pytest.param(9, None, "", id="too early to tell"),
         pytest.param(
-            12,
-            None,
-            "running for 12m and no checkpoint written yet; a restart would begin from the start",
+            12, None, "running for 12m and no checkpoint written yet; a restart would begin from the start",
             id="none at all",
         ),
         pytest.param(60, 29, "", id="recent"),
@@ -214,7 +212,7 @@ def test_peak_and_limit_of_memory_are_read_from_the_pod():
             60, 31, "the newest checkpoint is 31m old; a restart would lose the work since then", id="stale"
         ),
     ],
-)
+)  # fmt: skip
 def test_a_long_run_that_writes_no_checkpoint_is_warned_of(minutes, at, warning):
     notes = {"checkpoint": "digits"} | ({"checkpoint_at": ago(minutes=at)} if at else {})
     run = view_run([a_job(**notes)], [a_pod(started=ago(minutes=minutes))])
@@ -345,21 +343,19 @@ def with_last_words(pod: dict[str, Any], text: str) -> dict[str, Any]:
     [
         pytest.param(a_pod(), (None, ""), id="nothing was measured yet"),
         pytest.param(
-            with_last_words(a_pod(phase="Failed", code=1), "boom\nmoorage: peak-memory-bytes=77\n"),
-            (77, "boom"),
+            with_last_words(a_pod(phase="Failed", code=1), "boom\nmoorage: peak-memory-bytes=77\n"), (77, "boom"),
             id="its runner wrote it, beside the words of the program",
         ),
         pytest.param(a_pod(phase="Failed", code=137, why="OOMKilled"), (GIB, ""), id="killed at its limit"),
         pytest.param(
             with_last_words(a_pod(phase="Failed", code=137, why="OOMKilled"), "moorage: peak-memory-bytes=77\n"),
-            (77, ""),
-            id="killed for memory, and measured before",
+            (77, ""), id="killed for memory, and measured before",
         ),
         pytest.param(
             a_pod(annotations={"localcluster.moorage.dev/peak-memory-bytes": "88"}), (88, ""), id="by a node agent"
         ),
     ],
-)
+)  # fmt: skip
 def test_the_peak_of_memory_is_read_wherever_it_was_measured(pod: Any, want: tuple[int | None, str]) -> None:
     view = view_pod(pod)
     assert (view.peak_memory_bytes, view.message) == want

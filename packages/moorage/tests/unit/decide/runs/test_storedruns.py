@@ -270,15 +270,10 @@ def test_logs_that_are_kept_beside_the_pods_own(pod, want):
 @pytest.mark.parametrize(
     ("stored", "container", "want"),
     [
-        ("main", "", True),
-        ("main", "main", True),
-        ("main", "proxy", False),
-        ("first", "first", True),
-        ("first", "main", False),
-        ("", "main", True),
-        ("", "proxy", False),
+        ("main", "", True), ("main", "main", True), ("main", "proxy", False), ("first", "first", True),
+        ("first", "main", False), ("", "main", True), ("", "proxy", False),
     ],
-)
+)  # fmt: skip
 def test_which_container_has_the_pods_own_log(stored, container, want):
     pod = StoredPod(uid="u", job_uid="w", namespace="lab", run="", attempt=1, name="s1", container=stored)
     assert has_own_log(pod, container) == want
