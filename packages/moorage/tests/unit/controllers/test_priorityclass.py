@@ -11,11 +11,11 @@ from moorage.controllers.base import Shared
 from moorage.controllers.priorityclass.controller import PriorityClassController
 from moorage.controllers.priorityclass.plan import SetDefault, Warn, plan
 from moorage.model.names import CLUSTER_DEFAULT_ANNOTATION, DEFAULT_PRIORITY, STAND_IN_LABEL
-from moorage_kube.informer import wait_synced
 from moorage_kube.meta import Key
 from moorage_kube.resources import EVENTS, PRIORITYCLASSES
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import running
 
 
 def a_class(
@@ -62,10 +62,7 @@ def test_ours_is_the_default_where_there_is_no_other(classes, want):
 async def test_the_controller_sets_the_default_and_reports_one_that_pushes_out_reservations():
     api, clock = FakeApi(), FakeClock()
     api.put(PRIORITYCLASSES, ours())
-    controller = PriorityClassController(Shared(api=api, clock=clock))
-    tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
-    try:
-        await wait_synced(*controller.informers)
+    async with running(PriorityClassController(Shared(api=api, clock=clock))) as controller:
         await controller.reconcile(Key("", DEFAULT_PRIORITY))
         assert (await api.get(PRIORITYCLASSES, DEFAULT_PRIORITY))["globalDefault"] is True
         assert (await api.list(EVENTS)).items == []
@@ -82,7 +79,3 @@ async def test_the_controller_sets_the_default_and_reports_one_that_pushes_out_r
         (event,) = (await api.list(EVENTS)).items
         assert (event["reason"], event["involvedObject"]["name"]) == ("PushesOutReservations", "house")
         assert "create a PriorityClass of the value 1000 with preemptionPolicy Never" in event["message"]
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,11 +9,13 @@ import pytest
 
 from moorage.controllers.base import Shared
 from moorage.controllers.host.controller import HostController
-from moorage_kube.informer import wait_synced
 from moorage_kube.meta import Key
 from moorage_kube.resources import EVENTS, INGRESSES, NAMESPACES
+from moorage_kube.testing.builders import an_object
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.builders import keyed
+from moorage_testing.controllers import running
 
 pytestmark = pytest.mark.anyio
 
@@ -28,23 +29,14 @@ def an_ingress(namespace: str, *hosts: str, created: str = EARLY) -> Any:
 
 async def events_about(*ingresses: Any, order: Iterable[str] = ("a", "b")) -> list[tuple[str, str]]:
     """(namespace, message) of the Events after each namespace's Ingress was looked at, in this order."""
-    api, clock = FakeApi(), FakeClock()
-    for name, labels in (
-        ("a", {"moorage.dev/guard": "enabled"}),
-        ("b", {"moorage.dev/guard": "enabled"}),
-        ("c", {}),
-    ):
-        api.put(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
+    api = FakeApi()
+    for name, guard in (("a", "enabled"), ("b", "enabled"), ("c", None)):
+        api.put(NAMESPACES, an_object(NAMESPACES, name, labels=keyed(guard=guard)))
     for ingress in ingresses:
         api.put(INGRESSES, ingress)
-    controller = HostController(Shared(api=api, clock=clock))
-    tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
-    await wait_synced(*controller.informers)
-    for namespace in order:
-        await controller.reconcile(Key(namespace, "web"))
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    async with running(HostController(Shared(api=api, clock=FakeClock()))) as controller:
+        for namespace in order:
+            await controller.reconcile(Key(namespace, "web"))
     events = (await api.list(EVENTS)).items
     assert all(event["involvedObject"]["kind"] == "Ingress" and event["type"] == "Warning" for event in events)
     return sorted((event["metadata"]["namespace"], event["message"]) for event in events)
@@ -80,11 +72,7 @@ async def test_nothing_else_is_told(ingresses):
 
 
 async def test_the_younger_is_looked_at_also_when_the_older_comes_to_be_known_later():
-    api, clock = FakeApi(), FakeClock()
+    api = FakeApi()
     api.put(INGRESSES, an_ingress("b", "shop.org", created=LATE))
-    controller = HostController(Shared(api=api, clock=clock))
-    task = asyncio.create_task(controller.informers[0].run())
-    await wait_synced(*controller.informers)
-    assert controller._sharing(an_ingress("a", "shop.org")) == {Key("a", "web"), Key("b", "web")}
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    async with running(HostController(Shared(api=api, clock=FakeClock()))) as controller:
+        assert controller._sharing(an_ingress("a", "shop.org")) == {Key("a", "web"), Key("b", "web")}

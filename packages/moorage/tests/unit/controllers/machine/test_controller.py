@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -16,11 +14,11 @@ from moorage.decide.admission.injection import inject
 from moorage.model.machine import MACHINES, parse_machine
 from moorage.model.manifests import make_machine_objects
 from moorage.model.secondscheduler import make_scheduler_switch
-from moorage_kube.informer import wait_synced
 from moorage_kube.meta import Key, annotations_of, condition, is_condition_true, labels_of
-from moorage_kube.resources import CONFIGMAPS, NODES, PODS, Obj, Resource
+from moorage_kube.resources import CONFIGMAPS, NODES, PODS, Obj
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import Killed, MortalApi, running
 
 pytestmark = pytest.mark.anyio
 
@@ -36,41 +34,18 @@ MACHINE: Obj = {
 }
 
 
-class Killed(BaseException):
-    """The operator dies here."""
+class Places(MortalApi):
+    """An API with a Machine and its node."""
 
+    def __init__(self, machine: Obj = MACHINE, dies_at: int = 0, *, after: bool = False) -> None:
+        super().__init__(dies_at, after=after)
+        self.put(MACHINES, machine)
+        self.put(NODES, a_node())
 
-class MortalApi(FakeApi):
-    """Dies before, or after, the write of a given number."""
-
-    def __init__(self, dies_at: int = 0, *, after: bool = False) -> None:
-        super().__init__()
-        self.writes, self.dies_at, self.after = 0, dies_at, after
-
-    async def create(
-        self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
-    ) -> Obj:
-        self._count(before=True)
-        made = await super().create(resource, obj, namespace, dry_run=dry_run)
-        self._count(before=False)
-        return made
-
-    async def patch(self, *args: Any, **options: Any) -> Obj:
-        self._count(before=True)
-        made = await super().patch(*args, **options)
-        self._count(before=False)
-        return made
-
-    async def delete(self, *args: Any, **options: Any) -> None:
-        self._count(before=True)
-        await super().delete(*args, **options)
-        self._count(before=False)
-
-    def _count(self, *, before: bool) -> None:
-        self.writes += before
-        if self.writes == self.dies_at and self.after != before:
-            self.dies_at = 0
-            raise Killed
+    async def only_place(self) -> Obj:
+        """The one pod that holds a place."""
+        [place] = (await self.list(PODS, "moorage-system")).items
+        return place
 
 
 def a_node() -> Obj:
@@ -103,18 +78,16 @@ def with_another_type(machine: Obj) -> Obj:
     return machine | {"spec": {"nodePool": pool, "machineTypes": types}}
 
 
-@contextlib.asynccontextmanager
-async def a_controller(api: FakeApi, clock: FakeClock | None = None) -> AsyncIterator[MachineController]:
-    clock = clock or FakeClock()
-    controller = MachineController(Shared(api=api, clock=clock))
-    tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
-    try:
-        await wait_synced(*controller.informers)
-        yield controller
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+def a_controller(
+    api: FakeApi, clock: FakeClock | None = None
+) -> contextlib.AbstractAsyncContextManager[MachineController]:
+    return running(MachineController(Shared(api=api, clock=clock or FakeClock())))
+
+
+async def reconcile(api: FakeApi) -> None:
+    """One pass of a fresh operator."""
+    async with a_controller(api) as controller:
+        await controller.reconcile(KEY)
 
 
 async def changed(api: FakeApi, controller: MachineController, pod: Obj) -> None:
@@ -159,16 +132,14 @@ async def settle(api: MortalApi) -> None:
 async def test_killed_at_any_write_one_guest_gets_the_place_and_the_other_waits(
     dies_at: int, after: bool, alone: bool
 ) -> None:
-    api = MortalApi(dies_at, after=after)
-    api.put(MACHINES, MACHINE if alone else with_another_type(MACHINE))
-    api.put(NODES, a_node())
+    api = Places(MACHINE if alone else with_another_type(MACHINE), dies_at, after=after)
     api.put(PODS, a_guest("guest-1"))
     api.put(PODS, a_guest("guest-2"))
     await settle(api)
     guests = {pod["metadata"]["name"]: pod for pod in (await api.list(PODS, "lab")).items}
     assert guests["guest-1"]["spec"]["schedulingGates"] == []
     assert guests["guest-2"]["spec"]["schedulingGates"] == [{"name": "moorage.dev/machine"}]
-    (held,) = (await api.list(PODS, "moorage-system")).items
+    held = await api.only_place()
     promised = {
         "moorage.dev/promised-to": guests["guest-1"]["metadata"]["uid"],
         "moorage.dev/reservation": "promised",
@@ -184,9 +155,7 @@ async def test_killed_at_any_write_one_guest_gets_the_place_and_the_other_waits(
 
 
 async def test_what_it_wrote_counts_before_the_watch_has_shown_it() -> None:
-    api = MortalApi()
-    api.put(MACHINES, MACHINE)
-    api.put(NODES, a_node())
+    api = Places()
     async with a_controller(api) as controller:
         await controller.reconcile(KEY)
         await controller.reconcile(KEY)
@@ -195,9 +164,7 @@ async def test_what_it_wrote_counts_before_the_watch_has_shown_it() -> None:
 
 
 async def test_counts_are_told_when_a_hand_over_has_had_its_time_and_not_more_often_than_twice_a_second() -> None:
-    api, clock = MortalApi(), FakeClock()
-    api.put(MACHINES, MACHINE)
-    api.put(NODES, a_node())
+    api, clock = Places(), FakeClock()
 
     async def waiting() -> int:
         status = (await api.get(MACHINES, "m"))["status"]
@@ -221,13 +188,12 @@ async def test_counts_are_told_when_a_hand_over_has_had_its_time_and_not_more_of
 
 
 async def test_a_node_of_processes_gets_reservations_that_are_processes() -> None:
-    api = MortalApi()
+    api = Places()
     node = a_node()
     node["status"]["nodeInfo"] = {"containerRuntimeVersion": "process://1"}
-    api.put(MACHINES, MACHINE)
     api.put(NODES, node)
     await settle(api)
-    (held,) = (await api.list(PODS, "moorage-system")).items
+    held = await api.only_place()
     assert held["spec"]["containers"][0]["image"] == "localhost/host"
     assert held["spec"]["containers"][0]["command"] == ["sleep", "infinity"]
 
@@ -237,9 +203,7 @@ async def test_a_place_is_given_in_one_write_where_no_other_type_is_and_in_two_e
         (MACHINE, ["patch lab"]),
         (with_another_type(MACHINE), ["patch moorage-system", "patch lab"]),
     ):
-        api, clock = MortalApi(), FakeClock()
-        api.put(MACHINES, machine)
-        api.put(NODES, a_node())
+        api, clock = Places(machine), FakeClock()
         await settle(api)
         async with a_controller(api, clock) as controller:
             await changed(api, controller, a_guest("guest-1"))
@@ -250,14 +214,12 @@ async def test_a_place_is_given_in_one_write_where_no_other_type_is_and_in_two_e
 
 
 async def test_a_promise_to_a_guest_that_went_is_taken_back_whole() -> None:
-    api = MortalApi()
-    api.put(MACHINES, with_another_type(MACHINE))
-    api.put(NODES, a_node())
+    api = Places(with_another_type(MACHINE))
     api.put(PODS, a_guest("guest-1"))
     await settle(api)
     api.remove(PODS, "guest-1", "lab")
     await settle(api)
-    (held,) = (await api.list(PODS, "moorage-system")).items
+    held = await api.only_place()
     assert labels_of(held)["moorage.dev/reservation"] == "kept"
     assert "moorage.dev/promised-to" not in labels_of(held)
     assert not is_condition_true(held, "DisruptionTarget")
@@ -268,21 +230,17 @@ def settings(**data: str) -> Obj:
 
 
 async def test_reservations_run_the_image_of_the_setting_and_take_a_new_one_when_theirs_cannot_be_pulled() -> None:
-    api = MortalApi()
-    api.put(MACHINES, MACHINE)
-    api.put(NODES, a_node())
+    api = Places()
     api.put(CONFIGMAPS, settings(pauseImage="mirror/pause:1"))
-    async with a_controller(api) as controller:
-        await controller.reconcile(KEY)
-    (made,) = (await api.list(PODS, "moorage-system")).items
+    await reconcile(api)
+    made = await api.only_place()
     assert made["spec"]["containers"][0]["image"] == "mirror/pause:1"
     waiting = {"reason": "ErrImagePull", "message": "not found"}
     status = {"containerStatuses": [{"name": "place", "state": {"waiting": waiting}}]}
     api.put(PODS, made | {"spec": made["spec"] | {"nodeName": "n0"}, "status": status})
     api.put(CONFIGMAPS, settings(pauseImage="mirror/pause:2"))
-    async with a_controller(api) as controller:
-        await controller.reconcile(KEY)
-    (mended,) = (await api.list(PODS, "moorage-system")).items
+    await reconcile(api)
+    mended = await api.only_place()
     assert mended["metadata"]["uid"] == made["metadata"]["uid"]
     assert mended["spec"]["containers"][0]["image"] == "mirror/pause:2"
     ready = condition(await api.get(MACHINES, "m"), "Ready") or {}
@@ -295,28 +253,20 @@ async def test_reservations_run_the_image_of_the_setting_and_take_a_new_one_when
 
 @pytest.mark.parametrize(("gpus", "want"), [(0, None), (1, "moorage-scheduler")])
 async def test_places_with_gpus_are_of_the_scheduler_that_places_their_guests(gpus: int, want: str | None) -> None:
-    api, size = (
-        MortalApi(),
-        {"cpu": "1", "memory": "1Gi"} | ({"gpu": {"type": "nvidia.com/gpu", "num": gpus}} if gpus else {}),
-    )
+    size = {"cpu": "1", "memory": "1Gi"} | ({"gpu": {"type": "nvidia.com/gpu", "num": gpus}} if gpus else {})
     types = [entry | {"spec": size} for entry in MACHINE["spec"]["machineTypes"]]
-    api.put(MACHINES, MACHINE | {"spec": MACHINE["spec"] | {"machineTypes": types}})
-    api.put(NODES, a_node())
+    api = Places(MACHINE | {"spec": MACHINE["spec"] | {"machineTypes": types}})
     api.put(CONFIGMAPS, make_scheduler_switch())
-    async with a_controller(api) as controller:
-        await controller.reconcile(KEY)
-    (made,) = (await api.list(PODS, "moorage-system")).items
+    await reconcile(api)
+    made = await api.only_place()
     assert made["spec"].get("schedulerName") == want
 
 
 async def test_autoscalers_neither_empty_a_place_nor_take_it_for_expendable() -> None:
     """Cluster Autoscaler ignores pods below a priority of -10; so low may a reservation be and no lower."""
-    api = MortalApi()
-    api.put(MACHINES, MACHINE)
-    api.put(NODES, a_node())
-    async with a_controller(api) as controller:
-        await controller.reconcile(KEY)
-    (made,) = (await api.list(PODS, "moorage-system")).items
+    api = Places()
+    await reconcile(api)
+    made = await api.only_place()
     assert annotations_of(made) == {
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
         "karpenter.sh/do-not-disrupt": "true",

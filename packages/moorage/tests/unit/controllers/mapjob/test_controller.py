@@ -8,7 +8,6 @@ import contextlib
 import io
 import json
 import zipfile
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -20,12 +19,13 @@ from moorage.controllers.mapjob.objects import is_noteworthy, keep_pod, pod_seen
 from moorage.model.kueue import WORKLOADS
 from moorage.model.mapjob import MAPJOBS, parse_mapjob
 from moorage_kube.errors import Invalid
-from moorage_kube.informer import wait_synced
 from moorage_kube.meta import Key, condition, labels_of
 from moorage_kube.moments import rfc3339
-from moorage_kube.resources import CONFIGMAPS, EVENTS, JOBS, NODES, PODS, Obj, Resource
+from moorage_kube.resources import CONFIGMAPS, EVENTS, JOBS, NODES, PODS, Obj
+from moorage_kube.testing.builders import a_container_status
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import Killed, MortalApi, running, writes
 
 pytestmark = pytest.mark.anyio
 
@@ -33,15 +33,11 @@ KEY = Key("lab", "features")
 THEN = rfc3339(NOON - timedelta(minutes=5))
 
 
-class Killed(BaseException):
-    """The operator dies here."""
-
-
-class Roomy(FakeApi):
+class Roomy(MortalApi):
     """A cluster with room for thousands."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, dies_at: int = 0, *, after: bool = False) -> None:
+        super().__init__(dies_at, after=after)
         self.put(NODES, a_node("4000"))
 
 
@@ -49,41 +45,6 @@ def a_node(cpu: str) -> Obj:
     status: Obj = {"allocatable": {"cpu": cpu, "memory": "64Ti", "pods": "11000"}}
     status["conditions"] = [{"type": "Ready", "status": "True"}]
     return {"metadata": {"name": "n"}, "spec": {}, "status": status}
-
-
-class MortalApi(Roomy):
-    """Dies before, or after, the write of a given number."""
-
-    def __init__(self, dies_at: int = 0, *, after: bool = False) -> None:
-        super().__init__()
-        self.writes, self.dies_at, self.after = 0, dies_at, after
-        self.refuse: Exception | None = None
-
-    async def create(
-        self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
-    ) -> Obj:
-        self._die(self.after)
-        if resource == JOBS and self.refuse is not None:
-            raise self.refuse
-        made = await super().create(resource, obj, namespace, dry_run=dry_run)
-        self._die(not self.after, count=False)
-        return made
-
-    async def patch(self, *args: Any, **options: Any) -> Obj:
-        self._die(self.after)
-        made = await super().patch(*args, **options)
-        self._die(not self.after, count=False)
-        return made
-
-    async def delete(self, *args: Any, **options: Any) -> None:
-        self._die(self.after)
-        await super().delete(*args, **options)
-        self._die(not self.after, count=False)
-
-    def _die(self, spared: bool, *, count: bool = True) -> None:
-        self.writes += count
-        if self.writes == self.dies_at and not spared:
-            raise Killed
 
 
 def a_mapjob(*, items: dict[str, Any] | None = None, queue: dict[str, Any] | None = None, **spec: Any) -> Obj:
@@ -108,18 +69,10 @@ def a_mapjob(*, items: dict[str, Any] | None = None, queue: dict[str, Any] | Non
     }  # fmt: skip
 
 
-@contextlib.asynccontextmanager
-async def a_controller(api: FakeApi, clock: FakeClock | None = None) -> AsyncIterator[MapJobController]:
-    clock = clock or FakeClock()
-    controller = MapJobController(Shared(api=api, clock=clock))
-    tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
-    try:
-        await wait_synced(*controller.informers)
-        yield controller
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+def a_controller(
+    api: FakeApi, clock: FakeClock | None = None
+) -> contextlib.AbstractAsyncContextManager[MapJobController]:
+    return running(MapJobController(Shared(api=api, clock=clock or FakeClock())))
 
 
 async def settle(api: FakeApi, clock: FakeClock | None = None) -> timedelta | None:
@@ -131,11 +84,6 @@ async def settle(api: FakeApi, clock: FakeClock | None = None) -> timedelta | No
             if len(writes(api)) == before:
                 return again
     raise AssertionError(f"never settled: {writes(api)}")
-
-
-def writes(api: FakeApi) -> list[str]:
-    done = [call for call in api.calls if call.verb not in ("get", "list", "watch") and call.resource != "events"]
-    return [f"{call.verb} {call.resource} {call.name}" for call in done]
 
 
 async def rounds(api: FakeApi) -> dict[str, int]:
@@ -220,7 +168,7 @@ async def test_a_function_is_mounted_and_spot_is_allowed() -> None:
 @pytest.mark.parametrize("after", [False, True], ids=["before its effect", "after its effect"])
 @pytest.mark.parametrize("dies_at", range(1, 7))
 async def test_killed_at_any_write_the_next_operator_finishes(dies_at: int, after: bool) -> None:
-    whole, api = MortalApi(), MortalApi(dies_at, after=after)
+    whole, api = Roomy(), Roomy(dies_at, after=after)
     for one in (whole, api):
         one.put(MAPJOBS, a_mapjob())
         for lost in (0, 2):
@@ -256,8 +204,8 @@ async def test_a_thousand_pods_cost_a_handful_of_writes() -> None:
 
 
 async def test_a_job_the_api_will_never_take_fails_the_map_with_its_words() -> None:
-    api = MortalApi()
-    api.refuse = Invalid("spec.template.spec.containers[0].image: Required value")
+    api = Roomy()
+    api.refusals[JOBS] = Invalid("spec.template.spec.containers[0].image: Required value")
     api.put(MAPJOBS, a_mapjob())
     async with a_controller(api) as controller:
         await controller.reconcile(KEY)
@@ -279,18 +227,10 @@ async def test_workers_killed_for_memory_again_and_again_stop_the_map() -> None:
     api = Roomy()
     api.put(MAPJOBS, a_mapjob())
     await settle(api)
-    job = await api.get(JOBS, "features", "lab")
+    ended = a_container_status(exit_code=137, reason="OOMKilled", finished=NOON)
     for number in range(3):
-        ended = {"exitCode": 137, "reason": "OOMKilled", "finishedAt": rfc3339(NOON)}
-        owner = {"kind": "Job", "name": "features", "uid": job["metadata"]["uid"], "controller": True}
-        pod = {
-            "metadata": {
-                "name": f"features-{number}", "namespace": "lab", "labels": {"moorage.dev/map": "features"},
-                "ownerReferences": [owner], "creationTimestamp": THEN,
-            },
-            "status": {"phase": "Failed", "containerStatuses": [{"state": {"terminated": ended}}]},
-        }  # fmt: skip
-        api.put(PODS, pod)
+        status = {"phase": "Failed", "containerStatuses": [ended]}
+        await a_worker(api, f"features-{number}", status=status, creationTimestamp=THEN, **PLAIN)
     await told_by_the_job_controller(api, active=37, failed=3)
     await settle(api)
     assert await reason(api, "Failed") == "True OutOfMemory"
@@ -302,22 +242,15 @@ async def test_a_drained_worker_is_replaced_before_its_job_has_counted_it() -> N
     api = Roomy()
     api.put(MAPJOBS, a_mapjob(parallelism=3))
     await settle(api)
-    job = await api.get(JOBS, "features", "lab")
-    owner = {"kind": "Job", "name": "features", "uid": job["metadata"]["uid"], "controller": True}
     for number, leaving in enumerate(({}, {"deletionTimestamp": rfc3339(NOON)}, {})):
-        meta = {
-            "name": f"features-{number}",
-            "namespace": "lab",
-            "labels": {"moorage.dev/map": "features"},
-        } | leaving
-        meta |= {"ownerReferences": [owner], "finalizers": ["batch.kubernetes.io/job-tracking"]}
-        api.put(PODS, {"metadata": meta, "status": {"phase": "Running"}})
+        await a_worker(api, f"features-{number}", status={"phase": "Running"}, **PLAIN | leaving)
     await told_by_the_job_controller(api, active=3, ready=3)
     await settle(api)
     assert await rounds(api) == {"features": 2, "features-r2": 1}
     assert (await status(api))["workers"]["lost"] == 1
 
 
+PLAIN = {"labels": {"moorage.dev/map": "features"}, "finalizers": ["batch.kubernetes.io/job-tracking"]}
 KUEUE_POD = {"moorage.dev/map": "features", "kueue.x-k8s.io/queue-name": "team-a"}
 
 
@@ -326,8 +259,9 @@ async def a_worker(
 ) -> Obj:
     job = await api.get(JOBS, "features", "lab")
     owner = {"kind": "Job", "name": "features", "uid": job["metadata"]["uid"], "controller": True}
-    meta = {"name": name, "namespace": "lab", "labels": KUEUE_POD, "ownerReferences": [owner]} | meta
-    meta["finalizers"] = ["batch.kubernetes.io/job-tracking", "kueue.x-k8s.io/managed"]
+    finalizers = ["batch.kubernetes.io/job-tracking", "kueue.x-k8s.io/managed"]
+    meta = {"labels": KUEUE_POD, "ownerReferences": [owner], "finalizers": finalizers} | meta
+    meta |= {"name": name, "namespace": "lab"}
     return api.put(PODS, {"metadata": meta, "spec": spec or {}, "status": {"phase": "Pending"} | (status or {})})
 
 

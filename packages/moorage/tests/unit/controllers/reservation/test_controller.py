@@ -15,13 +15,13 @@ from moorage.controllers.machine.controller import MachineController
 from moorage.controllers.reservation.controller import ReservationController
 from moorage.model.machine import MACHINES
 from moorage.model.reservation import RESERVATIONS
-from moorage_kube.informer import wait_synced
 from moorage_kube.meta import Key, condition, is_condition_true
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import EVENTS, PODS, Obj
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_kube.testing.waiting import until
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import Killed, MortalApi, running
 
 pytestmark = pytest.mark.anyio
 
@@ -34,35 +34,6 @@ MACHINE: Obj = {
         "machineTypes": [{"name": "big", "spec": {"cpu": "1", "memory": "1Gi"}, "available": 2}],
     },
 }
-
-
-class Killed(BaseException):
-    """The operator dies here."""
-
-
-class MortalApi(FakeApi):
-    """Dies before, or after, the write of a given number (from 1)."""
-
-    def __init__(self, dies_at: int = 0, *, after: bool = False) -> None:
-        super().__init__()
-        self.writes, self.dies_at, self.after = 0, dies_at, after
-
-    async def patch(self, *args: Any, **options: Any) -> Obj:
-        self._count(before=True)
-        made = await super().patch(*args, **options)
-        self._count(before=False)
-        return made
-
-    async def delete(self, *args: Any, **options: Any) -> None:
-        self._count(before=True)
-        await super().delete(*args, **options)
-        self._count(before=False)
-
-    def _count(self, *, before: bool) -> None:
-        self.writes += before
-        if self.writes == self.dies_at and self.after != before:
-            self.dies_at = 0
-            raise Killed
 
 
 def a_reservation(name: str = "course", *, hours: tuple[float, float] = (0, 1), **spec: Any) -> Obj:
@@ -92,16 +63,8 @@ def a_guest(name: str, *, backfill: bool) -> Obj:
 @contextlib.asynccontextmanager
 async def a_controller(api: FakeApi, clock: FakeClock) -> AsyncIterator[ReservationController]:
     shared = Shared(api=api, clock=clock)
-    machines = MachineController(shared)
-    controller = ReservationController(shared, machines)
-    tasks = [asyncio.create_task(informer.run()) for informer in machines.informers]
-    try:
-        await wait_synced(*machines.informers)
-        yield controller
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async with running(MachineController(shared)) as machines:
+        yield ReservationController(shared, machines)
 
 
 async def settle(api: MortalApi, clock: FakeClock) -> timedelta | None:
@@ -122,7 +85,7 @@ async def status_of(api: FakeApi, name: str = "course") -> Obj:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before the write", "after it"])
-@pytest.mark.parametrize("dies_at", range(8))
+@pytest.mark.parametrize("dies_at", range(11))
 async def test_killed_at_any_write_one_of_two_is_granted_and_only_backfill_leaves(
     dies_at: int, after: bool
 ) -> None:
@@ -144,7 +107,7 @@ async def test_killed_at_any_write_one_of_two_is_granted_and_only_backfill_leave
 
 
 async def test_what_leaves_is_marked_as_disrupted_first() -> None:
-    api, clock = MortalApi(dies_at=3), FakeClock()  # status, condition, and the delete that does not come
+    api, clock = MortalApi(dies_at=5), FakeClock()  # status, two Events, condition, the delete that does not come
     api.put(MACHINES, MACHINE)
     api.put(RESERVATIONS, a_reservation())
     api.put(PODS, a_guest("worker", backfill=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,61 +15,17 @@ from moorage.controllers.run.controller import RunController
 from moorage.decide.runs.state import view_run
 from moorage.model.kueue import QUEUE_LABEL, WORKLOADS
 from moorage_kube.errors import Forbidden, Invalid
-from moorage_kube.informer import wait_synced
 from moorage_kube.meta import Key
 from moorage_kube.resources import EVENTS, JOBS, NODES, PODS, Obj, Resource
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
 from moorage_testing.builders import a_run_job, a_run_pod, keyed
+from moorage_testing.controllers import Killed, MortalApi, running, writes
 
 pytestmark = pytest.mark.anyio
 
 KEY = Key("lab", "train")
-LABELS = {"moorage.dev/run": "train", "moorage.dev/attempt": "1"}
 MESSAGE = "Pod lab/train-x has condition DisruptionTarget matching FailJob rule at index 0"
-
-
-class Killed(BaseException):
-    """The operator dies here."""
-
-
-class MortalApi(FakeApi):
-    """Dies before, or after, the write of a given number."""
-
-    def __init__(self, dies_at: int = 0, *, after: bool = False) -> None:
-        super().__init__()
-        self.writes, self.dies_at, self.after = 0, dies_at, after
-        self.refuse_create: Exception | None = None
-
-    async def create(
-        self, resource: Resource, obj: Obj, namespace: str | None = None, *, dry_run: bool = False
-    ) -> Obj:
-        self._count()
-        if resource == JOBS and self.refuse_create is not None:
-            raise self.refuse_create
-        made = await super().create(resource, obj, namespace, dry_run=dry_run)
-        self._dead_after()
-        return made
-
-    async def patch(self, *args: Any, **options: Any) -> Obj:
-        self._count()
-        made = await super().patch(*args, **options)
-        self._dead_after()
-        return made
-
-    async def delete(self, *args: Any, **options: Any) -> None:
-        self._count()
-        await super().delete(*args, **options)
-        self._dead_after()
-
-    def _count(self) -> None:
-        self.writes += 1
-        if self.writes == self.dies_at and not self.after:
-            raise Killed
-
-    def _dead_after(self) -> None:
-        if self.writes == self.dies_at and self.after:
-            raise Killed
 
 
 def a_job(name: str = "train", attempt: int = 1, *, failed: bool = True, **annotations: str) -> Obj:
@@ -81,18 +36,11 @@ def a_job(name: str = "train", attempt: int = 1, *, failed: bool = True, **annot
     return a_run_job("train", attempt, name=name, **made | (end | {"status": {"failed": 1}} if failed else {}))
 
 
-@contextlib.asynccontextmanager
-async def a_controller(api: FakeApi, clock: FakeClock | None = None) -> AsyncIterator[RunController]:
-    clock = clock or FakeClock()
-    controller = RunController(Shared(api=api, clock=clock, lost_after=timedelta(minutes=5)))
-    tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
-    try:
-        await wait_synced(*controller.informers)
-        yield controller
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+def a_controller(
+    api: FakeApi, clock: FakeClock | None = None
+) -> contextlib.AbstractAsyncContextManager[RunController]:
+    shared = Shared(api=api, clock=clock or FakeClock(), lost_after=timedelta(minutes=5))
+    return running(RunController(shared))
 
 
 async def settle(api: FakeApi, clock: FakeClock | None = None) -> timedelta | None:
@@ -104,11 +52,6 @@ async def settle(api: FakeApi, clock: FakeClock | None = None) -> timedelta | No
             if len(writes(api)) == before:
                 return again
     raise AssertionError("never settled")
-
-
-def writes(api: FakeApi) -> list[str]:
-    done = [call for call in api.calls if call.verb not in ("get", "list", "watch") and call.resource != "events"]
-    return [f"{call.verb} {call.resource} {call.name}" for call in done]
 
 
 async def notes(api: FakeApi, name: str = "train") -> dict[str, str]:
@@ -240,7 +183,7 @@ async def test_a_name_that_belongs_to_another_ends_the_run_with_the_reason() -> 
 
 async def test_an_attempt_the_api_will_never_take_ends_the_run() -> None:
     api = MortalApi()
-    api.refuse_create = Invalid("spec.template: nonsense")
+    api.refusals[JOBS] = Invalid("spec.template: nonsense")
     api.put(JOBS, a_job())
     await settle(api)
     assert (await notes(api))["ended"] == "CannotRestart: spec.template: nonsense"
@@ -248,13 +191,13 @@ async def test_an_attempt_the_api_will_never_take_ends_the_run() -> None:
 
 async def test_a_quota_that_is_full_is_tried_again_later() -> None:
     api = MortalApi()
-    api.refuse_create = Forbidden("exceeded quota")
+    api.refusals[JOBS] = Forbidden("exceeded quota")
     api.put(JOBS, a_job())
     async with a_controller(api) as controller:
         with pytest.raises(Forbidden):
             await controller.reconcile(KEY)
     assert "ended" not in await notes(api)
-    api.refuse_create = None
+    api.refusals.clear()
     await settle(api)
     assert await jobs(api) == ["train", "train-r2"]
 
