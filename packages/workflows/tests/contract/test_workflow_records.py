@@ -68,9 +68,12 @@ class Served:
         self.api = OperatorApi(users={"operator-token": "operator", "ada-token": "ada"})
         self.api.readers.add(("operator", None))
         self.service = ServerService(
-            self.api, usage_db=folder / "usage.db", page_token="page",
-            env={"MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE": str(QUOTA)}, clock=FakeClock(),
-        )  # fmt: skip
+            self.api,
+            usage_db=folder / "usage.db",
+            page_token="page",
+            env={"MOORAGE_WORKFLOW_BYTES_PER_NAMESPACE": str(QUOTA)},
+            clock=FakeClock(),
+        )
         self.socket = socket.create_server(("127.0.0.1", 0))
         info = {"serverUrl": f"http://127.0.0.1:{self.socket.getsockname()[1]}"}
         meta = {"name": INFO_CONFIGMAP, "namespace": SYSTEM_NAMESPACE}

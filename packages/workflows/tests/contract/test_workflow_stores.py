@@ -70,10 +70,13 @@ def a_run(
 def a_node(node_id: str = "train-1", phase: NodePhase = NodePhase.PENDING, **fields: object) -> NodeRecord:
     artifact = Artifact(name="model", key="k", size_bytes=2**40)
     of_node = {
-        "id": node_id, "pod_name": f"pod-{node_id}", "inputs": {"parameters": {"lr": "0.1\0é"}},
+        "id": node_id,
+        "pod_name": f"pod-{node_id}",
+        "inputs": {"parameters": {"lr": "0.1\0é"}},
         "outputs": Outputs(parameters={"loss": "1 %"}, artifacts=(artifact,), result="x"),
-        "locks": ("mutex/lab/a",), "resources_seconds": {"cpu": 3},
-    }  # fmt: skip
+        "locks": ("mutex/lab/a",),
+        "resources_seconds": {"cpu": 3},
+    }
     return a_node_record(f"train.{node_id}", phase=phase, **of_node | fields)
 
 
@@ -309,11 +312,15 @@ def test_runs_that_were_gone_long_are_forgotten(store: WorkflowStore) -> None:
     assert sorted(uids(store)) == ["gone lately", "never ended", "there"]
 
 
-@pytest.mark.parametrize("write", [
-    pytest.param(lambda store: store.begin(a_run(created_at="yesterday")), id="of a run"),
-    pytest.param(lambda store: store.remember("a", "b", "c", Memo(outputs=Outputs(), at="2026-01-01")),
-                 id="of a memo"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "write",
+    [
+        pytest.param(lambda store: store.begin(a_run(created_at="yesterday")), id="of a run"),
+        pytest.param(
+            lambda store: store.remember("a", "b", "c", Memo(outputs=Outputs(), at="2026-01-01")), id="of a memo"
+        ),
+    ],
+)
 def test_a_time_that_is_none_is_refused_with_its_field(store: WorkflowStore, write) -> None:
     with pytest.raises(BadRequest, match="invalid time") as refused:
         write(store)

@@ -243,9 +243,12 @@ async def test_heras_own_client_submits_and_waits(cluster: Cluster, namespace: s
         image = "python:3" if cluster.kind == "local" else cluster.image
         with WorkflowsService(host=url, token=token, namespace=namespace) as service:
             workflow = Workflow(
-                generate_name="hera-", entrypoint="main", namespace=namespace, workflows_service=service,
+                generate_name="hera-",
+                entrypoint="main",
+                namespace=namespace,
+                workflows_service=service,
                 pod_metadata=models.Metadata(annotations={HOST_ENV_ANNOTATION: "true"}),
-            )  # fmt: skip
+            )
             with workflow:
                 python = {"image": image, "command": ["python3"]}
                 Script(name="four", source="print(4)", **python)

@@ -95,10 +95,13 @@ async def test_the_end_of_a_pod_while_an_operator_begins_is_not_missed(tmp_path:
     scene.records.close()
 
 
-@pytest.mark.parametrize(("happens", "phase"), [
-    pytest.param(end_the_pod, "Succeeded", id="the pod ends"),
-    pytest.param(remove_the_pod, "Error", id="the pod is gone"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("happens", "phase"),
+    [
+        pytest.param(end_the_pod, "Succeeded", id="the pod ends"),
+        pytest.param(remove_the_pod, "Error", id="the pod is gone"),
+    ],
+)
 async def test_a_full_look_finds_what_was_missed_and_counts_it(tmp_path, happens, phase) -> None:
     counters, informers = Counters(), DeafInformers()
     scene = Scene(tmp_path, WORKFLOW, api=SlowApi(), metrics=counters, informers=informers)

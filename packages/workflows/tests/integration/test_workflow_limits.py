@@ -130,11 +130,17 @@ def of_another_namespace(folder: Path, locks: Any, *, is_whole: bool) -> Scene:
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["of the workflow", "of a step"])
 @pytest.mark.parametrize("locks", ELSEWHERE.values(), ids=ELSEWHERE)
-@pytest.mark.parametrize(("namespace", "readers"), [
-    pytest.param(TENANT, set(), id="the submitter has no right there"),
-    pytest.param({"metadata": {"name": "lab", "labels": {GUARD_LABEL: "enabled"}}},
-                 {(account_user("ada"), "other")}, id="the submitter is unknown: webhooks may have been down"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("namespace", "readers"),
+    [
+        pytest.param(TENANT, set(), id="the submitter has no right there"),
+        pytest.param(
+            {"metadata": {"name": "lab", "labels": {GUARD_LABEL: "enabled"}}},
+            {(account_user("ada"), "other")},
+            id="the submitter is unknown: webhooks may have been down",
+        ),
+    ],
+)
 async def test_a_lock_of_another_namespace_is_refused_without_a_right_there(
     tmp_path: Path, locks: Any, namespace: Any, readers: set[tuple[str, str]], *, is_whole: bool
 ) -> None:

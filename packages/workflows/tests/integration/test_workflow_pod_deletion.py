@@ -58,11 +58,14 @@ async def test_a_pod_stays_for_its_delay_and_no_longer(tmp_path: Path) -> None:
         assert await scene.there() == ["b"]
 
 
-@pytest.mark.parametrize(("gc", "delay"), [
-    pytest.param({"deleteDelayDuration": "2m"}, 120, id="as the manifest says"),
-    pytest.param({}, 5, id="as Argo's controller does without it"),
-    pytest.param({"deleteDelayDuration": "0s"}, 0, id="at once"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("gc", "delay"),
+    [
+        pytest.param({"deleteDelayDuration": "2m"}, 120, id="as the manifest says"),
+        pytest.param({}, 5, id="as Argo's controller does without it"),
+        pytest.param({"deleteDelayDuration": "0s"}, 0, id="at once"),
+    ],
+)
 @pytest.mark.parametrize(
     "strategy", ["OnPodCompletion", "OnPodSuccess", "OnWorkflowCompletion", "OnWorkflowSuccess"]
 )

@@ -73,9 +73,13 @@ class Lab:
         await self.api.create(SECRETS, {"apiVersion": "v1", "kind": "Secret", **secret}, "lab")
         self.node = NodeSpec(name="n1", cpu_milli=4000, memory_bytes=8 << 30, images=IMAGES)
         agent = NodeAgent(
-            server.client("system:node:n1"), self.node, self.root / "nodes/n1", recorder=self, poll_seconds=0.1,
+            server.client("system:node:n1"),
+            self.node,
+            self.root / "nodes/n1",
+            recorder=self,
+            poll_seconds=0.1,
             hidden=self.root,
-        )  # fmt: skip
+        )
         task = asyncio.create_task(agent.run())
         try:
             await agent.ready.wait()
@@ -88,9 +92,12 @@ class Lab:
     async def start(self, template: Mapping[str, Any], **more: Any) -> None:
         node = {"metadata": {"annotations": own_annotations(self.node)}}
         runtime = StepRuntime(
-            image=HOST_IMAGE, python=sys.executable, on_processes=True, server_url=self.site.url,
+            image=HOST_IMAGE,
+            python=sys.executable,
+            on_processes=True,
+            server_url=self.site.url,
             entrypoints=entrypoints_of([node]),
-        )  # fmt: skip
+        )
         record = a_node_record(template=template["name"], pod_name=executor.POD)
         meta = {"name": "wf", "namespace": "lab", "uid": executor.UID}
         spec = more.pop("spec", {})

@@ -363,9 +363,14 @@ async def undisturbed(folder: Path, *names: str) -> tuple[dict[str, Any], collec
 async def test_undisturbed_every_deadline_holds(tmp_path: Path) -> None:
     phases, _ = await undisturbed(tmp_path / "calm", *DOCUMENTS)
     assert {name: phases[f"workflow {name}"] for name in DOCUMENTS} == {
-        "late": "Failed", "limits": "Failed", "daemons": "Succeeded", "first": "Failed", "second": "Failed",
-        "stopped": "Failed", "terminated": "Failed",
-    }  # fmt: skip
+        "late": "Failed",
+        "limits": "Failed",
+        "daemons": "Succeeded",
+        "first": "Failed",
+        "second": "Failed",
+        "stopped": "Failed",
+        "terminated": "Failed",
+    }
     assert phases["limits.after"] == ("Pod", "Succeeded")
     assert phases["late.onExit"] == ("Pod", "Failed")
     assert phases["stopped.onExit"] == ("Pod", "Succeeded")

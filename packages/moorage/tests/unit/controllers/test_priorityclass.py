@@ -22,9 +22,13 @@ def a_class(
     name: str, value: int = 0, policy: str = "PreemptLowerPriority", *, default: bool = False, **meta: Any
 ) -> Any:
     return {
-        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name, **meta},
-        "value": value, "preemptionPolicy": policy, "globalDefault": default,
-    }  # fmt: skip
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": name, **meta},
+        "value": value,
+        "preemptionPolicy": policy,
+        "globalDefault": default,
+    }
 
 
 def ours(*, default: bool = False, note: str | None = None) -> Any:

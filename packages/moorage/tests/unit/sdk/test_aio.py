@@ -179,9 +179,14 @@ def test_a_run_is_asked_for_followed_waited_for_and_cancelled(fake, client):
     assert request.headers["idempotency-key"] == "k"
     defaults = {"datasets": [], "retries": 0, "hostEnv": False, "dryRun": False}
     assert body == defaults | {
-        "command": ["python", "train.py"], "namespace": "lab", "image": "py", "gpus": 1, "gpuType": "a100",
-        "volumes": ["data:/d:ro"], "env": {"A": "1"},
-    }  # fmt: skip
+        "command": ["python", "train.py"],
+        "namespace": "lab",
+        "image": "py",
+        "gpus": 1,
+        "gpuType": "a100",
+        "volumes": ["data:/d:ro"],
+        "env": {"A": "1"},
+    }
     with pytest.raises(UsageError):
         client.jobs.run("python train.py")
     assert list(client.jobs.logs("train", follow=True)) == ["one", "two", "three"]

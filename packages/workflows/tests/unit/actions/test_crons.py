@@ -16,14 +16,17 @@ from moorage_workflows.actions import crons
 from moorage_workflows.decide.workflows.controllers import Controller
 
 
-@pytest.mark.parametrize("parts", [
-    {},
-    {"metadata": 5},
-    {"metadata": {"labels": 5}},
-    {"metadata": {"name": 7, "annotations": ["a"]}},
-    {"spec": 5},
-    {"spec": {"schedules": 5, "workflowSpec": 3}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"metadata": 5},
+        {"metadata": {"labels": 5}},
+        {"metadata": {"name": 7, "annotations": ["a"]}},
+        {"spec": 5},
+        {"spec": {"schedules": 5, "workflowSpec": 3}},
+    ],
+)
 def test_odd_manifests_are_refused_with_their_fields(parts: dict[str, Any]) -> None:
     document = {"apiVersion": CRON_WORKFLOWS.api_version, "kind": CRON_WORKFLOWS.kind} | parts
     with pytest.raises(InvalidObject):
@@ -33,12 +36,15 @@ def test_odd_manifests_are_refused_with_their_fields(parts: dict[str, Any]) -> N
 HOUR = timedelta(hours=1)
 
 
-@pytest.mark.parametrize(("cursor", "missed", "since"), [
-    pytest.param(None, None, None, id="the operator has not looked yet"),
-    pytest.param(NOON, None, NOON, id="from where the operator looks on"),
-    pytest.param(NOON - HOUR, None, NOON, id="no slot is due before it is created"),
-    pytest.param(NOON + HOUR, NOON + HOUR, NOON + HOUR - timedelta(seconds=1), id="a missed slot counts"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cursor", "missed", "since"),
+    [
+        pytest.param(None, None, None, id="the operator has not looked yet"),
+        pytest.param(NOON, None, NOON, id="from where the operator looks on"),
+        pytest.param(NOON - HOUR, None, NOON, id="no slot is due before it is created"),
+        pytest.param(NOON + HOUR, NOON + HOUR, NOON + HOUR - timedelta(seconds=1), id="a missed slot counts"),
+    ],
+)
 def test_slots_are_due_since_the_operator_looks(cursor, missed, since) -> None:
     moments = {"cursor": cursor, "missed": missed}
     state = json.dumps({key: int(at.timestamp()) for key, at in moments.items() if at is not None})

@@ -93,11 +93,14 @@ async def submit(api, document, *, controller=Controller.MOORAGE, additions=None
     return await submit_workflow(api, "lab", document, additions or Additions(), controller=controller, **more)
 
 
-@pytest.mark.parametrize(("controller", "labels"), [
-    pytest.param(Controller.MOORAGE, OURS, id="Moorage runs it: marked as ours"),
-    pytest.param(Controller.ARGO, {}, id="Argo runs it: without our mark"),
-    pytest.param(Controller.UNKNOWN, {}, id="nobody knows: whoever runs workflows adopts it"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("controller", "labels"),
+    [
+        pytest.param(Controller.MOORAGE, OURS, id="Moorage runs it: marked as ours"),
+        pytest.param(Controller.ARGO, {}, id="Argo runs it: without our mark"),
+        pytest.param(Controller.UNKNOWN, {}, id="nobody knows: whoever runs workflows adopts it"),
+    ],
+)
 async def test_a_workflow_is_created_for_who_runs_it(api, controller, labels):
     submitted = await submit(api, a_manifest(), controller=controller)
     stored = (await api.list(WORKFLOWS, "lab")).items
@@ -182,13 +185,16 @@ async def test_the_list_has_those_that_are_gone_and_the_newest_first(api):
     assert [(view.name, view.phase) for view in views] == [("c", "Succeeded"), ("b", "Succeeded"), ("a", "Failed")]
 
 
-@pytest.mark.parametrize(("choice", "want"), [
-    pytest.param(Choice(phases=("Failed",)), ["old"], id="by phase"),
-    pytest.param(Choice(prefix="n"), ["new"], id="by the beginning of the name"),
-    pytest.param(Choice(since=NOON - timedelta(minutes=5)), ["new"], id="by age"),
-    pytest.param(Choice(selector="team=x"), ["old"], id="by label"),
-    pytest.param(Choice(limit=1), ["new"], id="at most one"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("choice", "want"),
+    [
+        pytest.param(Choice(phases=("Failed",)), ["old"], id="by phase"),
+        pytest.param(Choice(prefix="n"), ["new"], id="by the beginning of the name"),
+        pytest.param(Choice(since=NOON - timedelta(minutes=5)), ["new"], id="by age"),
+        pytest.param(Choice(selector="team=x"), ["old"], id="by label"),
+        pytest.param(Choice(limit=1), ["new"], id="at most one"),
+    ],
+)
 async def test_the_list_is_chosen_from(api, choice, want):
     a_stored(api, "old", "Failed", age=10, labels={"team": "x"})
     a_stored(api, "new", age=1)
@@ -360,13 +366,16 @@ DEPLOYMENT = {"metadata": {"name": "workflow-controller", "namespace": "argo"}, 
 EVERYWHERE = ((LEASES, None), (DEPLOYMENTS, None))
 
 
-@pytest.mark.parametrize(("hidden", "objects", "want"), [
-    pytest.param((), [(LEASES, LEASE)], Controller.ARGO, id="a live Lease"),
-    pytest.param((), [], Controller.MOORAGE, id="no Lease in any namespace"),
-    pytest.param(((LEASES, None),), [(DEPLOYMENTS, DEPLOYMENT)], Controller.ARGO, id="a Deployment"),
-    pytest.param(EVERYWHERE, [(LEASES, LEASE)], Controller.ARGO, id="the Lease in Argo's namespace"),
-    pytest.param(EVERYWHERE, [], Controller.UNKNOWN, id="Argo's namespace alone tells nothing of others"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("hidden", "objects", "want"),
+    [
+        pytest.param((), [(LEASES, LEASE)], Controller.ARGO, id="a live Lease"),
+        pytest.param((), [], Controller.MOORAGE, id="no Lease in any namespace"),
+        pytest.param(((LEASES, None),), [(DEPLOYMENTS, DEPLOYMENT)], Controller.ARGO, id="a Deployment"),
+        pytest.param(EVERYWHERE, [(LEASES, LEASE)], Controller.ARGO, id="the Lease in Argo's namespace"),
+        pytest.param(EVERYWHERE, [], Controller.UNKNOWN, id="Argo's namespace alone tells nothing of others"),
+    ],
+)
 async def test_who_runs_workflows_is_known_as_far_as_may_be_read(hidden, objects, want):
     api = Hidden()
     api.hidden = hidden

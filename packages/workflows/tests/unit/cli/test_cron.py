@@ -93,14 +93,17 @@ def test_where_argo_runs_workflows_the_schedule_is_argos(moor, file):
     assert "labels" not in moor.api.objects["cronworkflows", "default", "nightly"]["metadata"]
 
 
-@pytest.mark.parametrize(("before", "after", "message"), [
-    pytest.param("0 19 * * *", "0 25 * * *", "the field hour is '25'", id="schedule"),
-    pytest.param("0 19 * * *", "0 0 31 2 *", "never comes: name a day that exists", id="never"),
-    pytest.param("Asia/Tokyo", "Asia/Tokio", "invalid time zone 'Asia/Tokio'", id="zone"),
-    pytest.param("nightly", "n" * 53, "use at most 52 of a-z", id="name"),
-    pytest.param("CronWorkflow", "Workflow", "use a CronWorkflow of argoproj.io/v1alpha1", id="kind"),
-    pytest.param("  timezone:", "  concurrencyPolicy: No\n  timezone:", "use Allow, Forbid", id="policy"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        pytest.param("0 19 * * *", "0 25 * * *", "the field hour is '25'", id="schedule"),
+        pytest.param("0 19 * * *", "0 0 31 2 *", "never comes: name a day that exists", id="never"),
+        pytest.param("Asia/Tokyo", "Asia/Tokio", "invalid time zone 'Asia/Tokio'", id="zone"),
+        pytest.param("nightly", "n" * 53, "use at most 52 of a-z", id="name"),
+        pytest.param("CronWorkflow", "Workflow", "use a CronWorkflow of argoproj.io/v1alpha1", id="kind"),
+        pytest.param("  timezone:", "  concurrencyPolicy: No\n  timezone:", "use Allow, Forbid", id="policy"),
+    ],
+)
 def test_an_invalid_schedule_is_refused(moor, file, before, after, message):
     file.write_text(MANIFEST.replace(before, after))
     done = moor("cron", "create", str(file))
@@ -135,11 +138,16 @@ def test_one_schedule_in_full(moor):
     a_cron(moor, status={"lastScheduledTime": rfc3339(NOON - HOUR), "succeeded": 3, "failed": 1})
     a_run(moor, NOON - HOUR, "Failed", "child 'a' failed")
     assert moor("cron", "get", "nightly").out.splitlines() == [
-        "Schedule:    0 * * * * (At the start of every hour)", "Time zone:   UTC", "State:       active",
-        "Next slot:   2026-11-21 13:00 UTC (in 60m)", "While busy:  Allow", "Last slot:   2026-11-21 11:00 UTC",
-        f"Last run:    nightly-{SLOT - 3600} Failed: child 'a' failed", "Goes on:     nothing",
+        "Schedule:    0 * * * * (At the start of every hour)",
+        "Time zone:   UTC",
+        "State:       active",
+        "Next slot:   2026-11-21 13:00 UTC (in 60m)",
+        "While busy:  Allow",
+        "Last slot:   2026-11-21 11:00 UTC",
+        f"Last run:    nightly-{SLOT - 3600} Failed: child 'a' failed",
+        "Goes on:     nothing",
         "So far:      3 succeeded, 1 failed",
-    ]  # fmt: skip
+    ]
 
 
 def test_suspend_and_resume(moor):
@@ -184,11 +192,14 @@ def test_a_dry_backfill_starts_nothing(moor):
     assert "annotations" not in moor.api.objects["cronworkflows", "default", "nightly"]["metadata"]
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    pytest.param(("--from", "100d"), "the stretch has more than 1000 slots", id="too long"),
-    pytest.param(("--from", "1h", "--to", "2h"), "before it begins", id="backwards"),
-    pytest.param(("--from", "soon"), "use a span, a day or a time", id="no time"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(("--from", "100d"), "the stretch has more than 1000 slots", id="too long"),
+        pytest.param(("--from", "1h", "--to", "2h"), "before it begins", id="backwards"),
+        pytest.param(("--from", "soon"), "use a span, a day or a time", id="no time"),
+    ],
+)
 def test_an_invalid_stretch_is_refused(moor, words, message):
     a_cron(moor)
     done = moor("cron", "backfill", "nightly", *words)

@@ -135,16 +135,19 @@ def test_a_dry_run_prints_the_manifest_and_creates_nothing(moor, manifest):
     assert yaml.safe_load(done.out)["spec"]["entrypoint"] == "main"
 
 
-@pytest.mark.parametrize(("text", "words", "message"), [
-    pytest.param(MANIFEST, ["-p", "sice=3"], "no parameter 'sice': it has size", id="a parameter"),
-    pytest.param("kind: [", [], "line 2", id="no YAML"),
-    pytest.param("- a\n", [], "document 1 is not an object", id="a list"),
-    pytest.param(MANIFEST.replace("entrypoint: main", "entrypoint: mian"), [], "spec.entrypoint", id="lint"),
-    pytest.param(TEMPLATE, [], "the files have no Workflow", id="templates alone"),
-    pytest.param(MANIFEST.replace("Workflow", "CronWorkflow"), [], "cannot submit", id="a schedule"),
-    pytest.param(MANIFEST + "---\n" + MANIFEST, ["--watch"], "with only one", id="two of them, watched"),
-    pytest.param(MANIFEST, ["--from", "workflowtemplate/x"], "not both", id="two sources"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        pytest.param(MANIFEST, ["-p", "sice=3"], "no parameter 'sice': it has size", id="a parameter"),
+        pytest.param("kind: [", [], "line 2", id="no YAML"),
+        pytest.param("- a\n", [], "document 1 is not an object", id="a list"),
+        pytest.param(MANIFEST.replace("entrypoint: main", "entrypoint: mian"), [], "spec.entrypoint", id="lint"),
+        pytest.param(TEMPLATE, [], "the files have no Workflow", id="templates alone"),
+        pytest.param(MANIFEST.replace("Workflow", "CronWorkflow"), [], "cannot submit", id="a schedule"),
+        pytest.param(MANIFEST + "---\n" + MANIFEST, ["--watch"], "with only one", id="two of them, watched"),
+        pytest.param(MANIFEST, ["--from", "workflowtemplate/x"], "not both", id="two sources"),
+    ],
+)
 def test_what_cannot_be_submitted_is_said_before_anything_is_created(moor, tmp_path, text, words, message):
     file = tmp_path / "file.yaml"
     file.write_text(text)
@@ -222,11 +225,14 @@ def test_a_step_whose_pod_waits_is_said_with_the_command(moor):
     assert moor("workflow", "get", "train").err == "see why fit waits: moor explain 'train/fit'\n"
 
 
-@pytest.mark.parametrize(("node_name", "reason", "told"), [
-    pytest.param("n1", "FailedMount", True, id="a volume is missing"),
-    pytest.param("", "FailedMount", False, id="it has no node"),
-    pytest.param("n1", "Scheduled", False, id="nothing is wrong"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("node_name", "reason", "told"),
+    [
+        pytest.param("n1", "FailedMount", True, id="a volume is missing"),
+        pytest.param("", "FailedMount", False, id="it has no node"),
+        pytest.param("n1", "Scheduled", False, id="nothing is wrong"),
+    ],
+)
 def test_a_step_whose_volume_cannot_be_mounted_says_so_in_the_tree(moor, node_name, reason, told):
     stored(moor, "Running", a_node("train.fit", phase=NodePhase.PENDING, pod_name="train-fit-1"))
     pod = a_pod("train-fit-1", namespace="default", uid="u", node=node_name, phase="Pending")
@@ -322,11 +328,15 @@ def test_the_log_of_a_step_is_chosen_by_its_name(moor):
     assert (missing.code, "has no step 'none'" in missing.err, "a, fan" in missing.err) == (1, True, True)
 
 
-@pytest.mark.parametrize(("printed", "out", "err"), [
-    pytest.param("2026-11-21T12:00:00Z listens\n", "listens\n", "", id="kept"),
-    pytest.param("", "", "note: a: the pod was deleted, and the log of proxy is not stored\n",
-                 id="nothing is kept"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("printed", "out", "err"),
+    [
+        pytest.param("2026-11-21T12:00:00Z listens\n", "listens\n", "", id="kept"),
+        pytest.param(
+            "", "", "note: a: the pod was deleted, and the log of proxy is not stored\n", id="nothing is kept"
+        ),
+    ],
+)
 def test_the_kept_log_of_a_container_is_asked_for_when_its_pod_is_gone(moor, printed, out, err):
     stored(moor, "Succeeded", a_node("train[0].a", pod_name="p1"))
     facts = {"uid": "u1", "jobUid": "w", "namespace": "default", "run": "", "attempt": 1, "name": "p1"}
@@ -348,11 +358,14 @@ def test_logs_are_followed_until_the_end(moor):
     assert moor("workflow", "logs", "train", "-f").out == "a | one\na | two\n"
 
 
-@pytest.mark.parametrize(("words", "out", "field"), [
-    (("stop", "train"), "train is stopping\n", ("shutdown", "Stop")),
-    (("terminate", "train"), "train is stopping\n", ("shutdown", "Terminate")),
-    (("suspend", "train"), "train is suspended\n", ("suspend", True)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "out", "field"),
+    [
+        (("stop", "train"), "train is stopping\n", ("shutdown", "Stop")),
+        (("terminate", "train"), "train is stopping\n", ("shutdown", "Terminate")),
+        (("suspend", "train"), "train is suspended\n", ("suspend", True)),
+    ],
+)
 def test_a_workflow_is_changed(moor, words, out, field):
     stored(moor)
     done = moor("workflow", *words)

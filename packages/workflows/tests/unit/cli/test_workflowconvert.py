@@ -69,11 +69,14 @@ def test_a_refused_document_ends_with_1(tmp_path, capsys):
     assert "refused: metadata.name" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "options", "message"), [
-    pytest.param("a: [", [], "is not valid YAML", id="not YAML"),
-    pytest.param("", [], "the files have no documents", id="an empty file"),
-    pytest.param(CRONJOB, ["--time-zone", "Mars/Base"], "--time-zone 'Mars/Base' must be", id="no such zone"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        pytest.param("a: [", [], "is not valid YAML", id="not YAML"),
+        pytest.param("", [], "the files have no documents", id="an empty file"),
+        pytest.param(CRONJOB, ["--time-zone", "Mars/Base"], "--time-zone 'Mars/Base' must be", id="no such zone"),
+    ],
+)
 def test_wrong_usage_ends_with_2(tmp_path, capsys, text, options, message):
     path = tmp_path / "x.yaml"
     path.write_text(text)

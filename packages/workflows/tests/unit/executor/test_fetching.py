@@ -112,14 +112,17 @@ def test_a_command_that_was_killed_ends_as_in_a_shell(step: Step) -> None:
     assert step.run(*sh("kill -9 $$")).returncode == 137
 
 
-@pytest.mark.parametrize("command", [
-    pytest.param(("no-such-program", "x"), id="on no path"),
-    pytest.param(("/no/such/program",), id="no such file"),
-    pytest.param((__file__,), id="not executable"),
-    pytest.param(("/etc",), id="a folder"),
-    pytest.param(("",), id="empty"),
-    pytest.param((), id="none"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("no-such-program", "x"), id="on no path"),
+        pytest.param(("/no/such/program",), id="no such file"),
+        pytest.param((__file__,), id="not executable"),
+        pytest.param(("/etc",), id="a folder"),
+        pytest.param(("",), id="empty"),
+        pytest.param((), id="none"),
+    ],
+)
 def test_a_command_that_does_not_exist_ends_with_64(step: Step, command: tuple[str, ...]) -> None:
     step.prepare(RESULT)
     done = step.run(*command)
@@ -185,12 +188,15 @@ def test_a_full_volume_is_an_error_of_its_own(step: Step) -> None:
     assert "cannot be saved" in done.stderr
 
 
-@pytest.mark.parametrize(("number", "trapped"), [
-    pytest.param(signal.SIGTERM, "TERM", id="TERM"),
-    pytest.param(signal.SIGINT, "TERM", id="INT arrives as TERM"),
-    pytest.param(signal.SIGUSR1, "USR1", id="USR1"),
-    pytest.param(signal.SIGHUP, "HUP", id="HUP"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "trapped"),
+    [
+        pytest.param(signal.SIGTERM, "TERM", id="TERM"),
+        pytest.param(signal.SIGINT, "TERM", id="INT arrives as TERM"),
+        pytest.param(signal.SIGUSR1, "USR1", id="USR1"),
+        pytest.param(signal.SIGHUP, "HUP", id="HUP"),
+    ],
+)
 def test_signals_go_to_the_command_and_its_outputs_are_kept(step: Step, number: int, trapped: str) -> None:
     step.prepare(RESULT)
     script = f"trap 'echo got it; exit 5' {trapped}; echo up; while :; do sleep 0.05; done"
@@ -202,10 +208,13 @@ def test_signals_go_to_the_command_and_its_outputs_are_kept(step: Step, number: 
     assert (step.kept("result"), step.kept("done")) == ("up\ngot it\n", "5\n")
 
 
-@pytest.mark.parametrize(("on_term", "code"), [
-    pytest.param("exit 0", 85, id="it leaves with 0"),
-    pytest.param('touch "$MOORAGE_DONE_FILE"; exit 0', 0, id="it says that it has finished"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("on_term", "code"),
+    [
+        pytest.param("exit 0", 85, id="it leaves with 0"),
+        pytest.param('touch "$MOORAGE_DONE_FILE"; exit 0', 0, id="it says that it has finished"),
+    ],
+)
 def test_a_command_that_leaves_well_when_told_has_finished_only_where_it_says_so(step, on_term, code) -> None:
     step.prepare(RESULT)
     script = f"trap '{on_term}' TERM; echo up; while :; do sleep 0.05; done"

@@ -178,9 +178,16 @@ class Pod:
 
     def order(self, **more: Any) -> None:
         document = {
-            "workflow": UID, "pod": POD, "inputs": [], "parameters": [], "artifacts": [], "result": False,
-            "logs": False, "shell": False, **more,
-        }  # fmt: skip
+            "workflow": UID,
+            "pod": POD,
+            "inputs": [],
+            "parameters": [],
+            "artifacts": [],
+            "result": False,
+            "logs": False,
+            "shell": False,
+            **more,
+        }
         self.step.mkdir(exist_ok=True)
         (self.folder / "order.json").write_text(json.dumps(document))
 
@@ -247,12 +254,15 @@ def test_outputs_of_one_step_are_inputs_of_the_next(pod: Pod, site: Site) -> Non
     assert list((pod.step / "tmp").iterdir()) == []
 
 
-@pytest.mark.parametrize(("written", "want"), [
-    pytest.param(b"a", "a", id="no newline"),
-    pytest.param(b"a\n\n", "a\n", id="one newline is taken off"),
-    pytest.param(b"", "", id="empty"),
-    pytest.param(b"x" * 262144 + b"\n", "x" * 262144, id="as long as may be"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("written", "want"),
+    [
+        pytest.param(b"a", "a", id="no newline"),
+        pytest.param(b"a\n\n", "a\n", id="one newline is taken off"),
+        pytest.param(b"", "", id="empty"),
+        pytest.param(b"x" * 262144 + b"\n", "x" * 262144, id="as long as may be"),
+    ],
+)
 def test_a_parameter_is_the_files_text(pod: Pod, site: Site, written: bytes, want: str) -> None:
     (pod.folder / "p").write_bytes(written)
     pod.order(parameters=[{"name": "p", "path": str(pod.folder / "p")}])
@@ -260,12 +270,15 @@ def test_a_parameter_is_the_files_text(pod: Pod, site: Site, written: bytes, wan
     assert site.report.outputs.parameters == {"p": want}
 
 
-@pytest.mark.parametrize(("written", "words"), [
-    pytest.param(None, ["does not exist", "no default"], id="no file"),
-    pytest.param(b"x" * 262145, ["more than 262144 bytes"], id="too long"),
-    pytest.param(b"x" * 262145 + b"\n", ["more than 262144 bytes"], id="too long, with a newline"),
-    pytest.param(b"\xff", ["not UTF-8"], id="not text"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        pytest.param(None, ["does not exist", "no default"], id="no file"),
+        pytest.param(b"x" * 262145, ["more than 262144 bytes"], id="too long"),
+        pytest.param(b"x" * 262145 + b"\n", ["more than 262144 bytes"], id="too long, with a newline"),
+        pytest.param(b"\xff", ["not UTF-8"], id="not text"),
+    ],
+)
 def test_a_parameter_that_cannot_be_is_an_error_that_names_its_path(pod, site, written, words) -> None:
     if written is not None:
         (pod.folder / "p").write_bytes(written)
@@ -368,12 +381,15 @@ def _catches_sigterm(pid: int) -> bool:
     return caught is not None and bool(int(caught[1], 16) & 1 << signal.SIGTERM - 1)
 
 
-@pytest.mark.parametrize("failures", [
-    pytest.param([503], id="the server is not ready"),
-    pytest.param(["cut"], id="the connection breaks in the middle of the upload"),
-    pytest.param(["spoilt"], id="the server stored something else"),
-    pytest.param([429, "cut", 500], id="one after the other"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "failures",
+    [
+        pytest.param([503], id="the server is not ready"),
+        pytest.param(["cut"], id="the connection breaks in the middle of the upload"),
+        pytest.param(["spoilt"], id="the server stored something else"),
+        pytest.param([429, "cut", 500], id="one after the other"),
+    ],
+)
 def test_uploads_are_tried_again(pod: Pod, site: Site, failures: list[int | str]) -> None:
     (pod.folder / "file").write_bytes(os.urandom(3_000_000))
     pod.order(artifacts=[an_artifact(pod.folder / "file", archive="none")])
@@ -399,11 +415,14 @@ def test_a_server_that_is_away_is_waited_for(pod: Pod, site: Site) -> None:
     assert site.report.outputs.result == "x"
 
 
-@pytest.mark.parametrize(("failure", "words"), [
-    pytest.param(413, ["answered 413", "failure 413"], id="too large"),
-    pytest.param(507, ["answered 507", "failure 507"], id="the store is full"),
-    pytest.param(401, ["answered 401"], id="a wrong token"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        pytest.param(413, ["answered 413", "failure 413"], id="too large"),
+        pytest.param(507, ["answered 507", "failure 507"], id="the store is full"),
+        pytest.param(401, ["answered 401"], id="a wrong token"),
+    ],
+)
 def test_what_the_server_refuses_is_the_steps_error(pod: Pod, site: Site, failure: int, words: list[str]) -> None:
     (pod.folder / "file").write_text("x")
     pod.order(artifacts=[an_artifact(pod.folder / "file")])
@@ -430,10 +449,13 @@ def test_trying_ends_some_day() -> None:
         Retrying(threading.Event(), seconds=0).call("x", work)
 
 
-@pytest.mark.parametrize(("number", "seconds"), [
-    pytest.param(socket.EAI_NONAME, UNKNOWN_NAME_SECONDS, id="a name that nobody knows: not for long"),
-    pytest.param(socket.EAI_AGAIN, None, id="no answer of the name server: as long as usual"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "seconds"),
+    [
+        pytest.param(socket.EAI_NONAME, UNKNOWN_NAME_SECONDS, id="a name that nobody knows: not for long"),
+        pytest.param(socket.EAI_AGAIN, None, id="no answer of the name server: as long as usual"),
+    ],
+)
 def test_a_host_with_an_unknown_name_is_not_tried_for_hours(number: int, seconds: float | None) -> None:
     error = urllib.error.URLError(socket.gaierror(number, "the name"))
     assert unreachable("GET http://nowhere/x", error).seconds == seconds
@@ -554,15 +576,21 @@ def test_inputs_are_tried_again_and_checked(pod: Pod, site: Site) -> None:
     assert (pod.step / "in" / "0").read_text() == "text"
 
 
-@pytest.mark.parametrize(("location", "words"), [
-    pytest.param({"key": "gone"}, ["artifact gone does not exist"], id="not in the store"),
-    pytest.param({"http": {"url": "file:///etc/passwd"}}, ["http:// or https://"], id="a file as a URL"),
-    pytest.param({"git": {"repo": "ext::sh -c id"}}, ["git clone failed"], id="a command as a repository"),
-    pytest.param({"git": {"repo": "-u"}}, ["git clone failed"], id="an option as a repository"),
-    pytest.param({"tape": {}}, ["'tape' is not known"], id="an unknown store"),
-    pytest.param({"s3": {"bucket": "b", "key": "k", "accessKeySecret": {"secret": 3}}},
-                 ["the Secret of accessKeySecret is missing"], id="a Secret that is missing"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        pytest.param({"key": "gone"}, ["artifact gone does not exist"], id="not in the store"),
+        pytest.param({"http": {"url": "file:///etc/passwd"}}, ["http:// or https://"], id="a file as a URL"),
+        pytest.param({"git": {"repo": "ext::sh -c id"}}, ["git clone failed"], id="a command as a repository"),
+        pytest.param({"git": {"repo": "-u"}}, ["git clone failed"], id="an option as a repository"),
+        pytest.param({"tape": {}}, ["'tape' is not known"], id="an unknown store"),
+        pytest.param(
+            {"s3": {"bucket": "b", "key": "k", "accessKeySecret": {"secret": 3}}},
+            ["the Secret of accessKeySecret is missing"],
+            id="a Secret that is missing",
+        ),
+    ],
+)
 def test_an_input_that_cannot_be_had_ends_init_with_its_name(pod, capsys, location, words) -> None:
     pod.order(inputs=[an_input(location)])
     assert pod.init(seconds=0, PATH=os.environ["PATH"]) == 1
@@ -666,9 +694,12 @@ def bucket() -> Iterator[dict[str, Any]]:
     server.start()
     host, port = server.get_host_and_port()
     client = boto3.client(
-        "s3", endpoint_url=f"http://{host}:{port}", aws_access_key_id="id", aws_secret_access_key="key",
+        "s3",
+        endpoint_url=f"http://{host}:{port}",
+        aws_access_key_id="id",
+        aws_secret_access_key="key",
         region_name="us-east-1",
-    )  # fmt: skip
+    )
     client.create_bucket(Bucket="lab")
     yield {
         "endpoint": f"{host}:{port}",

@@ -121,11 +121,14 @@ def test_a_command_that_does_not_exist_is_not_tried_again(group: Group) -> None:
     assert group.code("a") == "64\n"
 
 
-@pytest.mark.parametrize(("on_term", "code"), [
-    pytest.param("exit 9", 9, id="it fails"),
-    pytest.param("exit 0", 85, id="it leaves with 0"),
-    pytest.param('touch "$MOORAGE_DONE_FILE"; exit 0', 0, id="it says that it has finished"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("on_term", "code"),
+    [
+        pytest.param("exit 9", 9, id="it fails"),
+        pytest.param("exit 0", 85, id="it leaves with 0"),
+        pytest.param('touch "$MOORAGE_DONE_FILE"; exit 0', 0, id="it says that it has finished"),
+    ],
+)
 def test_a_signal_ends_the_command_and_no_other_try_follows(group, tmp_path, on_term, code) -> None:
     ready = tmp_path / "ready"
     subprocess.run(["mkfifo", ready], check=True)

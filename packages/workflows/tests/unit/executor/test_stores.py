@@ -37,9 +37,12 @@ def s3() -> Iterator[tuple[Any, dict[str, Any]]]:
     url = f"http://{host}:{port}"
     keys = {"aws_access_key_id": "id", "aws_secret_access_key": "key", "region_name": "eu-central-1"}
     place = {
-        "endpoint": f"{host}:{port}", "insecure": True, "region": "eu-central-1", "accessKeySecret": {"secret": 0},
+        "endpoint": f"{host}:{port}",
+        "insecure": True,
+        "region": "eu-central-1",
+        "accessKeySecret": {"secret": 0},
         "secretKeySecret": {"secret": 1},
-    }  # fmt: skip
+    }
     yield boto3.client("s3", endpoint_url=url, **keys), place
     server.stop()
 
@@ -59,12 +62,18 @@ def test_a_bucket_is_made_where_it_is_missing_and_may_be(s3: Any, tmp_path: Path
     assert lock["ObjectLockEnabled"] == "Enabled"
 
 
-@pytest.mark.parametrize(("options", "want"), [
-    pytest.param({"enableEncryption": True}, ("AES256", None), id="the bucket's keys"),
-    pytest.param({"enableEncryption": True, "kmsKeyId": "k1", "kmsEncryptionContext": '{"team": "lab"}'},
-                 ("aws:kms", "k1"), id="a key of the key service"),
-    pytest.param({"kmsKeyId": "k1"}, (None, None), id="off"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "want"),
+    [
+        pytest.param({"enableEncryption": True}, ("AES256", None), id="the bucket's keys"),
+        pytest.param(
+            {"enableEncryption": True, "kmsKeyId": "k1", "kmsEncryptionContext": '{"team": "lab"}'},
+            ("aws:kms", "k1"),
+            id="a key of the key service",
+        ),
+        pytest.param({"kmsKeyId": "k1"}, (None, None), id="off"),
+    ],
+)
 def test_what_is_written_is_encrypted_as_the_location_says(s3, tmp_path, options, want) -> None:
     client, place = s3
     location = {"s3": {**place, "bucket": "safe", "key": "k", "encryptionOptions": options}}
@@ -135,9 +144,12 @@ def test_a_token_is_asked_for_and_shown(tmp_path: Path) -> None:
     site = Site()
     env = {"MOORAGE_SECRET_0": "me", "MOORAGE_SECRET_1": "pass word", "MOORAGE_SECRET_2": f"{site.url}/token\n"}
     oauth2 = {
-        "clientIDSecret": {"secret": 0}, "clientSecretSecret": {"secret": 1}, "tokenURLSecret": {"secret": 2},
-        "scopes": ["read", "write"], "endpointParams": [{"key": "audience", "value": "files"}],
-    }  # fmt: skip
+        "clientIDSecret": {"secret": 0},
+        "clientSecretSecret": {"secret": 1},
+        "tokenURLSecret": {"secret": 2},
+        "scopes": ["read", "write"],
+        "endpointParams": [{"key": "audience", "value": "files"}],
+    }
     location = {"http": {"url": f"{site.url}/file", "auth": {"oauth2": oauth2}}}
     stores = Stores(env, tmp_path)
     try:

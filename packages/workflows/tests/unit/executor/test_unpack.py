@@ -160,21 +160,24 @@ def test_links_within_an_archive_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("python")
-@pytest.mark.parametrize(("data", "archive"), [
-    pytest.param(a_tar(a_member("../out"), b"x"), "tar", id="tar: a name that leads out"),
-    pytest.param(a_tar(a_member("link", tarfile.SYMTYPE, "/etc/passwd")), "tar", id="tar: an absolute link"),
-    pytest.param(a_tar(a_member("link", tarfile.SYMTYPE, "../../x")), "tar", id="tar: a link that leads out"),
-    pytest.param(a_tar(a_member("hard", tarfile.LNKTYPE, "/etc/passwd")), "tar", id="tar: a hard link out"),
-    pytest.param(a_tar(a_member("null", tarfile.CHRTYPE)), "tar", id="tar: a device"),
-    pytest.param(a_tar(a_member("pipe", tarfile.FIFOTYPE)), "tar", id="tar: a pipe"),
-    pytest.param(b"no archive", "tar", id="tar: no archive"),
-    pytest.param(gzip.compress(b"x" * 2000)[:30], "tar", id="tar: cut off"),
-    pytest.param(a_zip("../out"), "zip", id="zip: a name that leads out"),
-    pytest.param(a_zip("/out"), "zip", id="zip: an absolute name"),
-    pytest.param(a_zip("a\\..\\b"), "zip", id="zip: a name of Windows"),
-    pytest.param(a_zip("link", stat.S_IFLNK | 0o777), "zip", id="zip: a link"),
-    pytest.param(b"no archive", "zip", id="zip: no archive"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "archive"),
+    [
+        pytest.param(a_tar(a_member("../out"), b"x"), "tar", id="tar: a name that leads out"),
+        pytest.param(a_tar(a_member("link", tarfile.SYMTYPE, "/etc/passwd")), "tar", id="tar: an absolute link"),
+        pytest.param(a_tar(a_member("link", tarfile.SYMTYPE, "../../x")), "tar", id="tar: a link that leads out"),
+        pytest.param(a_tar(a_member("hard", tarfile.LNKTYPE, "/etc/passwd")), "tar", id="tar: a hard link out"),
+        pytest.param(a_tar(a_member("null", tarfile.CHRTYPE)), "tar", id="tar: a device"),
+        pytest.param(a_tar(a_member("pipe", tarfile.FIFOTYPE)), "tar", id="tar: a pipe"),
+        pytest.param(b"no archive", "tar", id="tar: no archive"),
+        pytest.param(gzip.compress(b"x" * 2000)[:30], "tar", id="tar: cut off"),
+        pytest.param(a_zip("../out"), "zip", id="zip: a name that leads out"),
+        pytest.param(a_zip("/out"), "zip", id="zip: an absolute name"),
+        pytest.param(a_zip("a\\..\\b"), "zip", id="zip: a name of Windows"),
+        pytest.param(a_zip("link", stat.S_IFLNK | 0o777), "zip", id="zip: a link"),
+        pytest.param(b"no archive", "zip", id="zip: no archive"),
+    ],
+)
 def test_archives_that_lead_out_or_are_broken_are_refused(tmp_path: Path, data: bytes, archive: str) -> None:
     source, work = tmp_path / "source", tmp_path / "deep" / "work"
     work.parent.mkdir()
@@ -184,13 +187,16 @@ def test_archives_that_lead_out_or_are_broken_are_refused(tmp_path: Path, data: 
     assert {path.name for path in tmp_path.iterdir()} <= {"source", "deep"}
 
 
-@pytest.mark.parametrize(("data", "is_unpacked"), [
-    pytest.param(a_tar(a_member("file"), b"inner"), True, id="a tgz is unpacked"),
-    pytest.param(b"plain text", False, id="text stays as it is"),
-    pytest.param(b"", False, id="nothing stays nothing"),
-    pytest.param(a_zip("file"), False, id="a zip file stays as it is"),
-    pytest.param(gzip.compress(b"text"), False, id="compressed text stays as it is"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "is_unpacked"),
+    [
+        pytest.param(a_tar(a_member("file"), b"inner"), True, id="a tgz is unpacked"),
+        pytest.param(b"plain text", False, id="text stays as it is"),
+        pytest.param(b"", False, id="nothing stays nothing"),
+        pytest.param(a_zip("file"), False, id="a zip file stays as it is"),
+        pytest.param(gzip.compress(b"text"), False, id="compressed text stays as it is"),
+    ],
+)
 def test_of_what_nothing_is_known_only_tar_is_unpacked(tmp_path: Path, data: bytes, is_unpacked: bool) -> None:
     (tmp_path / "source").write_bytes(data)
     artifact = unpack(tmp_path / "source", "", tmp_path / "work")
@@ -221,9 +227,13 @@ def test_a_file_does_not_replace_a_folder(tmp_path: Path) -> None:
         place(tmp_path / "file", tmp_path / "there")
 
 
-@pytest.mark.parametrize(("is_recursive", "want"), [
-    pytest.param(False, 0o644, id="of the folder"), pytest.param(True, 0o700, id="of all below"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("is_recursive", "want"),
+    [
+        pytest.param(False, 0o644, id="of the folder"),
+        pytest.param(True, 0o700, id="of all below"),
+    ],
+)
 def test_the_mode_is_set(tmp_path: Path, is_recursive: bool, want: int) -> None:
     (tmp_path / "folder").mkdir()
     file = tmp_path / "folder" / "file"

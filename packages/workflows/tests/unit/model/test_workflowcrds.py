@@ -42,17 +42,21 @@ def test_workflows_are_shown_as_argo_shows_them():
     assert [column["name"] for column in version["additionalPrinterColumns"]] == ["Status", "Age", "Message"]
 
 
-@pytest.mark.parametrize(("live", "shipped", "anothers"), [
-    pytest.param(None, WORKFLOW, False, id="none is there"),
-    pytest.param(WORKFLOW, WORKFLOW, False, id="ours"),
-    pytest.param(WITHOUT_LABELS, WORKFLOW, True, id="without our labels"),
-    pytest.param(changed(versions=[{"name": "v1alpha1", "schema": {}}]), WORKFLOW, True,
-                 id="Argo's, applied over ours"),
-    pytest.param(WITHOUT_LABELS, None, False, id="another kind"),
-    pytest.param(WITHOUT_LABELS, DEPLOYMENT, False, id="no kind"),
-    pytest.param(changed(group="moorage.dev"), changed(group="moorage.dev"), False, id="of our own group"),
-    pytest.param(WITHOUT_LABELS, changed(group="moorage.dev"), False, id="of our own group, changed by hand"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("live", "shipped", "anothers"),
+    [
+        pytest.param(None, WORKFLOW, False, id="none is there"),
+        pytest.param(WORKFLOW, WORKFLOW, False, id="ours"),
+        pytest.param(WITHOUT_LABELS, WORKFLOW, True, id="without our labels"),
+        pytest.param(
+            changed(versions=[{"name": "v1alpha1", "schema": {}}]), WORKFLOW, True, id="Argo's, applied over ours"
+        ),
+        pytest.param(WITHOUT_LABELS, None, False, id="another kind"),
+        pytest.param(WITHOUT_LABELS, DEPLOYMENT, False, id="no kind"),
+        pytest.param(changed(group="moorage.dev"), changed(group="moorage.dev"), False, id="of our own group"),
+        pytest.param(WITHOUT_LABELS, changed(group="moorage.dev"), False, id="of our own group, changed by hand"),
+    ],
+)
 def test_a_definition_that_somebody_else_made_is_known(live, shipped, anothers):
     assert is_anothers(live, shipped) is anothers
 

@@ -34,10 +34,13 @@ async def unknown() -> frozenset[str]:
     raise ServerError("the API server is away")
 
 
-@pytest.mark.parametrize(("present", "left"), [
-    pytest.param(nobody, {"recent"}, id="objects that nobody saw go are noticed"),
-    pytest.param(unknown, {"recent", "unseen"}, id="while they cannot be listed, only what was seen to go"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("present", "left"),
+    [
+        pytest.param(nobody, {"recent"}, id="objects that nobody saw go are noticed"),
+        pytest.param(unknown, {"recent", "unseen"}, id="while they cannot be listed, only what was seen to go"),
+    ],
+)
 async def test_runs_and_artifacts_are_forgotten_at_their_own_ages(tmp_path: Path, present, left) -> None:
     clock = FakeClock()
     artifacts = open_artifacts(tmp_path / "artifacts", most_bytes=1 << 20)

@@ -42,9 +42,14 @@ from moorage_kube.testing.clock import NOON
 from moorage_testing.datasets import make_dataset
 
 FILES = ClassView(
-    name="files", provisioner="p", modes=frozenset({RWO, RWX, ROX}), default=True, expands=True, reclaim="",
+    name="files",
+    provisioner="p",
+    modes=frozenset({RWO, RWX, ROX}),
+    default=True,
+    expands=True,
+    reclaim="",
     waits=False,
-)  # fmt: skip
+)
 DISKS = replace(FILES, name="disks", modes=frozenset({RWO, ROX}))
 LOCAL_DISKS = replace(FILES, name="one", modes=frozenset({RWO}))
 UNKNOWN = replace(FILES, name="odd", modes=None)
@@ -105,19 +110,28 @@ def filling(size: int) -> FillProgress:
         ),
         pytest.param({"claim": CLAIM, "attempts": [an_attempt()]}, FILLING, "Filling", (), id="under way"),
         pytest.param(
-            {"claim": CLAIM, "attempts": [an_attempt(waiting="no node")]}, FILLING, "Waiting", (),
+            {"claim": CLAIM, "attempts": [an_attempt(waiting="no node")]},
+            FILLING,
+            "Waiting",
+            (),
             id="waits for a node",
         ),
         pytest.param(
             {"claim": CLAIM, "attempts": [an_attempt(ours=False)]}, FAILED, "NameTaken", (), id="a stranger's Job"
         ),
         pytest.param(
-            {"claim": CLAIM, "attempts": [an_attempt(succeeded=True, result=RESULT)]}, READY, "Filled", (),
+            {"claim": CLAIM, "attempts": [an_attempt(succeeded=True, result=RESULT)]},
+            READY,
+            "Filled",
+            (),
             id="done",
         ),
         pytest.param(
-            {"claim": CLAIM, "attempts": [an_attempt(succeeded=True)], "dataset": a_view(status=begun())}, FILLING,
-            "Starting", (MakeJob(2),), id="done, but its word was lost: asked once more",
+            {"claim": CLAIM, "attempts": [an_attempt(succeeded=True)], "dataset": a_view(status=begun())},
+            FILLING,
+            "Starting",
+            (MakeJob(2),),
+            id="done, but its word was lost: asked once more",
         ),
         pytest.param(
             {
@@ -131,7 +145,10 @@ def filling(size: int) -> FillProgress:
             id="the word of another revision is none",
         ),
         pytest.param(
-            {"claim": CLAIM, "attempts": [an_attempt(result=RESULT)]}, FILLING, "Filling", (),
+            {"claim": CLAIM, "attempts": [an_attempt(result=RESULT)]},
+            FILLING,
+            "Filling",
+            (),
             id="a word before the end",
         ),
         pytest.param(
@@ -149,7 +166,10 @@ def filling(size: int) -> FillProgress:
         ),
         pytest.param(
             {"claim": CLAIM, "attempts": [broken()], "dataset": a_view(status=begun(progress=filling(50)))},
-            FILLING, "Starting", (MakeJob(2),), id="killed, but got further: at once",
+            FILLING,
+            "Starting",
+            (MakeJob(2),),
+            id="killed, but got further: at once",
         ),
         pytest.param(
             {
@@ -174,16 +194,22 @@ def filling(size: int) -> FillProgress:
             id="too often no further",
         ),
         pytest.param(
-            {"claim": CLAIM, "attempts": [an_attempt(revision="old")]}, FILLING, "Starting",
-            (DropJob(an_attempt(revision="old")),), id="an older source's filler ends first",
+            {"claim": CLAIM, "attempts": [an_attempt(revision="old")]},
+            FILLING,
+            "Starting",
+            (DropJob(an_attempt(revision="old")),),
+            id="an older source's filler ends first",
         ),
         pytest.param(
-            {"claim": CLAIM, "attempts": [broken(1), an_attempt(2)]}, FILLING, "Filling", (DropJob(broken(1)),),
+            {"claim": CLAIM, "attempts": [broken(1), an_attempt(2)]},
+            FILLING,
+            "Filling",
+            (DropJob(broken(1)),),
             id="attempts before the newest go",
         ),
         pytest.param({"dataset": a_view("volume:../x")}, FAILED, "Invalid", (), id="a source that leads out"),
     ],
-)  # fmt: skip
+)
 def test_a_dataset_on_its_way(given, phase, reason, actions):
     decided = plan(seen(**given))
     assert (decided.status.phase, decided.ready.reason, decided.actions) == (phase, reason, actions)
@@ -328,9 +354,16 @@ def test_whatever_happens_to_fillers_it_ends_ready_by_their_word_or_failed_or_go
             decided = plan(seen(dataset=a_view(status=status), claim=CLAIM, attempts=attempts, now=now))
             told = decided.status
             status = DatasetStatus(
-                phase=told.phase, revision=told.revision, access=told.access, attempts=told.attempts,
-                stalled=told.stalled, mark=told.mark, progress=told.progress, files=told.files, claim=told.claim,
-            )  # fmt: skip
+                phase=told.phase,
+                revision=told.revision,
+                access=told.access,
+                attempts=told.attempts,
+                stalled=told.stalled,
+                mark=told.mark,
+                progress=told.progress,
+                files=told.files,
+                claim=told.claim,
+            )
             for action in decided.actions:
                 if isinstance(action, DropJob):
                     attempts = [attempt for attempt in attempts if attempt != action.attempt]

@@ -150,8 +150,11 @@ async def test_killed_at_any_write_one_guest_gets_the_place_and_the_other_waits(
     assert held["spec"]["terminationGracePeriodSeconds"] == 1
     usage = (await api.get(MACHINES, "m"))["status"]["availableMachines"][0]["usage"]
     assert {key: usage[key] for key in ("maximum", "reserved", "used", "waiting")} == {
-        "maximum": 1, "reserved": 1, "used": 0, "waiting": 1,
-    }  # fmt: skip
+        "maximum": 1,
+        "reserved": 1,
+        "used": 0,
+        "waiting": 1,
+    }
 
 
 async def test_what_it_wrote_counts_before_the_watch_has_shown_it() -> None:

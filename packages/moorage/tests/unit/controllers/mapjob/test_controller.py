@@ -53,7 +53,10 @@ def a_mapjob(*, items: dict[str, Any] | None = None, queue: dict[str, Any] | Non
     accepted = {"type": "Accepted", "status": "True", "reason": "Accepted", "lastTransitionTime": THEN}
     return {
         "metadata": {
-            "name": "features", "namespace": "lab", "generation": 1, "labels": {"moorage.dev/owner": "ada"},
+            "name": "features",
+            "namespace": "lab",
+            "generation": 1,
+            "labels": {"moorage.dev/owner": "ada"},
             "annotations": {"moorage.dev/owner": "ada"},
         },
         "spec": {
@@ -63,10 +66,12 @@ def a_mapjob(*, items: dict[str, Any] | None = None, queue: dict[str, Any] | Non
         }
         | spec,
         "status": {
-            "state": "running", "queue": told if queue is None else queue,
-            "items": {"total": 1000, "ready": 1000} | (items or {}), "conditions": [accepted],
+            "state": "running",
+            "queue": told if queue is None else queue,
+            "items": {"total": 1000, "ready": 1000} | (items or {}),
+            "conditions": [accepted],
         },
-    }  # fmt: skip
+    }
 
 
 def a_controller(

@@ -59,11 +59,14 @@ def a_map(
             }
             | spec,
             "status": {
-                "state": state, "queue": queue, "items": {"total": 10_000, "ready": 10_000} | (items or {}),
-                "workers": workers or {}, "conditions": [accepting, *conditions],
+                "state": state,
+                "queue": queue,
+                "items": {"total": 10_000, "ready": 10_000} | (items or {}),
+                "workers": workers or {},
+                "conditions": [accepting, *conditions],
             },
         }
-    )  # fmt: skip
+    )
 
 
 def a_job(
@@ -72,9 +75,16 @@ def a_job(
     name = "m" if number == 1 else f"m-r{number}"
     active = parallelism if active is None else active
     return JobSeen(
-        round=number, name=name, uid=f"uid-{name}", template=more.pop("template", "t"), parallelism=parallelism,
-        active=active, ready=more.pop("ready", active), ended=ended, **more,
-    )  # fmt: skip
+        round=number,
+        name=name,
+        uid=f"uid-{name}",
+        template=more.pop("template", "t"),
+        parallelism=parallelism,
+        active=active,
+        ready=more.pop("ready", active),
+        ended=ended,
+        **more,
+    )
 
 
 def a_pod(number: int = 0, **more: Any) -> PodSeen:

@@ -50,8 +50,12 @@ class World:
 
     def replica_set(self) -> Obj:
         owner = {
-            "apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "uid-deploy", "controller": True,
-        }  # fmt: skip
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "name": "web",
+            "uid": "uid-deploy",
+            "controller": True,
+        }
         return {"metadata": {"name": "web-1", "namespace": "lab", "uid": UID, "ownerReferences": [owner]}}
 
     def pod(self, name: str, kind: str = "ReplicaSet", version: str = "apps/v1", owner: str = UID) -> Obj:
@@ -226,8 +230,13 @@ async def test_an_owner_that_is_gone_or_another_of_its_name_is_left_alone(world)
 
 async def test_a_stateful_sets_note_is_read_back_by_the_webhook(world):
     kill = {
-        "pod": "w-0", "uid": "u", "slot": "w-0@1", "at": "2026-01-01T00:00:00Z", "by": "OOMKilled", "node": "n",
-    }  # fmt: skip
+        "pod": "w-0",
+        "uid": "u",
+        "slot": "w-0@1",
+        "at": "2026-01-01T00:00:00Z",
+        "by": "OOMKilled",
+        "node": "n",
+    }
     kill |= {"hits": [{"container": "c", "limit": 2**30}]}  # type: ignore[dict-item]
     meta = {"name": "w", "namespace": "lab", "uid": "uid-w", "labels": {NOTE: "true"}}
     world.api.put(STATEFULSETS, {"metadata": meta | {"annotations": {NOTE: json.dumps({"kills": [kill]})}}})

@@ -31,8 +31,11 @@ MESSAGE = "Pod lab/train-x has condition DisruptionTarget matching FailJob rule 
 def a_job(name: str = "train", attempt: int = 1, *, failed: bool = True, **annotations: str) -> Obj:
     made: Obj = {"annotations": keyed(**annotations), "spec": {"backoffLimit": 0}}
     end: Obj = {
-        "end": "Failed", "reason": "PodFailurePolicy", "message": MESSAGE, "finished": "2026-11-21T12:00:00Z",
-    }  # fmt: skip
+        "end": "Failed",
+        "reason": "PodFailurePolicy",
+        "message": MESSAGE,
+        "finished": "2026-11-21T12:00:00Z",
+    }
     return a_run_job("train", attempt, name=name, **made | (end | {"status": {"failed": 1}} if failed else {}))
 
 

@@ -73,7 +73,11 @@ def test_the_next_attempt_is_the_last_one_with_what_is_left() -> None:
             "annotations": {"moorage.dev/owner": "ada@example.org", "moorage.dev/time-limit-seconds": "3600"},
             "ownerReferences": [
                 {
-                    "apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "u1", "controller": True,
+                    "apiVersion": "batch/v1",
+                    "kind": "Job",
+                    "name": "train",
+                    "uid": "u1",
+                    "controller": True,
                     "blockOwnerDeletion": True,
                 }
             ],
@@ -95,7 +99,7 @@ def test_the_next_attempt_is_the_last_one_with_what_is_left() -> None:
                 },
             },
         },
-    }  # fmt: skip
+    }
     assert repr(first) == before, "what was read is shared and must not change"
 
 
@@ -139,14 +143,21 @@ def test_nothing_is_decided_about_a_run_without_jobs() -> None:
 
 def test_everything_that_decides_is_read() -> None:
     annotations = {
-        "moorage.dev/restart-limit": "5", "moorage.dev/time-limit-seconds": "3600", "moorage.dev/attempts": "1",
-        "moorage.dev/ended": "Cancelled by ada", "moorage.dev/cancelled": "",
-        "moorage.dev/running-since": "2026-11-21T11:59:00Z", "moorage.dev/used-seconds": "59",
-    }  # fmt: skip
+        "moorage.dev/restart-limit": "5",
+        "moorage.dev/time-limit-seconds": "3600",
+        "moorage.dev/attempts": "1",
+        "moorage.dev/ended": "Cancelled by ada",
+        "moorage.dev/cancelled": "",
+        "moorage.dev/running-since": "2026-11-21T11:59:00Z",
+        "moorage.dev/used-seconds": "59",
+    }
     failed = {
-        "type": "Failed", "status": "True", "reason": "PodFailurePolicy", "message": "why",
+        "type": "Failed",
+        "status": "True",
+        "reason": "PodFailurePolicy",
+        "message": "why",
         "lastTransitionTime": "2026-11-21T12:00:00Z",
-    }  # fmt: skip
+    }
     job = a_job(metadata={"annotations": annotations}, status={"conditions": [failed], "failed": 3})
     terminated = {"reason": "OOMKilled", "exitCode": 137, "finishedAt": "2026-11-21T11:59:30Z"}
     disruption = {
@@ -157,15 +168,21 @@ def test_everything_that_decides_is_read() -> None:
     }
     pod = {
         "metadata": {
-            "name": "train-x", "uid": "p", "ownerReferences": [{"uid": "u1", "controller": True}],
-            "deletionTimestamp": "2026-11-21T11:59:50Z", "deletionGracePeriodSeconds": 0,
+            "name": "train-x",
+            "uid": "p",
+            "ownerReferences": [{"uid": "u1", "controller": True}],
+            "deletionTimestamp": "2026-11-21T11:59:50Z",
+            "deletionGracePeriodSeconds": 0,
         },
         "spec": {"nodeName": "n1"},
         "status": {
-            "phase": "Failed", "reason": "Terminated", "startTime": "2026-11-21T11:59:00Z",
-            "conditions": [disruption], "containerStatuses": [{"state": {"terminated": terminated}}],
+            "phase": "Failed",
+            "reason": "Terminated",
+            "startTime": "2026-11-21T11:59:00Z",
+            "conditions": [disruption],
+            "containerStatuses": [{"state": {"terminated": terminated}}],
         },
-    }  # fmt: skip
+    }
     stranger = {"metadata": {"name": "s", "uid": "s"}}
     second = timedelta(seconds=1)
     assert observe("train", [job], [pod, stranger], {"n1": None}, now=NOON, lost_after=second) == Observed(
@@ -193,15 +210,23 @@ def test_everything_that_decides_is_read() -> None:
                 used_seconds=59,
                 pods=(
                     PodSeen(
-                        name="train-x", uid="p", node="n1", phase="Failed", status_reason="Terminated",
-                        disruption="EvictionByEvictionAPI", disrupted_at=NOON - 40 * second, out_of_memory=True,
-                        started=NOON - 60 * second, ended=NOON - 30 * second, deleting_since=NOON - 10 * second,
+                        name="train-x",
+                        uid="p",
+                        node="n1",
+                        phase="Failed",
+                        status_reason="Terminated",
+                        disruption="EvictionByEvictionAPI",
+                        disrupted_at=NOON - 40 * second,
+                        out_of_memory=True,
+                        started=NOON - 60 * second,
+                        ended=NOON - 30 * second,
+                        deleting_since=NOON - 10 * second,
                         forced=True,
                     ),
                 ),
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def test_nonsense_in_annotations_counts_as_nothing() -> None:
@@ -223,7 +248,8 @@ def test_nonsense_in_annotations_counts_as_nothing() -> None:
         pytest.param({"status": {}}, (False, None), id="new"),
         pytest.param({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, (False, None), id="ready"),
         pytest.param(
-            {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}, (False, None),
+            {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
+            (False, None),
             id="its kubelet speaks",
         ),
         pytest.param(
@@ -239,10 +265,11 @@ def test_nonsense_in_annotations_counts_as_nothing() -> None:
         ),
         pytest.param(
             {"spec": {"taints": [{"key": "node.kubernetes.io/unreachable", "timeAdded": "2026-11-21T12:00:00Z"}]}},
-            (True, NOON), id="tainted",
+            (True, NOON),
+            id="tainted",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_node_is_lost_when_nobody_hears_from_it(node: Obj, want: Any) -> None:
     assert is_lost(node) == want
 

@@ -63,9 +63,12 @@ class World:
 
     def seen(self) -> Observed:
         return Observed(
-            tenant=self.tenant, namespace=self.namespace, held=dict(self.held), nodes=list(self.nodes.values()),
+            tenant=self.tenant,
+            namespace=self.namespace,
+            held=dict(self.held),
+            nodes=list(self.nodes.values()),
             **self.more,
-        )  # fmt: skip
+        )
 
     def act(self, action: Any) -> None:
         match action:
@@ -155,8 +158,11 @@ def test_one_resource_makes_the_namespace_and_all_that_is_in_it() -> None:
     assert subjects(world, "member") == {GRACE, account_name(GRACE), "ml"}
     assert ("RoleBinding", TENANT_ROLES["viewer"]) not in world.held
     assert world.held["ResourceQuota", OURS]["spec"]["hard"] == {
-        CLAIMS: "0", **COUNTS, "limits.memory": "64Gi", "requests.nvidia.com/gpu": "8",
-    }  # fmt: skip
+        CLAIMS: "0",
+        **COUNTS,
+        "limits.memory": "64Gi",
+        "requests.nvidia.com/gpu": "8",
+    }
     (rule,) = world.held["NetworkPolicy", OURS]["spec"]["ingress"]
     (names,) = rule["from"][1]["namespaceSelector"]["matchExpressions"]
     assert names["values"] == ["ingress-lab", "moorage-system"]

@@ -64,8 +64,10 @@ LAST = VolumeBackupStatus(last_scheduled=rfc3339(NOON))
         pytest.param({}, "Idle", [Copy(NOON)], id="due, and those missed before are not made up for"),
         pytest.param({"backup": a_view(status=LAST)}, "Idle", [], id="taken up already"),
         pytest.param(
-            {"backup": a_view(status=LAST), "now": NOON + timedelta(minutes=61)}, "Idle",
-            [Copy(NOON + timedelta(hours=1))], id="the next",
+            {"backup": a_view(status=LAST), "now": NOON + timedelta(minutes=61)},
+            "Idle",
+            [Copy(NOON + timedelta(hours=1))],
+            id="the next",
         ),
         pytest.param({"jobs": [a_job()]}, "Running", [], id="one at a time"),
         pytest.param({"backup": a_view(suspend=True)}, "Idle", [], id="suspended"),
@@ -76,12 +78,14 @@ LAST = VolumeBackupStatus(last_scheduled=rfc3339(NOON))
         pytest.param({"backup": a_view(to="volume:../x")}, "Failed", [], id="no place"),
         pytest.param({"jobs": [a_job(failed=True)], "backup": a_view(status=LAST)}, "Failed", [], id="failed"),
         pytest.param(
-            {"jobs": [a_job(succeeded=True)], "backup": a_view(status=LAST)}, "Failed", [],
+            {"jobs": [a_job(succeeded=True)], "backup": a_view(status=LAST)},
+            "Failed",
+            [],
             id="ended without a word",
         ),
         pytest.param({"jobs": [a_job(ours=False)]}, "Idle", [Copy(NOON)], id="a stranger's Job"),
     ],
-)  # fmt: skip
+)
 def test_what_is_to_be_done(given, phase, actions):
     decided = plan(seen(**given))
     assert (decided.status.phase, list(decided.actions)) == (phase, actions)
@@ -159,9 +163,15 @@ def test_however_seldom_it_is_looked_at_no_moment_is_taken_twice_and_time_goes_o
 @pytest.mark.parametrize(
     ("text", "good"),
     [
-        ("0 3 * * *", True), ("*/15 8-18 * * 1-5", True), ("61 * * * *", False), ("0 3 * *", False),
-        ("0 0 30 2 *", False), ("* * * * * *", False), ("; rm -rf /", False), ("", False),
+        ("0 3 * * *", True),
+        ("*/15 8-18 * * 1-5", True),
+        ("61 * * * *", False),
+        ("0 3 * *", False),
+        ("0 0 30 2 *", False),
+        ("* * * * * *", False),
+        ("; rm -rf /", False),
+        ("", False),
     ],
-)  # fmt: skip
+)
 def test_a_schedule_is_one_that_comes_to_pass(text, good):
     assert is_schedule(text) is good

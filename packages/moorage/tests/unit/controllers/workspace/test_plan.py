@@ -28,22 +28,30 @@ GATEWAY = {
     "endpoints": [{"addresses": ["127.0.0.1"], "conditions": {"ready": True}}],
 }
 FIELDS = {
-    ("Service", "ws-lab"): "service", ("Service", "ws-lab-gateway"): "gateway_service",
-    ("EndpointSlice", "ws-lab-gateway"): "gateway_slice", ("Ingress", "ws-lab"): "ingress",
-    ("Deployment", "ws-lab"): "deployment", ("PersistentVolumeClaim", "lab-home"): "home",
-}  # fmt: skip
+    ("Service", "ws-lab"): "service",
+    ("Service", "ws-lab-gateway"): "gateway_service",
+    ("EndpointSlice", "ws-lab-gateway"): "gateway_slice",
+    ("Ingress", "ws-lab"): "ingress",
+    ("Deployment", "ws-lab"): "deployment",
+    ("PersistentVolumeClaim", "lab-home"): "home",
+}
 
 
 def a_workspace(*, annotations=None, status=None, name="lab", **spec):
     return {
         "metadata": {
-            "name": name, "namespace": "team", "uid": "12345678-aaaa", "generation": 3, "resourceVersion": "7",
-            "creationTimestamp": "2026-11-20T08:00:00Z", "labels": {"moorage.dev/owner": "ada"},
+            "name": name,
+            "namespace": "team",
+            "uid": "12345678-aaaa",
+            "generation": 3,
+            "resourceVersion": "7",
+            "creationTimestamp": "2026-11-20T08:00:00Z",
+            "labels": {"moorage.dev/owner": "ada"},
             "annotations": {"moorage.dev/owner": "ada", **(annotations or {})},
         },
         "spec": {"type": "jupyterlab", "running": True} | spec,
         "status": status or {},
-    }  # fmt: skip
+    }
 
 
 def seen_of(obj, **more):
@@ -273,10 +281,12 @@ UNSEEN_POD = a_pod(node="") | {"status": {"phase": "Pending"}}
         pytest.param({"pods": (UNSEEN_POD,)}, ("Starting", "Starting"), id="not yet seen by the scheduler"),
         pytest.param(
             {"pods": (a_pod(node="", schedulingGates=[{"name": "moorage.dev/machine"}]),), "line": "3 ahead"},
-            ("Waiting", "Machine"), id="behind the gate of its machine",
+            ("Waiting", "Machine"),
+            id="behind the gate of its machine",
         ),
         pytest.param(
-            {"pods": (a_pod(node="", schedulingGates=[{"name": "example.org/x"}]),)}, ("Waiting", "Gate"),
+            {"pods": (a_pod(node="", schedulingGates=[{"name": "example.org/x"}]),)},
+            ("Waiting", "Gate"),
             id="behind another's gate",
         ),
         pytest.param(
@@ -284,11 +294,13 @@ UNSEEN_POD = a_pod(node="") | {"status": {"phase": "Pending"}}
         ),
         pytest.param(
             {"pods": (a_pod(waiting={"waiting": {"reason": "ImagePullBackOff", "message": "not found"}}),)},
-            ("Waiting", "Image"), id="the image cannot be pulled",
+            ("Waiting", "Image"),
+            id="the image cannot be pulled",
         ),
         pytest.param(
             {"pods": (a_pod(waiting={"waiting": {"reason": "CreateContainerConfigError"}}),)},
-            ("Waiting", "Config"), id="a Secret is missing",
+            ("Waiting", "Config"),
+            id="a Secret is missing",
         ),
         pytest.param(
             {
@@ -305,11 +317,12 @@ UNSEEN_POD = a_pod(node="") | {"status": {"phase": "Pending"}}
         pytest.param({"app": None}, ("Failed", "UnknownType"), id="no such template"),
         pytest.param({"fault": "denied"}, ("Failed", "Invalid"), id="the API server will not have it"),
         pytest.param(
-            {"pods": (a_pod(meta={"deletionTimestamp": "2026-11-23T11:59:00Z"}),)}, ("Starting", "Replacing"),
+            {"pods": (a_pod(meta={"deletionTimestamp": "2026-11-23T11:59:00Z"}),)},
+            ("Starting", "Replacing"),
             id="its former pod is ending",
         ),
     ],
-)  # fmt: skip
+)
 def test_the_status_says_what_it_waits_for(more, want):
     assert phase(seen_of(a_workspace(), **more)) == want
 
@@ -387,23 +400,31 @@ def scheduled(at, **spec):
     [
         pytest.param(a_workspace(schedule=DAYS), None, "2026-11-23T12:00:00Z", id="new: heard from now on"),
         pytest.param(
-            a_workspace(schedule=DAYS, annotations={SCHEDULED_ANNOTATION: "old 2026-11-01T00:00:00Z"}), None,
-            "2026-11-23T12:00:00Z", id="changed: heard from now on",
+            a_workspace(schedule=DAYS, annotations={SCHEDULED_ANNOTATION: "old 2026-11-01T00:00:00Z"}),
+            None,
+            "2026-11-23T12:00:00Z",
+            id="changed: heard from now on",
         ),
         pytest.param(
-            scheduled("2026-11-22T00:00:00Z", running=False), True, "2026-11-23T08:00:00Z",
+            scheduled("2026-11-22T00:00:00Z", running=False),
+            True,
+            "2026-11-23T08:00:00Z",
             id="started this morning",
         ),
         pytest.param(
-            scheduled("2026-11-18T00:00:00Z", running=False), True, "2026-11-23T08:00:00Z",
+            scheduled("2026-11-18T00:00:00Z", running=False),
+            True,
+            "2026-11-23T08:00:00Z",
             id="away for days: the newest moment counts",
         ),
         pytest.param(
-            a_workspace(schedule=DAYS, annotations={SCHEDULED_ANNOTATION: f"{SCHEDULE_HASH} ?"}), None,
-            "2026-11-23T12:00:00Z", id="a note nobody can read",
+            a_workspace(schedule=DAYS, annotations={SCHEDULED_ANNOTATION: f"{SCHEDULE_HASH} ?"}),
+            None,
+            "2026-11-23T12:00:00Z",
+            id="a note nobody can read",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_schedule_starts_and_stops_in_one_write(obj, running, at):
     (step,) = plan(seen_of(obj)).steps
     assert step.resource is None

@@ -43,9 +43,14 @@ TAINTS = {"of a tenant": ("moorage.dev/tenant", "lab"), "of a machine group": ("
 def refused(pod: Any, *, user: str = "mallory", old: Any = None, tenant: Any = OPS, **facts: Any) -> list[str]:
     operation = "CREATE" if old is None else "UPDATE"
     fields = {
-        "kind": "Pod", "operation": operation, "user": user, "obj": pod, "old": old, "tenant": tenant,
+        "kind": "Pod",
+        "operation": operation,
+        "user": user,
+        "obj": pod,
+        "old": old,
+        "tenant": tenant,
         "node_taints": NODES,
-    }  # fmt: skip
+    }
     request = Request(**fields, **facts)
     by_admission, by_validation = ([refusal.field for refusal in ask(request).refusals] for ask in (admit, judge))
     assert by_admission == by_validation

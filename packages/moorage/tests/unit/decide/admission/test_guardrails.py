@@ -419,18 +419,20 @@ GPU = a_node("gpu", gpus=4, labels={"accelerator": "a100"})
         ),
         pytest.param(
             [GPU, a_node("sick", taints=(Taint("node.kubernetes.io/not-ready", "", "NoExecute"),))],
-            (*AWAY, {"key": "accelerator", "operator": "DoesNotExist"}), id="the other is not ready just now",
+            (*AWAY, {"key": "accelerator", "operator": "DoesNotExist"}),
+            id="the other is not ready just now",
         ),
         pytest.param([a_node("cpu")], AWAY, id="no GPU node yet: they may come"),
         pytest.param(
-            [GPU, a_node("cpu", labels={"accelerator": "none"})], AWAY,
+            [GPU, a_node("cpu", labels={"accelerator": "none"})],
+            AWAY,
             id="the type label does not tell them apart",
         ),
         pytest.param(
             [GPU, a_node("odd", labels={"nvidia.com/gpu.present": "true"})], (), id="the mark is everywhere"
         ),
     ],
-)  # fmt: skip
+)
 def test_gpu_nodes_are_kept_off_only_where_there_are_others(nodes, want):
     assert away_from_gpus(nodes) == want
 

@@ -86,15 +86,30 @@ def test_where_nobody_has_a_domain_and_the_platform_no_hosts_they_are_free() -> 
 @pytest.mark.parametrize(
     "host",
     [
-        "thing--a.apps.example.org", "apps.example.org", "*.apps.example.org", "deep.thing--a.apps.example.org",
-        "*.thing--a.apps.example.org", "THING--a.Apps.Example.Org", "thing--a.apps.example.org.",
-        " thing--a.apps.example.org ", "*.example.org", "*.org", "moorage.example.org", "x.moorage.example.org",
-        "", "*", "*.", "*.*", "~^thing.*$", "thing--a.apps.example.org:8081",
-        "moorage-server.moorage-system.svc.cluster.local", "moorage-server.moorage-system.svc",
+        "thing--a.apps.example.org",
+        "apps.example.org",
+        "*.apps.example.org",
+        "deep.thing--a.apps.example.org",
+        "*.thing--a.apps.example.org",
+        "THING--a.Apps.Example.Org",
+        "thing--a.apps.example.org.",
+        " thing--a.apps.example.org ",
+        "*.example.org",
+        "*.org",
+        "moorage.example.org",
+        "x.moorage.example.org",
+        "",
+        "*",
+        "*.",
+        "*.*",
+        "~^thing.*$",
+        "thing--a.apps.example.org:8081",
+        "moorage-server.moorage-system.svc.cluster.local",
+        "moorage-server.moorage-system.svc",
         "thing--a.apps.ex\u00e4mple.org",  # browsers convert it, each in its own way
         "thing--a\uff0eapps\uff0eexample\uff0eorg",  # full-width dots become dots
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("tenant", [A, OPS, PARENT, None], ids=["a", "ops", "parent", "none"])
 def test_the_platforms_hosts_are_nobodys(host: str, tenant: Any) -> None:
     cls = "a" if tenant is A else None
@@ -277,16 +292,23 @@ def test_other_kinds_that_name_hosts_are_held_to_the_same(kind: str, spec: Any) 
 @pytest.mark.parametrize(
     "rule",
     [
-        f"Host(`{HOST}`) && PathPrefix(`/.moorage`)", f"Host(`fine.example.net`, `{HOST}`)", f'Host("{HOST}")',
-        f"hostheader(`{HOST}`)", f"Host(/*(*/`{HOST}`) /* Host(`fine.example.net`) */",
+        f"Host(`{HOST}`) && PathPrefix(`/.moorage`)",
+        f"Host(`fine.example.net`, `{HOST}`)",
+        f'Host("{HOST}")',
+        f"hostheader(`{HOST}`)",
+        f"Host(/*(*/`{HOST}`) /* Host(`fine.example.net`) */",
         f"HostHeader(`{HOST}`) /* Host(`fine.example.net`) */",
         f'Host (`{HOST}`) && PathPrefix(`/`, `/Host("fine.net")`)',
         f"Host(`fine.example.net`) || (Path(`/x`) && Host(`{HOST}`))",
-        "(Host(`fine.example.net`) || Path(`/x`)) && Path(`/y`)", f"Host(`fine.example.net`) // {HOST}", "",
-        "PathPrefix(`/.moorage`)", "Host(`fine.example.net`) || PathPrefix(`/`)", "HostRegexp(`.*`)",
+        "(Host(`fine.example.net`) || Path(`/x`)) && Path(`/y`)",
+        f"Host(`fine.example.net`) // {HOST}",
+        "",
+        "PathPrefix(`/.moorage`)",
+        "Host(`fine.example.net`) || PathPrefix(`/`)",
+        "HostRegexp(`.*`)",
         "!Host(`fine.example.net`)",
     ],
-)  # fmt: skip
+)
 def test_rules_of_traefik_that_may_match_a_host_of_the_platform_are_refused(rule: str) -> None:
     assert fields(an_object({"routes": [{"match": rule}]}), kind="IngressRoute", reserved=RESERVED)
 
@@ -391,11 +413,14 @@ def test_a_path_that_ends_its_line_is_refused(path: str) -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "external-dns.alpha.kubernetes.io/hostname", "external-dns.alpha.kubernetes.io/internal-hostname",
-        "dns.alpha.kubernetes.io/external", "dns.alpha.kubernetes.io/internal", "cert-manager.io/common-name",
+        "external-dns.alpha.kubernetes.io/hostname",
+        "external-dns.alpha.kubernetes.io/internal-hostname",
+        "dns.alpha.kubernetes.io/external",
+        "dns.alpha.kubernetes.io/internal",
+        "cert-manager.io/common-name",
         "cert-manager.io/alt-names",
     ],
-)  # fmt: skip
+)
 def test_annotations_that_are_hosts_are_judged_as_hosts(kind: str, key: str) -> None:
     for value, wrong in ((f"x.example.net, {HOST}", 1), ("x.example.net,y.example.net", 0), ("", 0)):
         refused = fields(an_object({}, {key: value}), kind=kind, reserved=RESERVED)
@@ -419,19 +444,24 @@ def test_a_service_takes_no_address_and_leads_nowhere_else(spec: Any, field: str
 @pytest.mark.parametrize(
     "key",
     [
-        "metallb.io/loadBalancerIPs", "metallb.universe.tf/allow-shared-ip", "io.cilium/lb-ipam-ips",
-        "kubernetes.io/ingress.global-static-ip-name", "lbipam.cilium.io/ips",
-        "service.beta.kubernetes.io/azure-load-balancer-ipv4", "service.beta.kubernetes.io/azure-pip-name",
+        "metallb.io/loadBalancerIPs",
+        "metallb.universe.tf/allow-shared-ip",
+        "io.cilium/lb-ipam-ips",
+        "kubernetes.io/ingress.global-static-ip-name",
+        "lbipam.cilium.io/ips",
+        "service.beta.kubernetes.io/azure-load-balancer-ipv4",
+        "service.beta.kubernetes.io/azure-pip-name",
         "service.beta.kubernetes.io/azure-load-balancer-ipv6",
         "service.beta.kubernetes.io/azure-pip-prefix-id-ipv6",
         "service.beta.kubernetes.io/azure-additional-public-ips",
         "service.beta.kubernetes.io/aws-load-balancer-eip-allocations",
         "service.beta.kubernetes.io/aws-load-balancer-private-ipv4-addresses",
         "service.beta.kubernetes.io/aws-load-balancer-ipv6-addresses",
-        "networking.gke.io/load-balancer-ip-addresses", "loadbalancer.openstack.org/load-balancer-id",
+        "networking.gke.io/load-balancer-ip-addresses",
+        "loadbalancer.openstack.org/load-balancer-id",
         "kubernetes.digitalocean.com/load-balancer-id",
     ],
-)  # fmt: skip
+)
 def test_annotations_of_a_service_that_take_an_address_are_refused(spec: Any, key: str) -> None:
     assert fields(an_object(spec, {key: "x"}), kind="Service") == [f"metadata.annotations[{key}]"]
 
@@ -442,9 +472,22 @@ def test_other_services_pass(spec: Any) -> None:
 
 
 OUTER = [
-    "rules", "tls", "routes", "subroutes", "hostnames", "listeners", "servers", "hosts", "host", "hostname",
-    "exportTo", "endpoints", "subdomain", "virtualhost", "host_regex",
-]  # fmt: skip
+    "rules",
+    "tls",
+    "routes",
+    "subroutes",
+    "hostnames",
+    "listeners",
+    "servers",
+    "hosts",
+    "host",
+    "hostname",
+    "exportTo",
+    "endpoints",
+    "subdomain",
+    "virtualhost",
+    "host_regex",
+]
 INNER = ["http", "paths", "path", "match", "fqdn", "domains", "sans", "dnsName", "snippets"]
 KINDS_OF_HOSTS = sorted({kind for kinds in KINDS.values() for _, kind in kinds})
 

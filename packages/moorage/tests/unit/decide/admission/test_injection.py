@@ -85,35 +85,42 @@ def test_the_named_container_gets_what_the_others_leave() -> None:
     [
         pytest.param(
             a_pod({"name": "main", "resources": {"limits": {"nvidia.com/gpu": "2"}}}),
-            "spec.containers[0].resources.requests[nvidia.com/gpu]", id="more devices than a machine has",
+            "spec.containers[0].resources.requests[nvidia.com/gpu]",
+            id="more devices than a machine has",
         ),
         pytest.param(
             a_pod({"name": "main", "resources": {"requests": {"cpu": "5"}}}),
-            "spec.containers[0].resources.requests[cpu]", id="more CPU",
+            "spec.containers[0].resources.requests[cpu]",
+            id="more CPU",
         ),
         pytest.param(
             a_pod({"name": "main", "resources": {"limits": {"amd.com/gpu": "1"}}}),
-            "spec.containers[0].resources.requests[amd.com/gpu]", id="a device that a machine does not have",
+            "spec.containers[0].resources.requests[amd.com/gpu]",
+            id="a device that a machine does not have",
         ),
         pytest.param(
             a_pod(labels=LABELS | {"moorage.dev/machine-type": "nosuch"}),
-            "metadata.labels[moorage.dev/machine-type]", id="an unknown type",
+            "metadata.labels[moorage.dev/machine-type]",
+            id="an unknown type",
         ),
         pytest.param(
             a_pod(labels=LABELS | {"moorage.dev/machine-group": "nosuch"}),
-            "metadata.labels[moorage.dev/machine-group]", id="an unknown group",
+            "metadata.labels[moorage.dev/machine-group]",
+            id="an unknown group",
         ),
         pytest.param(
-            a_pod(labels={"moorage.dev/machine-type": "big"}), "metadata.labels[moorage.dev/machine-group]",
+            a_pod(labels={"moorage.dev/machine-type": "big"}),
+            "metadata.labels[moorage.dev/machine-group]",
             id="no group",
         ),
         pytest.param(
             a_pod(labels=LABELS | {"moorage.dev/machine-container": "nosuch"}),
-            "metadata.labels[moorage.dev/machine-container]", id="no such container",
+            "metadata.labels[moorage.dev/machine-container]",
+            id="no such container",
         ),
         pytest.param(a_pod(nodeName="n0"), "spec.nodeName", id="a node of its own choice"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_by_its_field(pod: dict[str, Any], field: str) -> None:
     told = inject(pod, POOLS)
     assert [refusal.field for refusal in told.refusals] == [field]

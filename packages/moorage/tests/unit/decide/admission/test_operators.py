@@ -66,11 +66,13 @@ def test_labels_of_namespaces(name: str, labels: Any, before: Any, want: list[st
         pytest.param(BARE | {"volumes": [{"name": "s"}]}, "moorage-system", True, id="with a volume"),
         pytest.param(
             BARE | {"containers": [{"name": "m", "envFrom": [{"secretRef": {"name": "moorage-page"}}]}]},
-            "moorage-system", True, id="with a Secret",
+            "moorage-system",
+            True,
+            id="with a Secret",
         ),
         pytest.param({"volumes": [{"name": "s"}]}, "lab", False, id="elsewhere"),
     ],
-)  # fmt: skip
+)
 def test_pods_in_namespaces_of_the_platform(spec: Any, namespace: str, is_refused: bool) -> None:
     pod = {"metadata": {"name": "x"}, "spec": spec}
     assert bool(fields("Pod", pod, namespace=namespace)) is is_refused

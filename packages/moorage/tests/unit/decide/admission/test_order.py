@@ -63,11 +63,16 @@ CLASSES = (
 
 def a_request(kind: str, obj: Any, **facts: Any) -> Request:
     given = {
-        "operation": "CREATE", "user": "ada", "pools": {"gpu-machines": parse_machine(MACHINE)},
-        "gpu_machines": frozenset({"gpu-machines", "small"}), "away_from_gpus": AWAY,
+        "operation": "CREATE",
+        "user": "ada",
+        "pools": {"gpu-machines": parse_machine(MACHINE)},
+        "gpu_machines": frozenset({"gpu-machines", "small"}),
+        "away_from_gpus": AWAY,
         "namespace": {"metadata": {"name": "lab", "labels": {"pod-security.kubernetes.io/enforce": "restricted"}}},
-        "classes": CLASSES, "scheduler": "second", "now": datetime(2026, 11, 15, tzinfo=UTC),
-    }  # fmt: skip
+        "classes": CLASSES,
+        "scheduler": "second",
+        "now": datetime(2026, 11, 15, tzinfo=UTC),
+    }
     return Request(kind=kind, obj=obj, **(given | facts))
 
 
@@ -208,8 +213,11 @@ def requests(draw: st.DrawFn) -> Request:
     kind = draw(st.sampled_from(["Pod", "Job", "Deployment"]))
     labels, spec = draw(LABELS), draw(SPECS)
     meta = {
-        "name": "train", "namespace": "lab", "labels": dict(labels), "annotations": {"moorage.dev/owner": "ada"},
-    }  # fmt: skip
+        "name": "train",
+        "namespace": "lab",
+        "labels": dict(labels),
+        "annotations": {"moorage.dev/owner": "ada"},
+    }
     if kind == "Pod":
         return a_request(kind, {"metadata": meta, "spec": spec}, **draw(FACTS))
     template = {"metadata": {"labels": dict(labels)}, "spec": spec}

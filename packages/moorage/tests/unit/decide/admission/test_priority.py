@@ -17,10 +17,14 @@ def a_class(name: str, value: int = 0, *, default: bool = False, policy: str = "
 
 
 CLASSES = [
-    a_class("moorage-default", default=True, policy="Never"), a_class("moorage-guest"),
-    a_class("moorage-reservation", -10, policy="Never"), a_class("system-node-critical", 2000001000),
-    a_class("system-cluster-critical", 2000000000), a_class("urgent", 1000), a_class("mine", 100),
-]  # fmt: skip
+    a_class("moorage-default", default=True, policy="Never"),
+    a_class("moorage-guest"),
+    a_class("moorage-reservation", -10, policy="Never"),
+    a_class("system-node-critical", 2000001000),
+    a_class("system-cluster-critical", 2000000000),
+    a_class("urgent", 1000),
+    a_class("mine", 100),
+]
 PLAIN = {"metadata": {"name": "beta"}, "spec": {"namespace": "beta"}}
 LISTS = {"metadata": {"name": "beta"}, "spec": {"namespace": "beta", "priorityClasses": ["mine"]}}
 GREEDY = {
@@ -75,9 +79,12 @@ def test_the_clusters_own_default_is_everybodys() -> None:
     classes = [a_class("house", 5, default=True)]
     assert allowed_classes(None, classes) == ("house", "moorage-default")
     assert not judge_priority(
-        "Pod", a_workload("Pod", {"priorityClassName": "house", "priority": 5}), None, tenant=PLAIN,
+        "Pod",
+        a_workload("Pod", {"priorityClassName": "house", "priority": 5}),
+        None,
+        tenant=PLAIN,
         classes=classes,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,13 @@ def refusals(pod: Any) -> list[str]:
 def test_a_plain_pod_gets_all_that_restricted_asks_for_and_a_home():
     made = secured(a_pod())["spec"]
     assert made["securityContext"] == {
-        "runAsNonRoot": True, "runAsUser": 65532, "runAsGroup": 65532, "fsGroup": 65532,
-        "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"},
-    }  # fmt: skip
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "fsGroup": 65532,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     (container,) = made["containers"]
     assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     assert {entry["name"]: entry["value"] for entry in container["env"]} == {

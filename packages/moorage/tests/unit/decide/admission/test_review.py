@@ -88,10 +88,13 @@ JOB_SPECS = st.fixed_dictionaries(
     optional={
         "backoffLimit": st.sampled_from([0, 3]),
         "podReplacementPolicy": st.sampled_from(["Failed", "TerminatingOrFailed"]),
-        "podFailurePolicy": st.just(FAILS), "completionMode": st.just("Indexed"), "completions": st.just(2),
-        "backoffLimitPerIndex": st.just(1), "activeDeadlineSeconds": st.just(600),
+        "podFailurePolicy": st.just(FAILS),
+        "completionMode": st.just("Indexed"),
+        "completions": st.just(2),
+        "backoffLimitPerIndex": st.just(1),
+        "activeDeadlineSeconds": st.just(600),
     },
-)  # fmt: skip
+)
 
 
 def a_meta(labels: Any) -> Any:

@@ -117,10 +117,13 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 CALLS = st.sampled_from(
     [
-        "Host(`mine.org`)", "Host(`victim.org`)", "Path(`/x`)", "Host(`mine.org`, `victim.org`)",
+        "Host(`mine.org`)",
+        "Host(`victim.org`)",
+        "Path(`/x`)",
+        "Host(`mine.org`, `victim.org`)",
         "HostSNI(`mine.org`)",
     ]
-)  # fmt: skip
+)
 RULES = st.recursive(
     CALLS,
     lambda inner: st.tuples(inner, st.sampled_from([" && ", "||"]), inner).map("".join) | inner.map("({})".format),

@@ -45,7 +45,8 @@ def an_update(plural: str, old: Any, new: Any, **fields: Any) -> Change:
     ("change", "action"),
     [
         pytest.param(
-            a_change("CREATE", "jobs", group="batch", obj=an_object(labels=RUN)), "start run vision/train-3",
+            a_change("CREATE", "jobs", group="batch", obj=an_object(labels=RUN)),
+            "start run vision/train-3",
             id="a job of a run",
         ),
         pytest.param(
@@ -53,16 +54,19 @@ def an_update(plural: str, old: Any, new: Any, **fields: Any) -> Change:
         ),
         pytest.param(
             a_change("CREATE", "jobs", group="batch", name="", obj={"metadata": {"generateName": "a-"}}),
-            "create job vision/a-", id="a generated name",
+            "create job vision/a-",
+            id="a generated name",
         ),
         pytest.param(
             a_change("DELETE", "jobs", group="batch", name="", old=an_object(labels=RUN)),
-            "delete run vision/train-3", id="one of a collection",
+            "delete run vision/train-3",
+            id="one of a collection",
         ),
         pytest.param(a_change("DELETE", "pods", old=an_object()), "delete pod vision/a1", id="a pod"),
         pytest.param(
             an_update("jobs", an_object(labels=RUN), an_object(labels=RUN, annotations=CANCELLED), group="batch"),
-            "cancel run vision/train-3", id="cancelled",
+            "cancel run vision/train-3",
+            id="cancelled",
         ),
         pytest.param(
             an_update(
@@ -76,23 +80,28 @@ def an_update(plural: str, old: Any, new: Any, **fields: Any) -> Change:
         ),
         pytest.param(
             an_update("jobs", an_object(), an_object(spec={"suspend": True}), group="batch"),
-            "suspend job vision/a1", id="suspended",
+            "suspend job vision/a1",
+            id="suspended",
         ),
         pytest.param(
             an_update("jobs", an_object(spec={"suspend": True}), an_object(), group="batch"),
-            "resume job vision/a1", id="resumed",
+            "resume job vision/a1",
+            id="resumed",
         ),
         pytest.param(
             an_update("nodes", an_object(), an_object(spec={"unschedulable": True}), namespace="", name="gpu-1"),
-            "cordon node gpu-1", id="cordoned",
+            "cordon node gpu-1",
+            id="cordoned",
         ),
         pytest.param(
             an_update("nodes", an_object(spec={"unschedulable": True}), an_object(), namespace="", name="gpu-1"),
-            "uncordon node gpu-1", id="uncordoned",
+            "uncordon node gpu-1",
+            id="uncordoned",
         ),
         pytest.param(
             an_update("nodes", an_object(), an_object(spec={"taints": [{}]}), namespace="", name="gpu-1"),
-            "change taints of node gpu-1", id="tainted",
+            "change taints of node gpu-1",
+            id="tainted",
         ),
         pytest.param(
             an_update(
@@ -105,7 +114,8 @@ def an_update(plural: str, old: Any, new: Any, **fields: Any) -> Change:
         ),
         pytest.param(
             an_update("workspaces", an_object(), an_object(spec={"running": False}), group=GROUP),
-            "stop workspace vision/a1", id="stopped",
+            "stop workspace vision/a1",
+            id="stopped",
         ),
         pytest.param(
             an_update(
@@ -119,11 +129,13 @@ def an_update(plural: str, old: Any, new: Any, **fields: Any) -> Change:
             id="names of fields, three at most",
         ),
         pytest.param(
-            an_update("jobs", an_object(), an_object(finalizers=["x"], resourceVersion="2"), group="batch"), "",
+            an_update("jobs", an_object(), an_object(finalizers=["x"], resourceVersion="2"), group="batch"),
+            "",
             id="nothing that people change",
         ),
         pytest.param(
-            a_change("CREATE", "namespaces", namespace="team", name="team"), "create namespace team",
+            a_change("CREATE", "namespaces", namespace="team", name="team"),
+            "create namespace team",
             id="a namespace",
         ),
         pytest.param(
@@ -139,7 +151,7 @@ def an_update(plural: str, old: Any, new: Any, **fields: Any) -> Change:
         pytest.param(a_change("UPDATE", "pods", subresource="status"), "", id="another subresource"),
         pytest.param(a_change("CREATE", "secrets", obj=an_object()), "", id="no secret"),
     ],
-)  # fmt: skip
+)
 def test_a_request_is_an_action(change, action):
     assert action_of(change) == action
 
@@ -176,15 +188,17 @@ def test_a_request_has_the_path_of_its_object(change, path):
         ({"fieldManager": "moor"}, [], [{"manager": "other"}], "moor"),
         ({}, [], [{"manager": "helm", "time": "2026-01-01T00:00:00Z"}], "helm"),
         (
-            {}, [{"manager": "moor", "time": "1"}, {"manager": "kube-controller-manager", "time": "2"}],
-            [{"manager": "moor", "time": "1"}, {"manager": "kubectl-edit", "time": "3"}], "kubectl",
+            {},
+            [{"manager": "moor", "time": "1"}, {"manager": "kube-controller-manager", "time": "2"}],
+            [{"manager": "moor", "time": "1"}, {"manager": "kubectl-edit", "time": "3"}],
+            "kubectl",
         ),
         ({}, [{"manager": "moor", "time": "1"}], [{"manager": "moor", "time": "1"}], ""),
         ({}, [], [{"manager": "kubelet", "subresource": "status"}], ""),
         ({}, [], ["odd"], ""),
         ({"fieldManager": "x" * 200}, [], [], "x" * 63),
     ],
-)  # fmt: skip
+)
 def test_the_client_is_the_field_manager_that_is_new(options, old, new, client):
     change = an_update("jobs", an_object(managedFields=old), an_object(managedFields=new), options=options)
     assert client_of(change) == client

@@ -123,10 +123,17 @@ def a_job(gpus=1, **spec):
 def decide(obj, *budgets, user="ada", kind="Job", operation="CREATE", tenant="vision", old=None):
     return admit(
         Request(
-            kind=kind, operation=operation, user=user, obj=obj, old=old, budgets=budgets_of(budgets),
-            tenant={"metadata": {"name": tenant}}, now=NOW, gpu_machines={"xlarge", "a100s"},
+            kind=kind,
+            operation=operation,
+            user=user,
+            obj=obj,
+            old=old,
+            budgets=budgets_of(budgets),
+            tenant={"metadata": {"name": tenant}},
+            now=NOW,
+            gpu_machines={"xlarge", "a100s"},
         )
-    )  # fmt: skip
+    )
 
 
 def class_of(verdict):
@@ -279,7 +286,10 @@ def workload(gpus=0, *, replicas=1, field="replicas"):
         pytest.param("StatefulSet", workload(1), workload(1, replicas=2), True, id="of a StatefulSet"),
         pytest.param("ReplicaSet", workload(1), workload(1, replicas=2), True, id="of a ReplicaSet"),
         pytest.param(
-            "Job", workload(1, field="parallelism"), workload(1, field="parallelism", replicas=2), True,
+            "Job",
+            workload(1, field="parallelism"),
+            workload(1, field="parallelism", replicas=2),
+            True,
             id="of a Job",
         ),
         pytest.param("Deployment", workload(1, replicas=9), workload(1), False, id="fewer replicas"),
@@ -293,7 +303,7 @@ def workload(gpus=0, *, replicas=1, field="replicas"):
         ),
         pytest.param("Workflow", suspended(True), a_job(), True, id="a workflow is resumed"),
     ],
-)  # fmt: skip
+)
 def test_an_update_that_asks_for_more_is_new_work(kind, old, new, want):
     refusing = a_budget(used={"ada": 100}, whenOver="refuse")
     assert bool(decide(new, refusing, kind=kind, operation="UPDATE", old=old).refusals) is want
@@ -308,11 +318,13 @@ def test_an_update_that_asks_for_more_is_new_work(kind, old, new, want):
         pytest.param("Deployment", a_job(0), a_job(0, containers=LARGER), id="memory of a Deployment"),
         pytest.param("Pod", *(at(each) for each in (a_job(0), a_job(0, containers=LARGER))), id="of a pod"),
         pytest.param(
-            "Workspace", {"metadata": {}, "spec": {"resources": {"cpu": "1", "memory": "1Gi"}}},
-            {"metadata": {}, "spec": {"resources": {"cpu": "2", "memory": "1Gi"}}}, id="CPU of a workspace",
+            "Workspace",
+            {"metadata": {}, "spec": {"resources": {"cpu": "1", "memory": "1Gi"}}},
+            {"metadata": {}, "spec": {"resources": {"cpu": "2", "memory": "1Gi"}}},
+            id="CPU of a workspace",
         ),
     ],
-)  # fmt: skip
+)
 def test_more_cpu_or_memory_is_new_work_for_budgets_of_money_alone(kind, old, new):
     money = a_budget(gpuHours="", money="100", used=OVER, whenOver="refuse")
     assert decide(new, money, kind=kind, operation="UPDATE", old=old).refusals != ()

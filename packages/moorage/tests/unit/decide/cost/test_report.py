@@ -40,9 +40,13 @@ COURSE = Booking(
     since=APRIL + 380 * HOUR, until=APRIL + 420 * HOUR,
 )  # fmt: skip
 MONTH = Facts(
-    lives=MONTH_LIVES, intervals=MONTH_PODS, sheet=SHEET, now=MAY,
-    tenants={"vision": "vision", "speech": "speech"}, measured=BUSY,
-)  # fmt: skip
+    lives=MONTH_LIVES,
+    intervals=MONTH_PODS,
+    sheet=SHEET,
+    now=MAY,
+    tenants={"vision": "vision", "speech": "speech"},
+    measured=BUSY,
+)
 
 
 def money(text):
@@ -116,8 +120,12 @@ def test_a_place_that_is_kept_is_paid_for_by_whom_it_is_reserved_for_while_it_is
 def test_members_see_others_as_one_row_and_the_sum_is_the_same():
     answer = report(MONTH, by=By.USER, since=APRIL, until=MAY, sees=lambda owner, _: owner == "ben")
     assert {row.name: str(row.whole) for row in answer.rows} == {
-        "ben": "78.39", "(idle)": "2323.61", "(others)": "510.00", "(reserved)": "46.00", "(system)": "18.00",
-    }  # fmt: skip
+        "ben": "78.39",
+        "(idle)": "2323.61",
+        "(others)": "510.00",
+        "(reserved)": "46.00",
+        "(system)": "18.00",
+    }
 
 
 def test_one_ledger_serves_every_reader():

@@ -135,10 +135,13 @@ def test_each_setting_of_docker_has_its_place_in_the_pod(host, body, key, value)
 @pytest.mark.parametrize(
     ("policy", "wanted"),
     [
-        ("no", "Never"), ("", "Never"), ("on-failure", "OnFailure"), ("always", "Always"),
+        ("no", "Never"),
+        ("", "Never"),
+        ("on-failure", "OnFailure"),
+        ("always", "Always"),
         ("unless-stopped", "Always"),
     ],
-)  # fmt: skip
+)
 def test_restart_policies(policy, wanted):
     assert spec({"RestartPolicy": {"Name": policy}})["restartPolicy"] == wanted
 
@@ -225,12 +228,14 @@ def test_published_ports_become_a_service_of_the_same_name():
         ({"DeviceRequests": [{"DeviceIDs": ["0"]}]}, {}, "HostConfig.DeviceRequests[0].DeviceIDs"),
         ({"DeviceRequests": [{"Count": 1, "Driver": "x"}]}, {}, "HostConfig.DeviceRequests[0].Driver"),
         (
-            {"DeviceRequests": [{"Count": 1, "Options": {"type": "h100"}}]}, {},
+            {"DeviceRequests": [{"Count": 1, "Options": {"type": "h100"}}]},
+            {},
             "HostConfig.DeviceRequests[0].Options.type",
         ),
         ({"RestartPolicy": {"Name": "often"}}, {}, "HostConfig.RestartPolicy.Name"),
         (
-            {"RestartPolicy": {"Name": "on-failure", "MaximumRetryCount": 3}}, {},
+            {"RestartPolicy": {"Name": "on-failure", "MaximumRetryCount": 3}},
+            {},
             "HostConfig.RestartPolicy.MaximumRetryCount",
         ),
         ({"PortBindings": {"99999/tcp": []}}, {}, "HostConfig.PortBindings[99999/tcp]"),
@@ -242,7 +247,7 @@ def test_published_ports_become_a_service_of_the_same_name():
         ({}, {"Cmd": {"a": 1}}, "Cmd"),
         ({}, {"StopTimeout": -1}, "StopTimeout"),
     ],
-)  # fmt: skip
+)
 def test_what_would_only_seem_to_work_is_refused_with_its_place(host, body, where):
     assert faults(host, **body) == [where]
 
@@ -258,8 +263,11 @@ def test_what_docker_sends_without_options_is_accepted():
 
 def test_all_faults_are_told_at_once():
     assert faults({"Privileged": True, "Binds": ["/:/x"]}, "No Name", User="x") == [
-        "name", "HostConfig.Privileged", "User", "HostConfig.Binds[0]",
-    ]  # fmt: skip
+        "name",
+        "HostConfig.Privileged",
+        "User",
+        "HostConfig.Binds[0]",
+    ]
 
 
 def test_a_name_is_made_of_the_image_where_none_is_given():

@@ -112,46 +112,64 @@ def test_the_line_counts_only_those_that_want_the_same_nodes():
     ("pod", "nodes", "code", "message", "hint"),
     [
         pytest.param(
-            a_pod(kind="h200"), [a_gpu_node(), a_gpu_node("n2", 4, kind="t4")], "unknown_gpu_type",
+            a_pod(kind="h200"),
+            [a_gpu_node(), a_gpu_node("n2", 4, kind="t4")],
+            "unknown_gpu_type",
             "run lab/run-me asks for GPU type h200; the cluster has none",
-            "choose one of: a100 (up to 2 on a node), t4 (up to 4 on a node)", id="unknown type",
+            "choose one of: a100 (up to 2 on a node), t4 (up to 4 on a node)",
+            id="unknown type",
         ),
         pytest.param(
-            a_pod(gpus=8), [a_gpu_node(), a_gpu_node("n2", 4)], "more_than_any_node",
+            a_pod(gpus=8),
+            [a_gpu_node(), a_gpu_node("n2", 4)],
+            "more_than_any_node",
             "run lab/run-me asks for 8 GPUs; the largest node has 4 (n2)",
-            "ask for at most 4; run `moor gpus` to see each node's GPUs", id="more than any node",
+            "ask for at most 4; run `moor gpus` to see each node's GPUs",
+            id="more than any node",
         ),
         pytest.param(
-            a_pod(gpus=4, kind="a100"), [a_gpu_node(), a_gpu_node("n2", 4, kind="t4")], "more_than_any_node",
+            a_pod(gpus=4, kind="a100"),
+            [a_gpu_node(), a_gpu_node("n2", 4, kind="t4")],
+            "more_than_any_node",
             "run lab/run-me asks for 4 GPUs of type a100; the largest node has 2 (n1)",
-            "ask for at most 2; run `moor gpus` to see each node's GPUs", id="more than any node of the type",
+            "ask for at most 2; run `moor gpus` to see each node's GPUs",
+            id="more than any node of the type",
         ),
         pytest.param(
-            a_pod(), [a_gpu_node("n1", 0)], "no_gpus",
+            a_pod(),
+            [a_gpu_node("n1", 0)],
+            "no_gpus",
             "run lab/run-me asks for 1 GPU; no node of this cluster has any",
-            "run it without `--gpus`, or ask the admin for a node with GPUs", id="no GPUs at all",
+            "run it without `--gpus`, or ask the admin for a node with GPUs",
+            id="no GPUs at all",
         ),
         pytest.param(
-            a_pod(gpus=0, cpu="17"), [a_gpu_node()], "more_than_any_node",
-            "run lab/run-me asks for 17 cpu; the largest node has 16 (n1)", "ask for at most 16",
+            a_pod(gpus=0, cpu="17"),
+            [a_gpu_node()],
+            "more_than_any_node",
+            "run lab/run-me asks for 17 cpu; the largest node has 16 (n1)",
+            "ask for at most 16",
             id="too many cores",
         ),
         pytest.param(
-            a_pod(), [a_gpu_node(taints=[{"key": "team", "value": "b", "effect": "NoSchedule"}])],
+            a_pod(),
+            [a_gpu_node(taints=[{"key": "team", "value": "b", "effect": "NoSchedule"}])],
             "no_node_accepts",
             "run lab/run-me is repelled by taints of every suitable node: team=b:NoSchedule (1 node)",
-            "the admin decides who may use those nodes: ask for a toleration", id="tainted",
+            "the admin decides who may use those nodes: ask for a toleration",
+            id="tainted",
         ),
         pytest.param(
             a_pod(),
             [a_gpu_node(taints=[{"key": "moorage.dev/machine-group", "value": "gpu", "effect": "NoSchedule"}])],
-            "no_node_accepts", "run lab/run-me is repelled by taints of every suitable node:"
+            "no_node_accepts",
+            "run lab/run-me is repelled by taints of every suitable node:"
             " moorage.dev/machine-group=gpu:NoSchedule (1 node)",
             "those nodes are dedicated to guests of machines: list them with `moor machines`, and ask for one",
             id="kept for machines",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_can_never_fit_is_refused_with_what_would_do(pod, nodes, code, message, hint):
     found = ask(pod, nodes)
     assert found.state == "never"

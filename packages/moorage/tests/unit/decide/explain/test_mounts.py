@@ -197,33 +197,44 @@ def test_a_missing_secret_is_quoted_with_the_command_that_creates_it() -> None:
     ("reason", "message", "headline", "way"),
     [
         pytest.param(
-            FAILED_MOUNT, NO_CONFIG, "volume config (ConfigMap settings) cannot be mounted (FailedMount)",
+            FAILED_MOUNT,
+            NO_CONFIG,
+            "volume config (ConfigMap settings) cannot be mounted (FailedMount)",
             "The ConfigMap settings does not exist: create it with `kubectl create configmap settings -n lab"
-            " --from-file=KEY=FILE`; the pod then starts by itself", id="a ConfigMap",
+            " --from-file=KEY=FILE`; the pod then starts by itself",
+            id="a ConfigMap",
         ),
         pytest.param(
-            FAILED_MOUNT, 'MountVolume.SetUp failed for volume "keys" : references non-existent secret key: token',
+            FAILED_MOUNT,
+            'MountVolume.SetUp failed for volume "keys" : references non-existent secret key: token',
             "volume keys (Secret s3) cannot be mounted (FailedMount)",
             "The Secret s3 has no key token: add it with `kubectl edit secret s3 -n lab`; the pod then starts by"
-            " itself", id="a key of a Secret",
+            " itself",
+            id="a key of a Secret",
         ),
         pytest.param(
-            FAILED_MOUNT, 'Unable to attach or mount volume "data": persistentvolumeclaim "images" not found',
+            FAILED_MOUNT,
+            'Unable to attach or mount volume "data": persistentvolumeclaim "images" not found',
             "volume data (PersistentVolumeClaim images) cannot be mounted (FailedMount)",
             "The volume images does not exist: create it with `moor volume create images -n lab`; the pod then"
-            " starts by itself", id="a claim",
+            " starts by itself",
+            id="a claim",
         ),
         pytest.param(
-            FAILED_ATTACH, 'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) other',
+            FAILED_ATTACH,
+            'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) other',
             "volume data (PersistentVolumeClaim images) cannot be attached to the node (FailedAttachVolume)",
             "The volume images is in use on another node, and must be free there first: `moor volume list -n lab`"
-            " shows the pods that mount it", id="a disk that another node uses",
+            " shows the pods that mount it",
+            id="a disk that another node uses",
         ),
         pytest.param(
-            FAILED_MOUNT, 'MountVolume.MountDevice failed for volume "pvc-1" : exit status 32',
+            FAILED_MOUNT,
+            'MountVolume.MountDevice failed for volume "pvc-1" : exit status 32',
             "volume data (PersistentVolumeClaim images) cannot be mounted (FailedMount)",
             "Its node tries again by itself: `moor volume list -n lab` shows the pods that mount it, and every try"
-            " is in its events: `kubectl describe pod train-x -n lab`", id="a disk, whatever the reason",
+            " is in its events: `kubectl describe pod train-x -n lab`",
+            id="a disk, whatever the reason",
         ),
         pytest.param(
             FAILED_MOUNT,
@@ -233,7 +244,7 @@ def test_a_missing_secret_is_quoted_with_the_command_that_creates_it() -> None:
             id="a path of the node",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_to_do_about_each_volume(reason: str, message: str, headline: str, way: str) -> None:
     lines = told(event(reason, message))
     assert lines[:3] == [f"run lab/train does not start on n1: {headline}", message, way]

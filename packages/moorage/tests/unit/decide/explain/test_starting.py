@@ -120,5 +120,8 @@ def test_everybody_else_learns_that_it_is_being_started_and_no_names() -> None:
 def test_programs_get_the_parts() -> None:
     answer = make_explanation(explain(a_pod(waiting("ErrImagePull", PULL)), nodes=(), pods=(), now=NOON))
     assert (answer.starting, answer.starting_container, answer.starting_image, answer.starting_message) == (
-        "ErrImagePull", "main", "nope:1", PULL,
-    )  # fmt: skip
+        "ErrImagePull",
+        "main",
+        "nope:1",
+        PULL,
+    )

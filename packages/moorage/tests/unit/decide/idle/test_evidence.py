@@ -47,17 +47,20 @@ def facts(*readings, **changes):
         pytest.param(facts(), Unseen("no reading of its GPUs yet"), id="never measured"),
         pytest.param(
             facts(QUIET, QUIET, windows=windows(QUIET, end=NOW - 20 * MINUTE)),
-            Unseen("no reading of its GPUs since 11:40 UTC"), id="the source of readings is down",
+            Unseen("no reading of its GPUs since 11:40 UTC"),
+            id="the source of readings is down",
         ),
         pytest.param(
-            facts(QUIET, (None, 10.0)), Unseen("its GPU use was not measured in the 5m up to 12:00 UTC"),
+            facts(QUIET, (None, 10.0)),
+            Unseen("its GPU use was not measured in the 5m up to 12:00 UTC"),
             id="no reading of the GPU",
         ),
         pytest.param(
             facts(QUIET, (37.2, 10.0)), InUse("GPU at 37 % in the 5m up to 12:00 UTC", NOW), id="a busy GPU"
         ),
         pytest.param(
-            facts(QUIET, (0.0, 900.0)), InUse("CPU at 900m in the 5m up to 12:00 UTC", NOW),
+            facts(QUIET, (0.0, 900.0)),
+            InUse("CPU at 900m in the 5m up to 12:00 UTC", NOW),
             id="a data loader works on the CPU",
         ),
         pytest.param(
@@ -83,7 +86,8 @@ def facts(*readings, **changes):
         ),
         pytest.param(
             facts(QUIET, QUIET, connection=Connection(seen_at=NOW, acted_at=NOW - HOUR)),
-            InUse("a browser is connected", NOW), id="a debugger's pause: connected, and used an hour ago",
+            InUse("a browser is connected", NOW),
+            id="a debugger's pause: connected, and used an hour ago",
         ),
         pytest.param(
             facts(
@@ -103,14 +107,16 @@ def facts(*readings, **changes):
         ),
         pytest.param(
             facts(QUIET, QUIET, kernels=Kernels(last_activity=NOW - 3 * HOUR, busy_since_output=NOW - 3 * HOUR)),
-            InUse("a kernel is busy", NOW), id="a cell that waits for something",
+            InUse("a kernel is busy", NOW),
+            id="a cell that waits for something",
         ),
         pytest.param(
-            facts(QUIET, QUIET, unseen="Jupyter does not answer"), Unseen("Jupyter does not answer"),
+            facts(QUIET, QUIET, unseen="Jupyter does not answer"),
+            Unseen("Jupyter does not answer"),
             id="what cannot be asked is in use",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_verdict_says_why(seen, want):
     assert judge(seen, POLICY, NOW) == want
 

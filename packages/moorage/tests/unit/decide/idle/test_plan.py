@@ -292,9 +292,13 @@ def test_over_any_life_the_rules_hold(rng: random.Random):
 )
 def test_planning_again_at_once_changes_nothing_more(state, span, pending):
     record = Record(
-        state=state, warned_at=NOW - span, since=NOW - span - 2 * HOUR, at=NOW - span, delivered=True,
+        state=state,
+        warned_at=NOW - span,
+        since=NOW - span - 2 * HOUR,
+        at=NOW - span,
+        delivered=True,
         pending=pending,
-    )  # fmt: skip
+    )
     verdict = Idle("it is idle", NOW - span - 2 * HOUR, 99, NOW)
     first = at(verdict, record, work=replace(LAB, suspended=state is State.SUSPENDED and not pending))
     work = replace(LAB, suspended=state is State.SUSPENDED or first.act is Act.SUSPEND)

@@ -42,16 +42,22 @@ START = NOW - 10 * MINUTE
         pytest.param([a_point(START, slots=1, gpus=(0.0, 90.0))], [A], 90.0, None, id="busy, and then a gap"),
         pytest.param([a_point(START)], [A, B], None, None, id="the other pod was not measured"),
         pytest.param(
-            [a_point(START, gpus=(3.0, 0.0)), a_point(START, uid="b", gpus=(0.0,))], [A, B], None, 20.0,
+            [a_point(START, gpus=(3.0, 0.0)), a_point(START, uid="b", gpus=(0.0,))],
+            [A, B],
+            None,
+            20.0,
             id="the other pod was not measured, this one hardly used",
         ),
         pytest.param([a_point(START), a_point(START, uid="b", cpu=30)], [A, B], 0.0, 40.0, id="both pods"),
         pytest.param(
-            [a_point(START)], [A, HeldPod(uid="b", gpus=2, started=NOW - 2 * MINUTE)], 0.0, 10.0,
+            [a_point(START)],
+            [A, HeldPod(uid="b", gpus=2, started=NOW - 2 * MINUTE)],
+            0.0,
+            10.0,
             id="the other pod was not there yet",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_window_is_measured_where_all_pods_are(points, pods, gpu, cpu):
     assert windows_of(points, pods, now=NOW) == (
         Window(start=START, end=START + 5 * MINUTE, gpu_peak=gpu, cpu_milli=cpu),

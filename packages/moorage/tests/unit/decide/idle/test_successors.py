@@ -21,9 +21,13 @@ SUSPENDED = Record(state=State.SUSPENDED, suspended_at=NOON, node="n1", devices=
 
 def a_pod(name, *, after, node="n1", gpus=1, devices=(), owner="bob", phase="Running", **labels):
     made = {
-        "namespace": "vision", "uid": name, "labels": labels, "node": node, "limits": {GPU: str(gpus)},
+        "namespace": "vision",
+        "uid": name,
+        "labels": labels,
+        "node": node,
+        "limits": {GPU: str(gpus)},
         "phase": phase,
-    }  # fmt: skip
+    }
     assigned = {"name": GPU, "resources": [{"resourceID": device} for device in devices]}
     made |= {"started": NOON + after, "statuses": [{"name": "main", "allocatedResourcesStatus": [assigned]}]}
     return a_run_pod(name, run="", user=owner, **made)

@@ -21,10 +21,22 @@ NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 HOUR, WINDOW = timedelta(hours=1), timedelta(minutes=5)
 POLICY = Policy(name="p", warn_after=2 * HOUR, suspend_after=2 * HOUR)
 LAB = Interval(
-    pod_uid="a", namespace="vision", pod="ws-lab", run="", attempt=1, owner="ada", node="n1", gpu_type="a100",
-    gpus=2, cpu_milli=1000, memory_bytes=0, started_at=NOW - 10 * HOUR, ended_at=None, last_seen_at=NOW,
+    pod_uid="a",
+    namespace="vision",
+    pod="ws-lab",
+    run="",
+    attempt=1,
+    owner="ada",
+    node="n1",
+    gpu_type="a100",
+    gpus=2,
+    cpu_milli=1000,
+    memory_bytes=0,
+    started_at=NOW - 10 * HOUR,
+    ended_at=None,
+    last_seen_at=NOW,
     part_of="workspace/lab",
-)  # fmt: skip
+)
 
 
 def points_of(*, busy=(), missing=()):
@@ -130,10 +142,13 @@ def step_by_step(past, points, *, since, now):
 
 hours_of_policies = st.sampled_from([0.5, 1, 2, 3.25]).map(lambda hours: hours * HOUR)
 policies = st.builds(
-    Policy, name=st.just("p"), warn_after=hours_of_policies, remind_after=st.none() | hours_of_policies,
+    Policy,
+    name=st.just("p"),
+    warn_after=hours_of_policies,
+    remind_after=st.none() | hours_of_policies,
     suspend_after=st.none() | hours_of_policies,
     quiet=st.none() | st.just(QuietTimes(UTC, ((frozenset(range(7)), time(5, 10), time(7, 35)),))),
-)  # fmt: skip
+)
 stretches = st.lists(st.tuples(st.integers(0, 119), st.integers(1, 50)), max_size=4).map(
     lambda pairs: [(first / 12, (first + count) / 12) for first, count in pairs]
 )

@@ -172,15 +172,17 @@ def test_places_of_machines_go_with_those_who_hold_them():
     ("delete_data", "going", "staying"),
     [
         (
-            False, "our finalizers on Dataset lab/digits: later deletions are not blocked",
+            False,
+            "our finalizers on Dataset lab/digits: later deletions are not blocked",
             "the kinds of moorage.dev: 1 Dataset, 1 Tenant",
         ),
         (
-            True, "DATA: 1 Dataset, 1 Tenant, with the volumes of datasets",
+            True,
+            "DATA: 1 Dataset, 1 Tenant, with the volumes of datasets",
             "PriorityClass moorage-guest: Job lab/train could not create pods without it",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_goes_and_what_stays_is_said_first(delete_data, going, staying):
     tenant = an_object("Tenant", "vision", namespace="team-vision", onDelete="Delete")
     seen = present(

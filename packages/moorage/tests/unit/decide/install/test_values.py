@@ -162,12 +162,17 @@ def test_default_values_change_nothing_of_what_is_shipped():
 def test_values_are_put_on_the_objects():
     values = parse_values(
         {
-            "image": "registry.example.org/moorage:1", "publicUrl": "https://moorage.example.org",
-            "tlsSecret": "web-tls", "storageClass": "fast", "replicas": {"server": 1},
-            "resources": {"server": {"limits": {"memory": "4Gi"}}}, "nodeSelector": {"infra": "yes"},
-            "tolerations": [{"key": "infra", "operator": "Exists"}], "imagePullSecrets": ["pull"],
+            "image": "registry.example.org/moorage:1",
+            "publicUrl": "https://moorage.example.org",
+            "tlsSecret": "web-tls",
+            "storageClass": "fast",
+            "replicas": {"server": 1},
+            "resources": {"server": {"limits": {"memory": "4Gi"}}},
+            "nodeSelector": {"infra": "yes"},
+            "tolerations": [{"key": "infra", "operator": "Exists"}],
+            "imagePullSecrets": ["pull"],
         }
-    )  # fmt: skip
+    )
     by_name = {(obj["kind"], obj["metadata"]["name"]): obj for obj in overlay(SHIPPED, values)}
     data = by_name["ConfigMap", "moorage"]["data"]
     assert (data["publicUrl"], data["ingressTlsSecret"]) == ("https://moorage.example.org", "web-tls")

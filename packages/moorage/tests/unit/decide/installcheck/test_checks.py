@@ -142,9 +142,15 @@ WHOLE = replace(
     workspace_addresses=("192.0.2.1",),
 )  # fmt: skip
 LOCAL = replace(
-    WHOLE, nodes=(a_node(runtime="process://1"),), deployments=(), pods=(), secrets=frozenset(),
-    extenders=Unread("none"), kubelets={}, public=None,
-)  # fmt: skip
+    WHOLE,
+    nodes=(a_node(runtime="process://1"),),
+    deployments=(),
+    pods=(),
+    secrets=frozenset(),
+    extenders=Unread("none"),
+    kubelets={},
+    public=None,
+)
 
 
 def verdict_of(facts: Facts, name: str) -> Verdict | None:
@@ -160,7 +166,9 @@ CASES = [
     ("permissions", {"rights": {EVERYTHING: True}}, "found", "cluster-admin"),
     ("permissions", {"rights": dict.fromkeys(NEEDED_RIGHTS, True)}, "found", "all that the installation needs"),
     (
-        "permissions", {"rights": dict.fromkeys(NEEDED_RIGHTS, True) | {NEEDED_RIGHTS[1]: False}}, "wrong!",
+        "permissions",
+        {"rights": dict.fromkeys(NEEDED_RIGHTS, True) | {NEEDED_RIGHTS[1]: False}},
+        "wrong!",
         "create customresourcedefinitions.apiextensions.k8s.io",
     ),
     ("permissions", {"rights": dict.fromkeys(NEEDED_RIGHTS, False)}, "wrong!", "and "),
@@ -200,26 +208,36 @@ CASES = [
         "the cluster has no default StorageClass",
     ),
     (
-        "default-storage-class", {"claims": (named("moorage-usage", spec={}, status={"phase": "Pending"}),)},
-        "wrong!", "the claim moorage-usage of moorage-system waits",
+        "default-storage-class",
+        {"claims": (named("moorage-usage", spec={}, status={"phase": "Pending"}),)},
+        "wrong!",
+        "the claim moorage-usage of moorage-system waits",
     ),
     (
-        "default-storage-class", {"storage_classes": (a_class("a"), a_class("b"))}, "wrong",
+        "default-storage-class",
+        {"storage_classes": (a_class("a"), a_class("b"))},
+        "wrong",
         "the newest counts: a, b",
     ),
     ("shared-storage", {}, "found", "ReadWriteMany: fast"),
     (
-        "shared-storage", {"storage_classes": (a_class(provisioner="ebs.csi.aws.com"),)}, "missing",
+        "shared-storage",
+        {"storage_classes": (a_class(provisioner="ebs.csi.aws.com"),)},
+        "missing",
         "no StorageClass",
     ),
     ("shared-storage", {"storage_classes": (a_class(provisioner="acme/x"),)}, "unknown", "whether fast offers"),
     (
-        "shared-storage", {"storage_classes": (a_class(provisioner="acme/x", modes="ReadWriteMany"),)}, "found",
+        "shared-storage",
+        {"storage_classes": (a_class(provisioner="acme/x", modes="ReadWriteMany"),)},
+        "found",
         "fast",
     ),
     ("default-priority-class", {}, "found", "the cluster has no other default"),
     (
-        "default-priority-class", {"priority_classes": (named("normal", globalDefault=True),)}, "wrong",
+        "default-priority-class",
+        {"priority_classes": (named("normal", globalDefault=True),)},
+        "wrong",
         "normal, which may preempt",
     ),
     (
@@ -253,7 +271,9 @@ CASES = [
     ("gpus", {}, "missing", "although nvidia-device-plugin-daemonset is installed"),
     ("gpus", {"nodes": (a_node(nvidia_com__gpu="8"),)}, "found", "8 GPUs on 1 nodes"),
     (
-        "gpus", {"nodes": (a_node(labels={"nvidia.com/gpu.present": "true"}),)}, "wrong",
+        "gpus",
+        {"nodes": (a_node(labels={"nvidia.com/gpu.present": "true"}),)},
+        "wrong",
         "offer none: n1; the device",
     ),
     (
@@ -272,12 +292,16 @@ CASES = [
     ),
     ("gpu-sharing", {"nodes": (a_node(nvidia_com__gpu="8"),)}, None, ""),
     (
-        "gpu-sharing", {"nodes": (a_node(labels={"nvidia.com/gpu.replicas": "4"}),)}, "found",
+        "gpu-sharing",
+        {"nodes": (a_node(labels={"nvidia.com/gpu.replicas": "4"}),)},
+        "found",
         "shared in time on n1",
     ),
     (
-        "gpu-sharing", {"nodes": (a_node(nvidia_com__gpu="8", labels={"nvidia.com/mig.strategy": "single"}),)},
-        "found", "MIG, strategy single",
+        "gpu-sharing",
+        {"nodes": (a_node(nvidia_com__gpu="8", labels={"nvidia.com/mig.strategy": "single"}),)},
+        "found",
+        "MIG, strategy single",
     ),
     # clock
     ("clock", {}, "found", "1 nodes agree within"),
@@ -307,15 +331,19 @@ CASES = [
     # ways in
     ("ingress-class", {"ingress_classes": ()}, "missing", "no IngressClass"),
     (
-        "ingress-class", {"ingress_classes": (named("a"),)}, "wrong",
+        "ingress-class",
+        {"ingress_classes": (named("a"),)},
+        "wrong",
         "the cluster has no default IngressClass; available: a",
     ),
     (
-        "ingress-class", {"info": INFO | {"ingressClass": "b"}}, "wrong",
+        "ingress-class",
+        {"info": INFO | {"ingressClass": "b"}},
+        "wrong",
         "ingressClass 'b' not found; available: traefik",
     ),
     ("ingress-class", {"info": INFO | {"ingressClass": "traefik"}}, "found", "workspaces use traefik"),
-]  # fmt: skip
+]
 AFTER = [
     ("image", {}, "found", "pulled: r/moorage:0.1.0"),
     (
@@ -340,7 +368,9 @@ AFTER = [
     ),
     ("crds", {"crds": our_crds()[1:]}, "missing!", f"there is no {FIRST_CRD}"),
     (
-        "crds", {"crds": (our_crds()[0] | {"spec": {"versions": []}}, *our_crds()[1:])}, "wrong!",
+        "crds",
+        {"crds": (our_crds()[0] | {"spec": {"versions": []}}, *our_crds()[1:])},
+        "wrong!",
         f"lack fields of this version: {FIRST_CRD}",
     ),
     ("crds", {"crds": tuple(all_crds())}, "wrong!", "not established"),
@@ -356,8 +386,10 @@ AFTER = [
     ("versions", {"deployments": (*our_deployments(), a_second_scheduler())}, "found", "all are 0.1.0"),
     ("versions", {"info": INFO | {"version": "0.2.0"}}, "wrong", "moor 0.1.0, ConfigMap 0.2.0"),
     (
-        "versions", {"deployments": (*our_deployments()[:1], *our_deployments("r:5000/moorage:0.2.0")[1:])},
-        "wrong", "moorage-operator 0.1.0, moorage-server 0.2.0",
+        "versions",
+        {"deployments": (*our_deployments()[:1], *our_deployments("r:5000/moorage:0.2.0")[1:])},
+        "wrong",
+        "moorage-operator 0.1.0, moorage-server 0.2.0",
     ),
     ("versions", {"deployments": our_deployments("r:5000/moorage@sha256:0a")}, "found", "all are"),
     ("secrets", {"secrets": SECRETS - {"moorage-page"}}, "missing!", "not created moorage-page"),
@@ -397,13 +429,17 @@ AFTER = [
     ),
     ("public-url", {"public": None}, "missing", "publicUrl is not set"),
     (
-        "public-url", {"public": Site(url="https://m", untrusted=True, error="self-signed")}, "wrong!",
+        "public-url",
+        {"public": Site(url="https://m", untrusted=True, error="self-signed")},
+        "wrong!",
         "self-signed",
     ),
     ("public-url", {"public": Site(url="https://m", error="no route")}, "wrong!", "does not answer: no route"),
     ("public-url", {"public": Site(url="https://m", status=404)}, "wrong!", "answers 404, not 200"),
     (
-        "public-url", {"public": Site(url="https://m", status=200, expires=NOON + timedelta(days=3))}, "wrong",
+        "public-url",
+        {"public": Site(url="https://m", status=200, expires=NOON + timedelta(days=3))},
+        "wrong",
         "ends at 2026-11-26 12:00 UTC",
     ),
     ("public-url", {"public": Site(url="http://m", status=200)}, "wrong", "no TLS"),
@@ -411,7 +447,7 @@ AFTER = [
     ("workspace-url", {"info": INFO | {"workspaceUrl": "apps"}}, "wrong!", "workspaceUrl is 'apps'"),
     ("workspace-url", {"workspace_addresses": Unread("NXDOMAIN")}, "wrong!", "does not resolve: NXDOMAIN"),
     ("workspace-url", {"info": INFO | {"workspaceUrl": "http://*.x.localhost"}}, "found", "browsers resolve"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -486,9 +522,13 @@ def test_the_report_for_people_and_for_programs():
     document = verdicts_json(facts, verdicts)
     assert (document["installed"], document["failed"]) == (False, 2)
     assert document["checks"][2] == {
-        "name": "nodes", "outcome": "wrong", "required": True, "message": "none of 1 nodes is Ready",
-        "why": "pods run on nodes that are Ready", "fix": ["kubectl describe node n1"],
-    }  # fmt: skip
+        "name": "nodes",
+        "outcome": "wrong",
+        "required": True,
+        "message": "none of 1 nodes is Ready",
+        "why": "pods run on nodes that are Ready",
+        "fix": ["kubectl describe node n1"],
+    }
 
 
 def test_every_page_that_a_fix_names_exists():

@@ -35,18 +35,31 @@ def a_booking(
     """`start` and `end` in hours from noon."""
     terms = Terms(count=count, start=NOON + start * HOUR, end=NOON + end * HOUR)
     booking = Booking(
-        namespace="lab", name=name, group="gpu", type="big", asked=terms, granted=terms if granted else None,
-        granted_at=NOON - 48 * HOUR if granted else None, created="2026-11-01T00:00:00Z",
-    )  # fmt: skip
+        namespace="lab",
+        name=name,
+        group="gpu",
+        type="big",
+        asked=terms,
+        granted=terms if granted else None,
+        granted_at=NOON - 48 * HOUR if granted else None,
+        created="2026-11-01T00:00:00Z",
+    )
     return replace(booking, **more)
 
 
 def a_guest(name: str = "g", namespace: str = "other", **more: Any) -> Guest:
     """One that holds a place and runs, unless told otherwise."""
     guest = Guest(
-        namespace=namespace, name=name, uid=name, type="big", owner="bob", created=f"2026-11-02T{name}",
-        place="n0", node="n0", started=NOON - HOUR,
-    )  # fmt: skip
+        namespace=namespace,
+        name=name,
+        uid=name,
+        type="big",
+        owner="bob",
+        created=f"2026-11-02T{name}",
+        place="n0",
+        node="n0",
+        started=NOON - HOUR,
+    )
     return replace(guest, **more)
 
 
@@ -443,11 +456,20 @@ OWNERS = st.tuples(st.sampled_from(["ada", "bob", "cyd"]), st.sampled_from(["lab
 EVENTS = st.lists(
     st.one_of(
         st.tuples(
-            st.just("guests"), st.integers(1, 4), OWNERS, st.one_of(st.none(), st.integers(1, 300)), st.booleans(),
+            st.just("guests"),
+            st.integers(1, 4),
+            OWNERS,
+            st.one_of(st.none(), st.integers(1, 300)),
+            st.booleans(),
             st.sampled_from([0, 30, 600]),
         ),
         st.tuples(
-            st.just("book"), OWNERS, st.booleans(), st.integers(1, 4), st.integers(-30, 300), st.integers(1, 200),
+            st.just("book"),
+            OWNERS,
+            st.booleans(),
+            st.integers(1, 4),
+            st.integers(-30, 300),
+            st.integers(1, 200),
             st.sampled_from([0, 30, 120]),
         ),
         st.tuples(st.just("change"), st.integers(0, 9), st.integers(1, 4), st.integers(-60, 60)),
@@ -456,7 +478,7 @@ EVENTS = st.lists(
         st.tuples(st.just("time"), st.integers(1, 200), st.integers(0, 5)),
     ),
     max_size=30,
-)  # fmt: skip
+)
 
 
 def happen(world: World, event: tuple[Any, ...]) -> None:
@@ -464,18 +486,30 @@ def happen(world: World, event: tuple[Any, ...]) -> None:
         case ("guests", count, (owner, namespace), limit, backfill, grace):
             for number in itertools.islice(world.numbers, count):
                 world.guests[f"g{number}"] = Guest(
-                    namespace=namespace, name=f"g{number}", uid=f"g{number}", type="big", owner=owner,
-                    created=f"{number:04}", gated=True, limit=None if limit is None else limit * MINUTE,
-                    backfill=backfill, grace=grace * SECOND,
-                )  # fmt: skip
+                    namespace=namespace,
+                    name=f"g{number}",
+                    uid=f"g{number}",
+                    type="big",
+                    owner=owner,
+                    created=f"{number:04}",
+                    gated=True,
+                    limit=None if limit is None else limit * MINUTE,
+                    backfill=backfill,
+                    grace=grace * SECOND,
+                )
         case ("book", (owner, namespace), for_user, count, start, length, lead):
             number = next(world.numbers)
             begins = world.now + start * MINUTE
             world.bookings[f"b{number}"] = Booking(
-                namespace=namespace, name=f"b{number}", group="gpu", type="big", user=owner if for_user else "",
-                asked=Terms(count=count, start=begins, end=begins + length * MINUTE), lead=lead * MINUTE,
+                namespace=namespace,
+                name=f"b{number}",
+                group="gpu",
+                type="big",
+                user=owner if for_user else "",
+                asked=Terms(count=count, start=begins, end=begins + length * MINUTE),
+                lead=lead * MINUTE,
                 created=f"{number:04}",
-            )  # fmt: skip
+            )
         case ("change", at, count, minutes) if world.bookings:
             name = sorted(world.bookings)[at % len(world.bookings)]
             had = world.bookings[name]
@@ -511,9 +545,13 @@ def test_whatever_happens_nothing_is_promised_twice_nobody_is_evicted_and_what_w
 
 
 GUESTS = st.tuples(
-    st.just("guests"), st.integers(1, 4), OWNERS, st.one_of(st.none(), st.integers(1, 300)),
-    st.sampled_from([False, False, True]), st.sampled_from([0, 30, 600]),
-)  # fmt: skip
+    st.just("guests"),
+    st.integers(1, 4),
+    OWNERS,
+    st.one_of(st.none(), st.integers(1, 300)),
+    st.sampled_from([False, False, True]),
+    st.sampled_from([0, 30, 600]),
+)
 BOOKS = st.tuples(
     st.just("book"), OWNERS, st.booleans(), st.integers(2, 4), st.integers(20, 120), st.integers(30, 200),
     st.sampled_from([0, 30, 120]),

@@ -48,9 +48,14 @@ def a_pool(*types: MachineType, nodes: int = 1, order: str = "fifo") -> Pool:
     types = types or (a_type(), a_type("blue", available=0))
     names = tuple(one.name for one in types)
     return Pool(
-        name="pool", uid="u", group="group", types={one.name: one for one in types},
-        offers={f"n{number}": names for number in range(nodes)}, order=order, half_life=3600,
-    )  # fmt: skip
+        name="pool",
+        uid="u",
+        group="group",
+        types={one.name: one for one in types},
+        offers={f"n{number}": names for number in range(nodes)},
+        order=order,
+        half_life=3600,
+    )
 
 
 def a_node(
@@ -85,7 +90,8 @@ PLACED = {"gated": False, "place": "n0", "placed_at": NOON, "pod": None}
             a_seen(reservations=[R0], guests=[a_guest()]), (HandOver(R0, a_guest()),), id="a guest gets the place"
         ),
         pytest.param(
-            a_seen(reservations=[replace(R0, node="")], guests=[a_guest()]), (),
+            a_seen(reservations=[replace(R0, node="")], guests=[a_guest()]),
+            (),
             id="no gate is lifted before the reservation stands",
         ),
         pytest.param(
@@ -95,14 +101,17 @@ PLACED = {"gated": False, "place": "n0", "placed_at": NOON, "pod": None}
         ),
         pytest.param(
             a_seen(reservations=[replace(R0, promised_to="uid-gone")]),
-            (Keep(replace(R0, promised_to="uid-gone")),), id="promised to a guest that went: kept again",
+            (Keep(replace(R0, promised_to="uid-gone")),),
+            id="promised to a guest that went: kept again",
         ),
         pytest.param(
-            a_seen(reservations=[replace(R0, promised_to="uid-ada")], guests=[a_guest(**PLACED)]), (),
+            a_seen(reservations=[replace(R0, promised_to="uid-ada")], guests=[a_guest(**PLACED)]),
+            (),
             id="on its way: waited for",
         ),
         pytest.param(
-            a_seen(reservations=[replace(R0, ending=True)], guests=[a_guest(**PLACED, nominated="n0")]), (),
+            a_seen(reservations=[replace(R0, ending=True)], guests=[a_guest(**PLACED, nominated="n0")]),
+            (),
             id="its reservation is leaving: no other is made",
         ),
         pytest.param(
@@ -116,11 +125,13 @@ PLACED = {"gated": False, "place": "n0", "placed_at": NOON, "pod": None}
             id="a cordoned node: its places are let go, and a drain is not held up",
         ),
         pytest.param(
-            a_seen(pool=a_pool(a_type(available=0)), reservations=[R0]), (Drop(R0, "fewer are wanted"),),
+            a_seen(pool=a_pool(a_type(available=0)), reservations=[R0]),
+            (Drop(R0, "fewer are wanted"),),
             id="fewer offered: reservations go",
         ),
         pytest.param(
-            a_seen(pool=a_pool(a_type(available=0)), guests=[a_guest(**PLACED, node="n0")]), (),
+            a_seen(pool=a_pool(a_type(available=0)), guests=[a_guest(**PLACED, node="n0")]),
+            (),
             id="fewer offered: guests stay",
         ),
         pytest.param(
@@ -133,13 +144,14 @@ PLACED = {"gated": False, "place": "n0", "placed_at": NOON, "pod": None}
         ),
         pytest.param(
             a_seen(nodes={"n0": a_node(**{PLACE_PREFIX + "uid-gone": "group"})}, reservations=[R0]),
-            (Unmark("n0", PLACE_PREFIX + "uid-gone"),), id="the mark of a second place is taken off",
+            (Unmark("n0", PLACE_PREFIX + "uid-gone"),),
+            id="the mark of a second place is taken off",
         ),
         pytest.param(
             a_seen(deleting=True, reservations=[R0]), (Drop(R0, "the Machine is deleted"),), id="deleted"
         ),
     ],
-)  # fmt: skip
+)
 def test_each_case_has_its_step(seen: Seen, want: tuple[Action, ...]) -> None:
     assert plan(seen).actions == want
 
@@ -187,9 +199,12 @@ def test_first_come_first_served() -> None:
 def test_fair_lets_through_who_used_least_lately() -> None:
     guests = [a_guest("heavy", owner="heavy", created="1"), a_guest("light", owner="light", created="2")]
     seen = a_seen(
-        pool=a_pool(order=FAIR), reservations=[R0], guests=guests, shares={"heavy": Share(used=5000)},
+        pool=a_pool(order=FAIR),
+        reservations=[R0],
+        guests=guests,
+        shares={"heavy": Share(used=5000)},
         shares_at=NOON,
-    )  # fmt: skip
+    )
     assert plan(seen).actions == (HandOver(R0, guests[1]),)
 
 

@@ -68,17 +68,26 @@ class Town:
 
     def seen(self) -> Seen:
         return Seen(
-            pool=self.pool, nodes=self.nodes, reservations=list(self.reservations.values()),
-            guests=list(self.guests.values()), now=self.now,
-        )  # fmt: skip
+            pool=self.pool,
+            nodes=self.nodes,
+            reservations=list(self.reservations.values()),
+            guests=list(self.guests.values()),
+            now=self.now,
+        )
 
     def come(self) -> None:
         number = next(self.numbers)
         pod = PodInfo(namespace="lab", name=f"g{number}", requests=SIZE)
         self.guests[f"uid-{number}"] = Guest(
-            namespace="lab", name=f"g{number}", uid=f"uid-{number}", type=self.chance.choice(self.names),
-            owner=self.chance.choice("abcdefgh"), created=f"{number:06}", gated=True, pod=pod,
-        )  # fmt: skip
+            namespace="lab",
+            name=f"g{number}",
+            uid=f"uid-{number}",
+            type=self.chance.choice(self.names),
+            owner=self.chance.choice("abcdefgh"),
+            created=f"{number:06}",
+            gated=True,
+            pod=pod,
+        )
 
     def go(self) -> None:
         if self.guests:
@@ -139,11 +148,14 @@ class Town:
             held[reservation.type] += bool(reservation.node)
         return {
             name: Count(
-                maximum=held[name] + used[name], reserved=held[name], used=used[name], waiting=waiting[name],
+                maximum=held[name] + used[name],
+                reserved=held[name],
+                used=used[name],
+                waiting=waiting[name],
                 unplaced=max(0, kind.available - held[name] - used[name]),
             )
             for name, kind in self.pool.types.items()
-        }  # fmt: skip
+        }
 
 
 @settings(max_examples=examples(1, full=4))

@@ -40,10 +40,14 @@ TOLERANCE = 0.10  # of the median of simulated maps; stated in docs/design/0007-
 @pytest.mark.parametrize(
     "text",
     [
-        "4", "uniform:3.9..4.1", "uniform:1..7", "lognormal:mean=4,sigma=0.5",
-        "lognormal:mean=4,sigma=1,min=1,max=60", "quantiles:p0=1,p50=2,p90=8,p100=60",
+        "4",
+        "uniform:3.9..4.1",
+        "uniform:1..7",
+        "lognormal:mean=4,sigma=0.5",
+        "lognormal:mean=4,sigma=1,min=1,max=60",
+        "quantiles:p0=1,p50=2,p90=8,p100=60",
     ],
-)  # fmt: skip
+)
 def test_the_end_of_a_map_agrees_with_its_simulation(text, rounds):
     times, slots = parse_durations(text), 100
     items = round(rounds * slots)
@@ -123,11 +127,19 @@ def test_cuts_only_ever_cost_time(times, per_second, away):
 @pytest.mark.parametrize(
     ("text", "mean"),
     [
-        ("4", 4), ("250ms", 0.25), ("1m30s", 90), ("uniform:1..7", 4), ("lognormal:mean=4,sigma=1", 4),
-        ("lognormal:mean=4,p99=30", 4), ("lognormal:mean=4,sd=3", 4), ("lognormal:mean=4,p50=3", 4),
-        ("lognormal:p50=4,sigma=0", 4), ("lognormal:p50=2,p90=2", 2), ("quantiles:p0=1,p50=2,p100=3", 2),
+        ("4", 4),
+        ("250ms", 0.25),
+        ("1m30s", 90),
+        ("uniform:1..7", 4),
+        ("lognormal:mean=4,sigma=1", 4),
+        ("lognormal:mean=4,p99=30", 4),
+        ("lognormal:mean=4,sd=3", 4),
+        ("lognormal:mean=4,p50=3", 4),
+        ("lognormal:p50=4,sigma=0", 4),
+        ("lognormal:p50=2,p90=2", 2),
+        ("quantiles:p0=1,p50=2,p100=3", 2),
     ],
-)  # fmt: skip
+)
 def test_a_distribution_is_read_as_written(text, mean):
     assert parse_durations(text).mean == pytest.approx(mean, rel=0.005)
 

@@ -295,15 +295,19 @@ def test_a_worker_that_comes_back_late_is_refused_and_told_to_stop():
         pytest.param(Outcome.RETURNED, Policy(retries=0), (State.READY, 0, 0), id="handed back: free"),
         pytest.param(Outcome.OOM, Policy(memory_bytes=GIB), (State.DEAD, 1, 0), id="oom: no more memory allowed"),
         pytest.param(
-            Outcome.OOM, Policy(memory_bytes=GIB, max_memory_bytes=4 * GIB), (State.LARGE, 0, 2 * GIB),
+            Outcome.OOM,
+            Policy(memory_bytes=GIB, max_memory_bytes=4 * GIB),
+            (State.LARGE, 0, 2 * GIB),
             id="oom: twice as much",
         ),
         pytest.param(
-            Outcome.OOM, Policy(memory_bytes=3 * GIB, max_memory_bytes=4 * GIB), (State.LARGE, 0, 4 * GIB),
+            Outcome.OOM,
+            Policy(memory_bytes=3 * GIB, max_memory_bytes=4 * GIB),
+            (State.LARGE, 0, 4 * GIB),
             id="oom: up to the limit",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_a_failure_costs_depends_on_its_cause(outcome, policy, want):
     world = World(p=policy).add()
     world.claim()
@@ -552,9 +556,12 @@ def test_a_batch_is_sized_by_measured_time(case, want):
 
 def test_priority_goes_before_length_and_unknown_lengths_before_known_ones():
     ranks = [
-        leasing.rank_of(priority=1, seconds=1), leasing.rank_of(), leasing.rank_of(seconds=60),
-        leasing.rank_of(seconds=1), leasing.rank_of(priority=-1),
-    ]  # fmt: skip
+        leasing.rank_of(priority=1, seconds=1),
+        leasing.rank_of(),
+        leasing.rank_of(seconds=60),
+        leasing.rank_of(seconds=1),
+        leasing.rank_of(priority=-1),
+    ]
     assert ranks == sorted(ranks)
     assert leasing.rank_of(priority=PRIORITY_LIMIT) > -(2**63)
 
@@ -676,11 +683,14 @@ class Play(RuleBasedStateMachine):
         chosen = data.draw(st.lists(st.sampled_from(sorted(held)), unique=True)) if held else []
         reports = [
             Report(
-                item=item, lease=held[item], outcome=data.draw(st.sampled_from(list(Outcome))), seconds=0.5,
+                item=item,
+                lease=held[item],
+                outcome=data.draw(st.sampled_from(list(Outcome))),
+                seconds=0.5,
                 value=msgspec.Raw(b'"%s %d"' % (name.encode(), held[item])),
             )
             for item in chosen
-        ]  # fmt: skip
+        ]
         self.send(of, name, reports=reports, want=want, lost_reply=lost)
 
     @precondition(lambda self: self.last)

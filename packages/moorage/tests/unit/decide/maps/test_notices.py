@@ -70,9 +70,13 @@ def test_the_end_has_the_counts_the_first_error_and_the_lists_address():
     (notice,) = due(RULES, state, frozenset()).notices
     assert notice.event is Event.ENDED
     assert notice.text.splitlines() == [
-        "map lab/features: failed", "97 of 100 items done, 3 failed", "after 1h30m",
-        "first failed item: 2019-10-05", "Traceback [31mValueError: odd", "https://moor/maps/features",
-    ]  # fmt: skip
+        "map lab/features: failed",
+        "97 of 100 items done, 3 failed",
+        "after 1h30m",
+        "first failed item: 2019-10-05",
+        "Traceback [31mValueError: odd",
+        "https://moor/maps/features",
+    ]
 
 
 @given(st.text())

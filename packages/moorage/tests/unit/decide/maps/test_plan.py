@@ -260,15 +260,23 @@ times = st.one_of(
     st.floats(0.1, 600).map(constant), st.builds(lognormal, st.floats(0.1, 60), st.floats(0.01, 1.5))
 )
 machines = st.builds(
-    Machine, name=st.just("m"), cpu_milli=st.integers(1000, 128_000),
+    Machine,
+    name=st.just("m"),
+    cpu_milli=st.integers(1000, 128_000),
     memory_bytes=st.integers(1, 512).map(lambda n: n * GI),
-    disk_bytes=st.none() | st.integers(10, 1000).map(lambda n: n * GI), pods=st.integers(8, 250),
-    reserved_cpu_milli=st.integers(0, 900), speed=st.floats(0.5, 2),
-)  # fmt: skip
+    disk_bytes=st.none() | st.integers(10, 1000).map(lambda n: n * GI),
+    pods=st.integers(8, 250),
+    reserved_cpu_milli=st.integers(0, 900),
+    speed=st.floats(0.5, 2),
+)
 offers = st.builds(
-    Offer, machine=machines, region=st.sampled_from(["a", "b"]), market=st.sampled_from(["spot", "on-demand"]),
-    price_per_hour=st.floats(0.01, 30), interruptions_per_hour=st.none() | st.floats(0, 0.2),
-)  # fmt: skip
+    Offer,
+    machine=machines,
+    region=st.sampled_from(["a", "b"]),
+    market=st.sampled_from(["spot", "on-demand"]),
+    price_per_hour=st.floats(0.01, 30),
+    interruptions_per_hour=st.none() | st.floats(0, 0.2),
+)
 sheets = st.builds(
     PriceSheet,
     offers=st.lists(offers, min_size=1, max_size=3, unique_by=lambda one: one.name).map(tuple),
@@ -277,24 +285,37 @@ sheets = st.builds(
     step_seconds=st.sampled_from([1.0, 60.0, 3600.0]),
 )
 works = st.builds(
-    Work, items=st.integers(1, 200_000), durations=times, cpu_milli=st.integers(100, 4000),
-    memory_bytes=st.integers(0, 8).map(lambda n: n * GI), disk_bytes=st.integers(0, 2).map(lambda n: n * GI),
-    node_data_bytes=st.integers(0, 5).map(lambda n: n * GI), data_region=st.sampled_from(["", "a"]),
+    Work,
+    items=st.integers(1, 200_000),
+    durations=times,
+    cpu_milli=st.integers(100, 4000),
+    memory_bytes=st.integers(0, 8).map(lambda n: n * GI),
+    disk_bytes=st.integers(0, 2).map(lambda n: n * GI),
+    node_data_bytes=st.integers(0, 5).map(lambda n: n * GI),
+    data_region=st.sampled_from(["", "a"]),
     parallelism=st.none() | st.integers(1, 5000),
     limits=st.sampled_from([(), (Limit(name="db", tokens=20, share=0.5),)]),
-)  # fmt: skip
+)
 quota_lists = st.lists(
     st.builds(
-        Quota, resource=st.sampled_from(["nodes", "cpus"]), limit=st.integers(1, 3000),
-        region=st.sampled_from(["", "a"]), spot=st.booleans(),
+        Quota,
+        resource=st.sampled_from(["nodes", "cpus"]),
+        limit=st.integers(1, 3000),
+        region=st.sampled_from(["", "a"]),
+        spot=st.booleans(),
     ),
     max_size=3,
-).map(tuple)  # fmt: skip
+).map(tuple)
 terms_ = st.builds(
-    Terms, node_start_seconds=st.floats(0, 300), hold_seconds=st.sampled_from([0.0, 1200.0]),
-    release_seconds=st.sampled_from([0.0, 600.0]), interruptions_per_hour=st.sampled_from([0.0, 0.05]),
-    deadline_seconds=st.none() | st.floats(1, 20_000), budget=st.none() | st.floats(0, 500), quotas=quota_lists,
-)  # fmt: skip
+    Terms,
+    node_start_seconds=st.floats(0, 300),
+    hold_seconds=st.sampled_from([0.0, 1200.0]),
+    release_seconds=st.sampled_from([0.0, 600.0]),
+    interruptions_per_hour=st.sampled_from([0.0, 0.05]),
+    deadline_seconds=st.none() | st.floats(1, 20_000),
+    budget=st.none() | st.floats(0, 500),
+    quotas=quota_lists,
+)
 
 
 @settings(max_examples=examples(20, full=60), deadline=None)

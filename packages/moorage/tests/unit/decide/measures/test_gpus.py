@@ -35,10 +35,15 @@ def values(nodes, pods):
 def test_every_gpu_is_told_by_node_owner_and_tenant():
     made = values([a_gpu_node("n1", 4), a_gpu_node("n2", 2)], [a_pod("train", "n1", 3)])
     assert made[GPUS] == {
-        ("n1", "a100", "free"): 1, ("n1", "a100", "used"): 3, ("n1", "a100", "reserved"): 0,
-        ("n1", "a100", "unavailable"): 0, ("n2", "a100", "free"): 2, ("n2", "a100", "used"): 0,
-        ("n2", "a100", "reserved"): 0, ("n2", "a100", "unavailable"): 0,
-    }  # fmt: skip
+        ("n1", "a100", "free"): 1,
+        ("n1", "a100", "used"): 3,
+        ("n1", "a100", "reserved"): 0,
+        ("n1", "a100", "unavailable"): 0,
+        ("n2", "a100", "free"): 2,
+        ("n2", "a100", "used"): 0,
+        ("n2", "a100", "reserved"): 0,
+        ("n2", "a100", "unavailable"): 0,
+    }
     assert made[HELD] == {("ada",): 3}
     assert made[OF_TENANT] == {("vision", "a100"): 3}
     assert made[HOLDINGS] == {("n1", "a100", "ada", "lab", "train"): 3}

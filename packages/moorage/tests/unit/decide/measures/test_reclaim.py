@@ -63,8 +63,11 @@ def test_idle_work_is_counted_by_state_with_the_gpus_that_it_holds():
     ]
     made = values(measure_idle(held, tenant_of))
     assert made[IDLE_GPUS] == {
-        ("idle", "vision"): 2, ("warned", "vision"): 1, ("snoozed", "-"): 3, ("suspended", "vision"): 8,
-    }  # fmt: skip
+        ("idle", "vision"): 2,
+        ("warned", "vision"): 1,
+        ("snoozed", "-"): 3,
+        ("suspended", "vision"): 8,
+    }
     assert made[IDLE_WORK] == {
         ("idle", "run", "vision"): 1,
         ("warned", "workspace", "vision"): 1,
@@ -99,22 +102,34 @@ def test_no_more_gpus_are_idle_than_are_held(drawn):
 
 def a_row(name, used=0, unused=0, unmeasured=0, reserved=0, idle=0):
     return Row(
-        name=name, used=Decimal(used), unused=Decimal(unused), not_measured=Decimal(unmeasured),
-        reserved=Decimal(reserved), idle=Decimal(idle), gpu_hours=1.0, pods=1,
-    )  # fmt: skip
+        name=name,
+        used=Decimal(used),
+        unused=Decimal(unused),
+        not_measured=Decimal(unmeasured),
+        reserved=Decimal(reserved),
+        idle=Decimal(idle),
+        gpu_hours=1.0,
+        pods=1,
+    )
 
 
 def test_money_is_by_tenant_and_kind_with_its_currency():
     rows = (
-        a_row("vision", used="3.25", unused=1), a_row("namespace a", unmeasured=2),
-        a_row("namespace b", unmeasured=3), a_row("(system)", unmeasured=4), a_row("(idle)", idle="9.5"),
-    )  # fmt: skip
+        a_row("vision", used="3.25", unused=1),
+        a_row("namespace a", unmeasured=2),
+        a_row("namespace b", unmeasured=3),
+        a_row("(system)", unmeasured=4),
+        a_row("(idle)", idle="9.5"),
+    )
     report = Report(rows=rows, total=a_row("total"), unpriced={"x": Fraction(1, 2), "y": Fraction(1)})
     made = values(measure_cost(Cost(report=report, currency="USD", computed=NOON)))
     assert made[COST] == {
-        ("vision", "used", "USD"): 3.25, ("vision", "unused", "USD"): 1, ("-", "not_measured", "USD"): 5,
-        ("(system)", "not_measured", "USD"): 4, ("-", "idle", "USD"): 9.5,
-    }  # fmt: skip
+        ("vision", "used", "USD"): 3.25,
+        ("vision", "unused", "USD"): 1,
+        ("-", "not_measured", "USD"): 5,
+        ("(system)", "not_measured", "USD"): 4,
+        ("-", "idle", "USD"): 9.5,
+    }
     assert sum(made[COST].values()) == pytest.approx(float(sum(row.whole for row in rows)))
     assert made[UNPRICED] == {(): 5400}
     assert made[COMPUTED] == {(): NOON.timestamp()}

@@ -45,8 +45,11 @@ def test_means_are_over_measured_gpus_and_the_others_are_counted_apart():
     made = values(nodes, pods, a_reading("train", 90, 30) | a_reading("tune", 0))
     assert made[NODE_USE] == {("n1", "a100"): pytest.approx(0.4)}
     assert made[NODE_COUNT] == {
-        ("n1", "a100", "yes"): 3, ("n1", "a100", "no"): 0, ("n2", "a100", "yes"): 0, ("n2", "a100", "no"): 2,
-    }  # fmt: skip
+        ("n1", "a100", "yes"): 3,
+        ("n1", "a100", "no"): 0,
+        ("n2", "a100", "yes"): 0,
+        ("n2", "a100", "no"): 2,
+    }
     assert made[USER_USE] == {("ada",): pytest.approx(0.6), ("ben",): 0}
     assert made[USER_COUNT] == {("ada", "yes"): 2, ("ada", "no"): 2, ("ben", "yes"): 1, ("ben", "no"): 0}
     assert made[TENANT_USE] == {("vision",): pytest.approx(0.4)}

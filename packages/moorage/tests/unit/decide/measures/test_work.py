@@ -93,11 +93,15 @@ def test_maps_are_summed_by_tenant():
     assert {row.family: row.values for row in rows} == {
         MAPS: {("running", "vision"): 1, ("paused", "vision"): 1},
         ITEMS: {
-            ("waiting", "vision"): 0, ("ready", "vision"): 8, ("leased", "vision"): 4, ("done", "vision"): 20,
-            ("dead", "vision"): 2, ("large", "vision"): 0,
+            ("waiting", "vision"): 0,
+            ("ready", "vision"): 8,
+            ("leased", "vision"): 4,
+            ("done", "vision"): 20,
+            ("dead", "vision"): 2,
+            ("large", "vision"): 0,
         },
         WORKERS: {("vision",): 4},
-    }  # fmt: skip
+    }
 
 
 def test_workspaces_are_counted_by_phase():

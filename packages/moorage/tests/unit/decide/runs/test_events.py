@@ -15,9 +15,14 @@ def an_event(reason, *, minutes, message="text", name="train-abc", count=None, *
     counted = {} if count is None else {"count": count}
     return {
         "metadata": {"name": f"{name}.{reason}", "creationTimestamp": rfc3339(NOON - timedelta(days=1))},
-        "involvedObject": {"kind": "Pod", "name": name}, "type": "Normal", "reason": reason, "message": message,
-        "lastTimestamp": at, **counted, **more,
-    }  # fmt: skip
+        "involvedObject": {"kind": "Pod", "name": name},
+        "type": "Normal",
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": at,
+        **counted,
+        **more,
+    }
 
 
 def test_events_that_say_the_same_are_counted_and_the_newest_comes_first():
@@ -30,14 +35,22 @@ def test_events_that_say_the_same_are_counted_and_the_newest_comes_first():
     )
     assert events == (
         RunEvent(
-            at=NOON - timedelta(minutes=1), is_warning=False, reason="Started", message="text",
-            about="pod train-abc", count=1,
+            at=NOON - timedelta(minutes=1),
+            is_warning=False,
+            reason="Started",
+            message="text",
+            about="pod train-abc",
+            count=1,
         ),
         RunEvent(
-            at=NOON - timedelta(minutes=4), is_warning=True, reason="FailedScheduling", message="text",
-            about="pod train-abc", count=5,
+            at=NOON - timedelta(minutes=4),
+            is_warning=True,
+            reason="FailedScheduling",
+            message="text",
+            about="pod train-abc",
+            count=5,
         ),
-    )  # fmt: skip
+    )
 
 
 def test_a_series_counts_and_dates_an_event():

@@ -61,10 +61,14 @@ def test_the_closest_likeness_with_enough_past_is_asked(like, likeness):
 @pytest.mark.parametrize(
     ("name", "base"),
     [
-        ("train-x7k2", "train"), ("nightly-12", "nightly"), ("my-train", "my-train"), ("llm", "llm"),
-        ("eval-suite-h3k9x", "eval-suite"), ("-x7k2", "-x7k2"),
+        ("train-x7k2", "train"),
+        ("nightly-12", "nightly"),
+        ("my-train", "my-train"),
+        ("llm", "llm"),
+        ("eval-suite-h3k9x", "eval-suite"),
+        ("-x7k2", "-x7k2"),
     ],
-)  # fmt: skip
+)
 def test_a_name_is_compared_without_what_made_it_new(name, base):
     assert base_of(name) == base
 

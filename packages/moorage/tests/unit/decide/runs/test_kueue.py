@@ -71,7 +71,8 @@ RESERVED = {"QuotaReserved": ("True", "Quota reserved in ClusterQueue gpus")}
         ),
         pytest.param(
             [a_workload(QuotaReserved=("False", "Waiting"), Preempted=("True", "Preempted for job b"))],
-            "Preempted for job b; Waiting", id="preempted",
+            "Preempted for job b; Waiting",
+            id="preempted",
         ),
         pytest.param(
             [with_checks(a_workload(**RESERVED), capacity="Pending", other="Ready")],
@@ -80,15 +81,17 @@ RESERVED = {"QuotaReserved": ("True", "Quota reserved in ClusterQueue gpus")}
         ),
         pytest.param([a_workload(**RESERVED)], "it has quota, and waits for its admission", id="not admitted yet"),
         pytest.param(
-            [a_workload(**RESERVED, Admitted=("True", "admitted"))], "it is admitted, and about to start",
+            [a_workload(**RESERVED, Admitted=("True", "admitted"))],
+            "it is admitted, and about to start",
             id="admitted",
         ),
         pytest.param(
             [a_workload(active=False, Evicted=("True", "The workload is deactivated"))],
-            "its Workload is deactivated: The workload is deactivated", id="deactivated",
+            "its Workload is deactivated: The workload is deactivated",
+            id="deactivated",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_a_job_waits_for_in_its_queue(workloads: list[Obj], message: str) -> None:
     assert queue_wait(a_job(), workloads) == QueueWait("team-a", message)
 

@@ -102,11 +102,13 @@ def a_kill(uid: str = "k", limit: int | None = 2 * GI, *, by: str = "OOMKilled",
             killed(a_pod()), Hit(container="c", limit=2 * GI, request=2 * GI, used=2 * GI), id="at its limit"
         ),
         pytest.param(
-            evicted(a_pod(request="1Gi")), Hit(container="c", limit=2 * GI, request=GI, used=3 * GI),
+            evicted(a_pod(request="1Gi")),
+            Hit(container="c", limit=2 * GI, request=GI, used=3 * GI),
             id="evicted over its request: as the kubelet measured it",
         ),
         pytest.param(
-            evicted(a_pod(limit=None, request=None), "123456Ki"), Hit(container="c", used=123456 * 1024),
+            evicted(a_pod(limit=None, request=None), "123456Ki"),
+            Hit(container="c", used=123456 * 1024),
             id="evicted with nothing stated",
         ),
         pytest.param(evicted(a_pod(), over=""), None, id="evicted below its request: a victim"),
@@ -114,7 +116,7 @@ def a_kill(uid: str = "k", limit: int | None = 2 * GI, *, by: str = "OOMKilled",
         pytest.param(killed(a_pod()) | {"status": {"phase": "Running"}}, None, id="restarted in place"),
         pytest.param(killed(a_pod(ownerReferences=[])), None, id="a bare pod: nobody makes it again"),
     ],
-)  # fmt: skip
+)
 def test_what_counts_as_killed_for_memory(pod, want):
     kill = kill_of(pod)
     assert (kill.hits if kill else None) == ((want,) if want else None)
@@ -135,12 +137,14 @@ def test_an_eviction_for_disk_is_none_for_memory():
         pytest.param(a_pod("w-0", kind="StatefulSet"), a_pod("w-1", kind="StatefulSet"), False, id="two ordinals"),
         pytest.param(
             a_pod("w-0", kind="StatefulSet", labels={"controller-revision-hash": "1"}),
-            a_pod("w-0", kind="StatefulSet", labels={"controller-revision-hash": "2"}), False,
+            a_pod("w-0", kind="StatefulSet", labels={"controller-revision-hash": "2"}),
+            False,
             id="another template of a StatefulSet",
         ),
         pytest.param(
             a_pod("a", kind="Job", annotations={"batch.kubernetes.io/job-completion-index": "1"}),
-            a_pod("b", kind="Job", annotations={"batch.kubernetes.io/job-completion-index": "2"}), False,
+            a_pod("b", kind="Job", annotations={"batch.kubernetes.io/job-completion-index": "2"}),
+            False,
             id="two indexes of a Job",
         ),
         pytest.param(
@@ -153,7 +157,7 @@ def test_an_eviction_for_disk_is_none_for_memory():
             a_pod("a", kind="Workflow"), a_pod("b", kind="Workflow", limit="9Gi"), True, id="unknown: memory aside"
         ),
     ],
-)  # fmt: skip
+)
 def test_which_pods_stand_for_each_other(one, other, same):
     owners = owner_of(one), owner_of(other)
     assert owners[0] is not None
@@ -195,13 +199,16 @@ def test_what_is_more_memory(pod, kill, grown):
             (a_kill(),), 1, RAISES, Raise(a_kill(), {"c": (4 * GI, 4 * GI)}), id="all that come are raised"
         ),
         pytest.param(
-            (a_kill("a"), a_kill("b", 4 * GI)), 0, RAISES, Raise(a_kill("b", 4 * GI), {"c": (8 * GI, 8 * GI)}),
+            (a_kill("a"), a_kill("b", 4 * GI)),
+            0,
+            RAISES,
+            Raise(a_kill("b", 4 * GI), {"c": (8 * GI, 8 * GI)}),
             id="twice",
         ),
         pytest.param((a_kill(limit=8 * GI),), 0, RAISES, Hold(a_kill(limit=8 * GI)), id="at the most: held"),
         pytest.param((a_kill(),), 0, replace(RAISES, level="deny"), Hold(a_kill()), id="deny never raises"),
     ],
-)  # fmt: skip
+)
 def test_what_becomes_of_the_replacement(kills, held, how, want):
     assert answer(a_pod(), Known(kills=kills, held=held), how) == want
 
@@ -430,9 +437,14 @@ def test_what_anybody_may_write_into_an_annotation_harms_nothing(text):
 sizes = st.none() | st.integers(1, 64).map(lambda n: n * GI)
 hits = st.builds(Hit, container=st.sampled_from(["c", "d"]), limit=sizes, request=sizes, used=sizes)
 kills_ = st.builds(
-    Kill, pod=st.just("p"), uid=st.uuids().map(str), slot=st.just(""), at=st.just(rfc3339(NOON)),
-    by=st.sampled_from(["OOMKilled", "Evicted"]), hits=st.lists(hits, min_size=1, max_size=2).map(tuple),
-)  # fmt: skip
+    Kill,
+    pod=st.just("p"),
+    uid=st.uuids().map(str),
+    slot=st.just(""),
+    at=st.just(rfc3339(NOON)),
+    by=st.sampled_from(["OOMKilled", "Evicted"]),
+    hits=st.lists(hits, min_size=1, max_size=2).map(tuple),
+)
 rules = st.builds(
     BombRule,
     level=st.sampled_from(["off", "warn", "fill", "deny"]),

@@ -75,10 +75,14 @@ def local(*nodes: NodeInfo, **more: Any) -> ClusterFacts:
 
 
 ADA = Caller(
-    user="ada@example.org", cwd="/home/ada/work",
+    user="ada@example.org",
+    cwd="/home/ada/work",
     environment={"PATH": "/usr/bin", "SECRET": "s3cret", "WANDB": "key", "VIRTUAL_ENV": "/venv"},
-    program="/usr/bin/python", salt="salt", token="token", runner="print('runner')\n",
-)  # fmt: skip
+    program="/usr/bin/python",
+    salt="salt",
+    token="token",
+    runner="print('runner')\n",
+)
 SHIPPED = b"tar.gz"
 
 
@@ -230,22 +234,32 @@ USER_HINT = "write UID or UID:GID, such as 1000 or 1000:100; `docker run IMAGE i
     ("options", "field", "says", "hint"),
     [
         pytest.param(
-            {"gpus": 1, "gpu_type": "h100"}, "gpuType", "GPU type 'h100' not found on any node",
+            {"gpus": 1, "gpu_type": "h100"},
+            "gpuType",
+            "GPU type 'h100' not found on any node",
             "this cluster has NVIDIA-A100-SXM4-80GB (4 of 4 free), Tesla-T4 (2 of 2 free)",
             id="an unknown type, with those there are",
         ),
         pytest.param(
-            {"gpu_type": "a100"}, "gpuType", "GPU type 'a100' without GPUs",
-            "give the number of GPUs too, such as --gpus 1", id="a type without a number",
+            {"gpu_type": "a100"},
+            "gpuType",
+            "GPU type 'a100' without GPUs",
+            "give the number of GPUs too, such as --gpus 1",
+            id="a type without a number",
         ),
         pytest.param(
-            {"gpus": 5}, "gpus", "5 GPUs asked for; the largest node with GPUs has 4 (gpu-a)",
-            "ask for at most 4; `moor gpus` shows every node", id="more GPUs than any node has",
+            {"gpus": 5},
+            "gpus",
+            "5 GPUs asked for; the largest node with GPUs has 4 (gpu-a)",
+            "ask for at most 4; `moor gpus` shows every node",
+            id="more GPUs than any node has",
         ),
         pytest.param(
-            {"gpus": 3, "gpu_type": "t4"}, "gpus",
+            {"gpus": 3, "gpu_type": "t4"},
+            "gpus",
             "3 GPUs asked for; the largest node with GPUs of type t4 has 2 (gpu-t)",
-            "ask for at most 2; `moor gpus` shows every node", id="more GPUs than any node of that type has",
+            "ask for at most 2; `moor gpus` shows every node",
+            id="more GPUs than any node of that type has",
         ),
         ({"gpus": -1}, "gpus", "invalid number of GPUs -1: use 0 or more", None),
         ({"memory": "lots"}, "memory", "invalid memory 'lots': use a quantity such as 512Mi, 8Gi or 1.5G", None),
@@ -253,86 +267,131 @@ USER_HINT = "write UID or UID:GID, such as 1000 or 1000:100; `docker run IMAGE i
         ({"cpu": "0"}, "cpu", "invalid cpu '0': use more than zero", None),
         ({"cpu": "17"}, "cpu", "17 CPUs asked for; the largest node has 16 (gpu-t)", None),
         pytest.param(
-            {"gpus": 1, "memory": "65Gi"}, "memory",
-            "65Gi memory asked for; the largest node with the GPUs asked for has 64Gi (gpu-t)", None,
+            {"gpus": 1, "memory": "65Gi"},
+            "memory",
+            "65Gi memory asked for; the largest node with the GPUs asked for has 64Gi (gpu-t)",
+            None,
             id="more memory than any GPU node has",
         ),
         pytest.param(
-            {"memory": "none", "retries": 2}, "retries", f"retries 2 {UNBOUNDED}",
-            "give a memory limit, or leave out the retries", id="a wandering bomb by retries",
+            {"memory": "none", "retries": 2},
+            "retries",
+            f"retries 2 {UNBOUNDED}",
+            "give a memory limit, or leave out the retries",
+            id="a wandering bomb by retries",
         ),
         pytest.param(
-            {"memory": "none", "restart_limit": 1}, "restartLimit", f"restart limit 1 {UNBOUNDED}",
-            "give a memory limit, or leave out the restart limit", id="a wandering bomb by restarts",
+            {"memory": "none", "restart_limit": 1},
+            "restartLimit",
+            f"restart limit 1 {UNBOUNDED}",
+            "give a memory limit, or leave out the restart limit",
+            id="a wandering bomb by restarts",
         ),
         pytest.param(
-            {"time": "soon"}, "time", "invalid time limit 'soon': the range is 1s to 365d",
-            "write it as 2h, 90m or 1d12h", id="no time",
+            {"time": "soon"},
+            "time",
+            "invalid time limit 'soon': the range is 1s to 365d",
+            "write it as 2h, 90m or 1d12h",
+            id="no time",
         ),
         ({"volumes": ("dta:/data",)}, "volumes", "volume 'dta' not found in namespace default", "available: data"),
         pytest.param(
-            {"volumes": ("data",)}, "volumes", "invalid volume mount 'data'",
-            "write VOLUME:/PATH or VOLUME:/PATH:ro", id="no mount path",
+            {"volumes": ("data",)},
+            "volumes",
+            "invalid volume mount 'data'",
+            "write VOLUME:/PATH or VOLUME:/PATH:ro",
+            id="no mount path",
         ),
         pytest.param(
-            {"volumes": ("data:/moorage/run",)}, "volumes",
-            "'data:/moorage/run' cannot be mounted at /moorage/run", "choose a path such as /data",
+            {"volumes": ("data:/moorage/run",)},
+            "volumes",
+            "'data:/moorage/run' cannot be mounted at /moorage/run",
+            "choose a path such as /data",
             id="over our own mounts",
         ),
         ({"volumes": ("data:/d", "data:/d/")}, "volumes", "two volumes are to be mounted at /d", None),
         pytest.param(
-            {"env": ("NOT_THERE",)}, "env", "variable NOT_THERE is not set in your environment",
-            "write NOT_THERE=VALUE", id="a variable that the caller has not",
+            {"env": ("NOT_THERE",)},
+            "env",
+            "variable NOT_THERE is not set in your environment",
+            "write NOT_THERE=VALUE",
+            id="a variable that the caller has not",
         ),
         pytest.param(
-            {"env": ("1A=2",)}, "env", "invalid variable name '1A'",
-            "write NAME=VALUE, or NAME to pass your own value", id="no variable name",
+            {"env": ("1A=2",)},
+            "env",
+            "invalid variable name '1A'",
+            "write NAME=VALUE, or NAME to pass your own value",
+            id="no variable name",
         ),
         pytest.param(
-            {"name": "Train"}, "name", "invalid run name 'Train': use at most 52 of a-z, 0-9 and '-',"
-            " beginning and ending with a letter or digit", None, id="no DNS label",
+            {"name": "Train"},
+            "name",
+            "invalid run name 'Train': use at most 52 of a-z, 0-9 and '-',"
+            " beginning and ending with a letter or digit",
+            None,
+            id="no DNS label",
         ),
         pytest.param(
-            {"name": "taken"}, "name", "the name 'taken' is taken in namespace default",
-            "choose another, or remove the old run: moor cancel --delete taken", id="a name that is taken",
+            {"name": "taken"},
+            "name",
+            "the name 'taken' is taken in namespace default",
+            "choose another, or remove the old run: moor cancel --delete taken",
+            id="a name that is taken",
         ),
         pytest.param(
-            {"image": "python:3.12"}, "image",
+            {"image": "python:3.12"},
+            "image",
             "cannot pull image 'python:3.12': this cluster runs commands on this machine itself",
             "leave out the image, or run its command in this machine's environment: --host-env",
             id="an image where none is pulled",
         ),
         pytest.param(
-            {"checkpoint": "Bad_Name"}, "checkpoint",
-            "invalid checkpoint volume 'Bad_Name': use at most 63 of a-z, 0-9 and '-'", "write NAME or NAME:20Gi",
+            {"checkpoint": "Bad_Name"},
+            "checkpoint",
+            "invalid checkpoint volume 'Bad_Name': use at most 63 of a-z, 0-9 and '-'",
+            "write NAME or NAME:20Gi",
             id="no volume name",
         ),
         pytest.param(
-            {"grace_period_seconds": 0}, "gracePeriodSeconds", "invalid grace period 0: use 1 to 86400 seconds",
-            None, id="no grace",
+            {"grace_period_seconds": 0},
+            "gracePeriodSeconds",
+            "invalid grace period 0: use 1 to 86400 seconds",
+            None,
+            id="no grace",
         ),
         pytest.param(
-            {"user": "ada"}, "user", "invalid user 'ada': use numbers from 0 to 2147483647", USER_HINT,
+            {"user": "ada"},
+            "user",
+            "invalid user 'ada': use numbers from 0 to 2147483647",
+            USER_HINT,
             id="a user by name",
         ),
         pytest.param(
-            {"user": "1000:2147483648"}, "user",
-            "invalid user '1000:2147483648': use numbers from 0 to 2147483647", USER_HINT,
+            {"user": "1000:2147483648"},
+            "user",
+            "invalid user '1000:2147483648': use numbers from 0 to 2147483647",
+            USER_HINT,
             id="a group that no cluster knows",
         ),
         ({"priority_class": "high"}, "priorityClass", "PriorityClass 'high' not found", "available: low"),
         pytest.param(
-            {"working_dir": "data"}, "workingDir", "invalid working directory 'data'",
-            "write VOLUME:PATH, such as code:project", id="no place on a volume",
+            {"working_dir": "data"},
+            "workingDir",
+            "invalid working directory 'data'",
+            "write VOLUME:PATH, such as code:project",
+            id="no place on a volume",
         ),
         pytest.param(
-            {"share": True}, "share",
-            "only a run with a checkpoint can share GPUs: add a checkpoint, or do not share", None,
+            {"share": True},
+            "share",
+            "only a run with a checkpoint can share GPUs: add a checkpoint, or do not share",
+            None,
             id="turns without a checkpoint",
         ),
         ({"restart_limit": 2000}, "restartLimit", "invalid restart limit 2000: use 0 to 998", None),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_option_is_refused_with_what_is_allowed(options, field, says, hint):
     classes, taken = frozenset({"low"}), frozenset({"taken"})
     facts = local(A100, T4, claims={"data": "10Gi"}, taken=taken, priority_classes=classes)
@@ -509,10 +568,13 @@ def test_on_this_machine_the_run_gets_the_callers_directory_and_five_of_its_vari
     assert found["workingDir"] == "/home/ada/work"
     assert found["image"] == "localhost/host"
     assert {one["name"]: one.get("value") or one["valueFrom"] for one in found["env"]} == {
-        "PATH": "/usr/bin", "VIRTUAL_ENV": "/venv", "SEED": "1", "WANDB": "key",
+        "PATH": "/usr/bin",
+        "VIRTUAL_ENV": "/venv",
+        "SEED": "1",
+        "WANDB": "key",
         "MOORAGE_RUN": plan_run(a_request(), ADA, LOCAL).name,
         "POD_IP": {"fieldRef": {"fieldPath": "status.podIP"}},
-    }  # fmt: skip
+    }
 
 
 def test_who_sets_the_variable_of_the_pods_address_has_its_own():
@@ -593,28 +655,41 @@ WRITTEN = "on volume data (10Gi), written 2026-11-21T12:00:00Z"
     ("uses", "continued", "notes"),
     [
         pytest.param(
-            [a_use("old", at=NOON), a_use("older", at=NOON - timedelta(hours=1)), a_use("new")], "old",
-            [f"continues the checkpoint of your run old, {WRITTEN}"], id="the run that wrote last",
+            [a_use("old", at=NOON), a_use("older", at=NOON - timedelta(hours=1)), a_use("new")],
+            "old",
+            [f"continues the checkpoint of your run old, {WRITTEN}"],
+            id="the run that wrote last",
         ),
         pytest.param(
-            [a_use("old"), a_use("new")], "new",
-            ["uses the same checkpoint volume as your run new: volume data (10Gi);"
-             " a checkpoint is not known there yet"], id="the newest, where none wrote",
+            [a_use("old"), a_use("new")],
+            "new",
+            [
+                "uses the same checkpoint volume as your run new: volume data (10Gi);"
+                " a checkpoint is not known there yet"
+            ],
+            id="the newest, where none wrote",
         ),
         pytest.param(
-            [a_use("hers", "grace", at=NOON)], "hers",
-            [f"continues the checkpoint of run hers of grace, {WRITTEN}",
-             "the checkpoint on volume data is grace's: your run writes over it;"
-             " to start from the beginning, use another name after --checkpoint"], id="of another user",
+            [a_use("hers", "grace", at=NOON)],
+            "hers",
+            [
+                f"continues the checkpoint of run hers of grace, {WRITTEN}",
+                "the checkpoint on volume data is grace's: your run writes over it;"
+                " to start from the beginning, use another name after --checkpoint",
+            ],
+            id="of another user",
         ),
         pytest.param(
-            [a_use("busy", at=NOON, has_ended=False)], "busy",
-            [f"continues the checkpoint of your run busy, {WRITTEN}",
-             "the checkpoint volume data is in use by busy: two runs that write the same checkpoint corrupt it"],
+            [a_use("busy", at=NOON, has_ended=False)],
+            "busy",
+            [
+                f"continues the checkpoint of your run busy, {WRITTEN}",
+                "the checkpoint volume data is in use by busy: two runs that write the same checkpoint corrupt it",
+            ],
             id="of a run that still runs",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_run_names_the_run_of_the_checkpoint_it_continues(uses, continued, notes):
     plan = planned(local(A100, claims={"data": "10Gi"}, checkpoints={"data": tuple(uses)}), checkpoint="data")
     assert list(plan.notes[-len(notes) :]) == notes
@@ -624,10 +699,16 @@ def test_a_run_names_the_run_of_the_checkpoint_it_continues(uses, continued, not
 def test_the_runner_wraps_a_command_with_a_checkpoint_and_reports_under_the_runs_own_token():
     plan = planned(checkpoint="digits", name="train")
     assert container(plan)["command"] == [
-        "python3", "/moorage/run/runner.py", "--report",
-        "http://127.0.0.1:8080/api/v1/runs/default/train/checkpoint", "--token-file", "/moorage/run/token", "--",
-        "python", "train.py",
-    ]  # fmt: skip
+        "python3",
+        "/moorage/run/runner.py",
+        "--report",
+        "http://127.0.0.1:8080/api/v1/runs/default/train/checkpoint",
+        "--token-file",
+        "/moorage/run/token",
+        "--",
+        "python",
+        "train.py",
+    ]
     name = secret_name("train", "ada@example.org", "token")
     assert (plan.secret["metadata"]["name"], plan.secret["immutable"]) == (name, True)
     assert {"name": "moorage-run", "secret": {"secretName": name}} in pod_spec(plan)["volumes"]
@@ -647,9 +728,16 @@ def test_a_shipped_directory_is_unpacked_by_the_runner_and_needs_no_volume_that_
     caller = Caller(user="ada", cwd="/x", runner="r", token="t", archive=SHIPPED)
     plan = planned(REAL, caller, image="x")
     assert container(plan)["command"][:9] == [
-        "python3", "/moorage/run/runner.py", "--peak-file", "/dev/termination-log", "--unpack",
-        "/moorage/run/work.tar.gz", "--into", "/tmp/moorage-work", "--",
-    ]  # fmt: skip
+        "python3",
+        "/moorage/run/runner.py",
+        "--peak-file",
+        "/dev/termination-log",
+        "--unpack",
+        "/moorage/run/work.tar.gz",
+        "--into",
+        "/tmp/moorage-work",
+        "--",
+    ]
     assert [list(volume) for volume in pod_spec(plan)["volumes"]] == [["name", "secret"]]
 
 
@@ -682,9 +770,17 @@ def test_the_owner_is_a_label_safe_form_and_an_annotation_in_full():
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("2h", 7200), ("90m", 5400), ("1d", 86400), ("1d12h", 129600), ("45", 45), ("45s", 45), ("1h30m", 5400),
-     ("2H", 7200)],
-)  # fmt: skip
+    [
+        ("2h", 7200),
+        ("90m", 5400),
+        ("1d", 86400),
+        ("1d12h", 129600),
+        ("45", 45),
+        ("45s", 45),
+        ("1h30m", 5400),
+        ("2H", 7200),
+    ],
+)
 def test_a_time_is_read(text, seconds):
     assert parse_time(text) == seconds
 
@@ -817,9 +913,15 @@ worlds = st.builds(
 @given(requests, worlds, st.sampled_from([None, SHIPPED]))
 def test_every_job_that_comes_out_is_guarded(request, facts, archive):
     caller = Caller(
-        user="ada", cwd="/w", environment=ADA.environment, program="/p", salt="s", token="t", runner="r",
+        user="ada",
+        cwd="/w",
+        environment=ADA.environment,
+        program="/p",
+        salt="s",
+        token="t",
+        runner="r",
         archive=archive,
-    )  # fmt: skip
+    )
     plan = plan_run(request, caller, facts)
     assert plan == plan_run(request, caller, facts)
     if plan.problems:
@@ -880,9 +982,16 @@ def test_every_job_that_comes_out_is_guarded(request, facts, archive):
 
 def test_the_manifest_of_a_full_line_is_the_golden_one():
     plan = planned(
-        gpus=1, gpu_type="a100", cpu="4", memory="8Gi", time="2h", volumes=("data:/data",), env=("K=V",),
-        checkpoint="digits", name="train",
-    )  # fmt: skip
+        gpus=1,
+        gpu_type="a100",
+        cpu="4",
+        memory="8Gi",
+        time="2h",
+        volumes=("data:/data",),
+        env=("K=V",),
+        checkpoint="digits",
+        name="train",
+    )
     text = yaml.safe_dump_all([*plan.claims, plan.secret, plan.job], sort_keys=False)
     if os.environ.get("MOORAGE_RENEW_GOLDEN"):
         GOLDEN.parent.mkdir(exist_ok=True)

@@ -55,8 +55,12 @@ def an_attempt(number: int = 1, **more: Any) -> AttemptSeen:
 
 def disrupted(number: int = 1, **more: Any) -> AttemptSeen:
     known = {
-        "state": "failed", "reason": "PodFailurePolicy", "message": DISRUPTED, "failed_pods": 1, "ended": NOON,
-    }  # fmt: skip
+        "state": "failed",
+        "reason": "PodFailurePolicy",
+        "message": DISRUPTED,
+        "failed_pods": 1,
+        "ended": NOON,
+    }
     return an_attempt(number, **(known | more))
 
 
@@ -88,14 +92,17 @@ def start(
         ),
         pytest.param(
             disrupted(pods=(a_pod(disruption="TerminationByKubelet", status_reason="NodeShutdown"),)),
-            Cause.DISRUPTED, id="its node shuts down",
+            Cause.DISRUPTED,
+            id="its node shuts down",
         ),
         pytest.param(
-            disrupted(pods=(a_pod(disruption="TerminationByKubelet", status_reason="Evicted"),)), Cause.EVICTED,
+            disrupted(pods=(a_pod(disruption="TerminationByKubelet", status_reason="Evicted"),)),
+            Cause.EVICTED,
             id="evicted by its kubelet: the wandering bomb",
         ),
         pytest.param(
-            disrupted(pods=(a_pod(disruption="PreemptionByScheduler", out_of_memory=True),)), Cause.MEMORY,
+            disrupted(pods=(a_pod(disruption="PreemptionByScheduler", out_of_memory=True),)),
+            Cause.MEMORY,
             id="preempted, but killed for its memory before that took effect",
         ),
         pytest.param(
@@ -110,26 +117,30 @@ def start(
         ),
         pytest.param(
             an_attempt(state="failed", reason="PodFailurePolicy", message="exit code 3 matching FailJob"),
-            Cause.FAILED, id="another rule of the user's own",
+            Cause.FAILED,
+            id="another rule of the user's own",
         ),
         pytest.param(
             an_attempt(state="failed", reason="PodFailurePolicy", message="?", pods=(a_pod(disruption="X"),)),
-            Cause.DISRUPTED, id="a Job controller with other words, and a pod that tells",
+            Cause.DISRUPTED,
+            id="a Job controller with other words, and a pod that tells",
         ),
         pytest.param(
             an_attempt(state="failed", reason="BackoffLimitExceeded"), Cause.FAILED, id="its own exit code"
         ),
         pytest.param(
-            an_attempt(state="failed", reason="BackoffLimitExceeded", pods=(a_pod(disruption="X"),)), Cause.FAILED,
+            an_attempt(state="failed", reason="BackoffLimitExceeded", pods=(a_pod(disruption="X"),)),
+            Cause.FAILED,
             id="no rule for disruptions: not a run of ours to start again",
         ),
         pytest.param(
             an_attempt(state="failed", reason="BackoffLimitExceeded", pods=(a_pod(out_of_memory=True),)),
-            Cause.MEMORY, id="killed for memory without retries",
+            Cause.MEMORY,
+            id="killed for memory without retries",
         ),
         pytest.param(an_attempt(state="failed", reason="DeadlineExceeded"), Cause.FAILED, id="out of time"),
     ],
-)  # fmt: skip
+)
 def test_the_cause_of_a_failure_is_read_from_the_job_first(attempt: AttemptSeen, want: Cause) -> None:
     assert cause_of(attempt) is want
 
@@ -147,7 +158,8 @@ def test_the_cause_of_a_failure_is_read_from_the_job_first(attempt: AttemptSeen,
             a_run(disrupted()), (NoteUsed(disrupted(), 0), start(2), NoteMade(2)), id="disrupted: started again"
         ),
         pytest.param(
-            a_run(disrupted(used_seconds=7)), (start(2), NoteMade(2)),
+            a_run(disrupted(used_seconds=7)),
+            (start(2), NoteMade(2)),
             id="what is written down is not written twice",
         ),
         pytest.param(
@@ -183,33 +195,40 @@ def test_the_cause_of_a_failure_is_read_from_the_job_first(attempt: AttemptSeen,
         pytest.param(a_run(disrupted(), cancelled=True), (), id="cancelled: left alone"),
         pytest.param(a_run(disrupted(deleting=True)), (), id="being deleted: left alone"),
         pytest.param(
-            a_run(disrupted(used_seconds=1), disrupted(2, deleting=True)), (),
+            a_run(disrupted(used_seconds=1), disrupted(2, deleting=True)),
+            (),
             id="its last attempt is being deleted",
         ),
         pytest.param(a_run(disrupted(2)), (), id="no first attempt: nothing to own another"),
         pytest.param(
-            a_run(disrupted(used_seconds=1), an_attempt(2), ended="Cancelled by ada"), (Suspend(an_attempt(2)),),
+            a_run(disrupted(used_seconds=1), an_attempt(2), ended="Cancelled by ada"),
+            (Suspend(an_attempt(2)),),
             id="cancelled while it was made: stopped",
         ),
         pytest.param(
-            a_run(disrupted(used_seconds=1), an_attempt(2, suspended=True), ended="Cancelled by ada"), (),
+            a_run(disrupted(used_seconds=1), an_attempt(2, suspended=True), ended="Cancelled by ada"),
+            (),
             id="cancelled and stopped: settled",
         ),
         pytest.param(
-            a_run(disrupted(used_seconds=100), time_limit_seconds=3600), (start(2, deadline=3500), NoteMade(2)),
+            a_run(disrupted(used_seconds=100), time_limit_seconds=3600),
+            (start(2, deadline=3500), NoteMade(2)),
             id="a restart gets what is left of the time",
         ),
         pytest.param(
             a_run(disrupted(1, used_seconds=3000), disrupted(2, used_seconds=600), time_limit_seconds=3600),
-            (End("TimeLimit", "disrupted after 3600 s of the 3600 s it may run"),), id="no time left: ended",
+            (End("TimeLimit", "disrupted after 3600 s of the 3600 s it may run"),),
+            id="no time left: ended",
         ),
         pytest.param(
-            a_run(disrupted(used_seconds=0, backoff_limit=3, failed_pods=3)), (start(2, backoff=1), NoteMade(2)),
+            a_run(disrupted(used_seconds=0, backoff_limit=3, failed_pods=3)),
+            (start(2, backoff=1), NoteMade(2)),
             id="a restart gets what is left of the retries: two of three pods failed by themselves",
         ),
         pytest.param(
             a_run(disrupted(used_seconds=0, backoff_limit=3, failed_pods=4, parallelism=4)),
-            (start(2, backoff=3), NoteMade(2)), id="four pods stopped together are no failures of its own",
+            (start(2, backoff=3), NoteMade(2)),
+            id="four pods stopped together are no failures of its own",
         ),
         pytest.param(
             a_run(an_attempt(pods=(a_pod(phase="Running", started=NOON),)), time_limit_seconds=60),
@@ -220,7 +239,7 @@ def test_the_cause_of_a_failure_is_read_from_the_job_first(attempt: AttemptSeen,
             a_run(an_attempt(pods=(a_pod(phase="Running", started=NOON),))), (), id="without one it need not be"
         ),
     ],
-)  # fmt: skip
+)
 def test_a_run_is_started_again_after_disruptions_only(seen: Observed, want: tuple[Any, ...]) -> None:
     assert plan(seen) == Plan(want)
 
@@ -266,16 +285,20 @@ STUCK = a_pod(phase="Running", deleting_since=LONG_AGO)
         ),
         pytest.param(replace(STUCK, deleting_since=None), {"n1": LONG_AGO}, Plan(), id="nobody deleted the pod"),
         pytest.param(
-            replace(STUCK, phase="Failed"), {"n1": LONG_AGO}, Plan((RemovePod(replace(STUCK, phase="Failed")),)),
+            replace(STUCK, phase="Failed"),
+            {"n1": LONG_AGO},
+            Plan((RemovePod(replace(STUCK, phase="Failed")),)),
             id="it is known to have failed: only removed",
         ),
         pytest.param(
-            replace(STUCK, forced=True), {"n1": LONG_AGO}, Plan((FailPod(replace(STUCK, forced=True)),)),
+            replace(STUCK, forced=True),
+            {"n1": LONG_AGO},
+            Plan((FailPod(replace(STUCK, forced=True)),)),
             id="deleted by force, but its Job still waits for its end",
         ),
         pytest.param(replace(STUCK, forced=True, phase="Failed"), {"n1": LONG_AGO}, Plan(), id="all done"),
     ],
-)  # fmt: skip
+)
 def test_pods_on_lost_nodes_are_let_go_after_a_while(
     pod: PodSeen, lost: dict[str, datetime | None], want: Plan
 ) -> None:
@@ -298,7 +321,8 @@ GIVEN = disrupted(2, yields_to="lab/other", pods=(a_pod(disruption="TurnOver"),)
     ("seen", "want"),
     [
         pytest.param(
-            a_run(an_attempt(yields_to="lab/other", pods=(LIVE,))), Plan((GivePlace(LIVE, "lab/other"),)),
+            a_run(an_attempt(yields_to="lab/other", pods=(LIVE,))),
+            Plan((GivePlace(LIVE, "lab/other"),)),
             id="it is asked for its place: its pod is ended",
         ),
         pytest.param(
@@ -311,7 +335,8 @@ GIVEN = disrupted(2, yields_to="lab/other", pods=(a_pod(disruption="TurnOver"),)
             id="its pod is ending: it has its grace period",
         ),
         pytest.param(
-            a_run(an_attempt(), GIVEN, turn_over=False), Plan((), TURN_LOOK),
+            a_run(an_attempt(), GIVEN, turn_over=False),
+            Plan((), TURN_LOOK),
             id="the other has no place yet: it waits",
         ),
         pytest.param(
@@ -333,11 +358,12 @@ GIVEN = disrupted(2, yields_to="lab/other", pods=(a_pod(disruption="TurnOver"),)
             a_run(an_attempt(), GIVEN, turn_over=False, cancelled=True), Plan(), id="cancelled while it waits"
         ),
         pytest.param(
-            a_run(an_attempt(yields_to="lab/other", pods=(LIVE,)), cancelled=True), Plan(),
+            a_run(an_attempt(yields_to="lab/other", pods=(LIVE,)), cancelled=True),
+            Plan(),
             id="cancelled: Kubernetes ends its pod",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_run_gives_its_place_and_takes_it_again(seen: Observed, want: Plan) -> None:
     assert plan(seen) == want
 

@@ -19,29 +19,57 @@ def test_every_option_of_a_run_may_stand_in_a_file():
 
 def test_a_file_has_the_names_of_the_rest_api_in_any_spelling():
     document = {
-        "name": "train", "command": "python train.py --text 'a b'", "gpus": 2, "gpu-type": "a100", "memory": "8Gi",
-        "cpu": 4, "time": "2h", "volumes": "data:/data", "datasets": ["lab/images:/images"],
-        "env": {"STEPS": 30, "HOME_TOKEN": None, "EMPTY": ""}, "labels": {"project": "vision", "epochs": 30},
-        "priorityClass": "low", "user": "1000", "restart_limit": 3, "host-env": True, "share": False,
+        "name": "train",
+        "command": "python train.py --text 'a b'",
+        "gpus": 2,
+        "gpu-type": "a100",
+        "memory": "8Gi",
+        "cpu": 4,
+        "time": "2h",
+        "volumes": "data:/data",
+        "datasets": ["lab/images:/images"],
+        "env": {"STEPS": 30, "HOME_TOKEN": None, "EMPTY": ""},
+        "labels": {"project": "vision", "epochs": 30},
+        "priorityClass": "low",
+        "user": "1000",
+        "restart_limit": 3,
+        "host-env": True,
+        "share": False,
         "image": None,
-    }  # fmt: skip
+    }
     assert parse_run_file(document) == {
-        "name": "train", "command": ("python", "train.py", "--text", "a b"), "gpus": 2, "gpu_type": "a100",
-        "memory": "8Gi", "cpu": "4", "time": "2h", "volumes": ("data:/data",), "datasets": ("lab/images:/images",),
-        "env": ("STEPS=30", "HOME_TOKEN", "EMPTY="), "labels": ("project=vision", "epochs=30"),
-        "priority_class": "low", "user": "1000", "restart_limit": 3, "host_env": True, "share": False,
-    }  # fmt: skip
+        "name": "train",
+        "command": ("python", "train.py", "--text", "a b"),
+        "gpus": 2,
+        "gpu_type": "a100",
+        "memory": "8Gi",
+        "cpu": "4",
+        "time": "2h",
+        "volumes": ("data:/data",),
+        "datasets": ("lab/images:/images",),
+        "env": ("STEPS=30", "HOME_TOKEN", "EMPTY="),
+        "labels": ("project=vision", "epochs=30"),
+        "priority_class": "low",
+        "user": "1000",
+        "restart_limit": 3,
+        "host_env": True,
+        "share": False,
+    }
 
 
 def test_all_that_is_wrong_is_named_with_its_path_and_the_nearest_name():
     with pytest.raises(Problems) as caught:
         parse_run_file(
             {
-                "gpu": 1, "gpus": "x", "env": {"A": [1]}, "command": ["a", ["b"]], "gpu_resource": "a",
+                "gpu": 1,
+                "gpus": "x",
+                "env": {"A": [1]},
+                "command": ["a", ["b"]],
+                "gpu_resource": "a",
                 "gpuResource": "b",
             }
             | {"labels": {"a": True}}
-        )  # fmt: skip
+        )
     assert caught.value.problems == [
         ("unknown field 'gpu'", "did you mean gpus?"),
         ("gpus: invalid value 'x': use a whole number", None),
@@ -83,15 +111,22 @@ def a_job(options: str, **env: str) -> dict[str, Any]:
 
 def test_a_run_keeps_its_options_and_no_values_of_variables():
     request = RunRequest(
-        command=("python", "train.py"), name="train", namespace="lab", gpus=1, volumes=("data:/data",),
+        command=("python", "train.py"),
+        name="train",
+        namespace="lab",
+        gpus=1,
+        volumes=("data:/data",),
         env=("TOKEN=secret", "HOME"),
-    )  # fmt: skip
+    )
     options = options_of(request)
     assert options == '{"command":["python","train.py"],"gpus":1,"volumes":["data:/data"],"env":["TOKEN","HOME"]}'
     assert stored_request(a_job(options, TOKEN="se$(c)ret", HOME="/home/ada", PATH="/bin")) == RunRequest(
-        command=("python", "train.py"), gpus=1, volumes=("data:/data",), env=("TOKEN=se$(c)ret", "HOME=/home/ada"),
+        command=("python", "train.py"),
+        gpus=1,
+        volumes=("data:/data",),
+        env=("TOKEN=se$(c)ret", "HOME=/home/ada"),
         shown=("python", "train.py"),
-    )  # fmt: skip
+    )
 
 
 def test_a_run_keeps_its_labels():

@@ -74,7 +74,10 @@ BY_CODE = POLICY | {
     [
         pytest.param([a_job()], [], State.WAITING, "", id="no pod yet"),
         pytest.param(
-            [a_job()], [a_pod(phase="Pending", why="ImagePullBackOff")], State.WAITING, "ImagePullBackOff",
+            [a_job()],
+            [a_pod(phase="Pending", why="ImagePullBackOff")],
+            State.WAITING,
+            "ImagePullBackOff",
             id="pending",
         ),
         pytest.param([a_job()], [a_pod()], State.RUNNING, "", id="running"),
@@ -83,25 +86,39 @@ BY_CODE = POLICY | {
         ),
         pytest.param(
             [a_job() | {"spec": a_job()["spec"] | {"backoffLimit": 2}}],
-            [a_pod(phase="Failed", code=3, why="Error")], State.WAITING, "Error",
+            [a_pod(phase="Failed", code=3, why="Error")],
+            State.WAITING,
+            "Error",
             id="failed, about to be tried again",
         ),
         pytest.param(
-            [a_job(end="Complete")], [a_pod(phase="Succeeded", code=0, why="Completed")], State.SUCCEEDED, "",
+            [a_job(end="Complete")],
+            [a_pod(phase="Succeeded", code=0, why="Completed")],
+            State.SUCCEEDED,
+            "",
             id="done",
         ),
         pytest.param([a_job(end="Complete")], [], State.SUCCEEDED, "", id="done, its pod collected"),
         pytest.param(
-            [a_job(**FAILED)], [a_pod(phase="Failed", code=3, why="Error")], State.FAILED, "exit code 3",
+            [a_job(**FAILED)],
+            [a_pod(phase="Failed", code=3, why="Error")],
+            State.FAILED,
+            "exit code 3",
             id="failed",
         ),
         pytest.param(
-            [a_job(**FAILED)], [a_pod(phase="Failed", code=137, why="OOMKilled")], State.OOM_KILLED,
-            "killed for its memory", id="killed for its memory",
+            [a_job(**FAILED)],
+            [a_pod(phase="Failed", code=137, why="OOMKilled")],
+            State.OOM_KILLED,
+            "killed for its memory",
+            id="killed for its memory",
         ),
         pytest.param(
-            [a_job(**BY_CODE)], [a_pod(phase="Failed", code=137, why="OOMKilled")], State.OOM_KILLED,
-            "killed for its memory", id="killed for its memory, with --retries",
+            [a_job(**BY_CODE)],
+            [a_pod(phase="Failed", code=137, why="OOMKilled")],
+            State.OOM_KILLED,
+            "killed for its memory",
+            id="killed for its memory, with --retries",
         ),
         pytest.param(
             [a_job(**BY_CODE)], [], State.OOM_KILLED, "killed for its memory", id="killed for its memory, pod gone"
@@ -123,29 +140,43 @@ BY_CODE = POLICY | {
         ),
         pytest.param([a_job(cancelled="yes")], [], State.CANCELLED, "Cancelled", id="cancelled by the other mark"),
         pytest.param(
-            [a_job(**FAILED)], [a_pod(phase="Failed", code=143, why="Error", status_reason="DeadlineExceeded")],
-            State.FAILED, "DeadlineExceeded", id="over its time",
+            [a_job(**FAILED)],
+            [a_pod(phase="Failed", code=143, why="Error", status_reason="DeadlineExceeded")],
+            State.FAILED,
+            "DeadlineExceeded",
+            id="over its time",
         ),
         pytest.param(
             [a_job(**DISRUPTED)], [], State.RESTARTING, "PodFailurePolicy", id="pod gone, next attempt due"
         ),
         pytest.param(
             [a_job(**DISRUPTED)],
-            [a_pod(phase="Failed", code=143, why="Error", disrupted="EvictionByEvictionAPI")], State.RESTARTING,
-            "EvictionByEvictionAPI", id="drained, next attempt due",
+            [a_pod(phase="Failed", code=143, why="Error", disrupted="EvictionByEvictionAPI")],
+            State.RESTARTING,
+            "EvictionByEvictionAPI",
+            id="drained, next attempt due",
         ),
         pytest.param(
-            [a_job()], [a_pod(disrupted="PreemptionByScheduler")], State.RESTARTING, "PreemptionByScheduler",
+            [a_job()],
+            [a_pod(disrupted="PreemptionByScheduler")],
+            State.RESTARTING,
+            "PreemptionByScheduler",
             id="in its grace period",
         ),
         pytest.param([a_job(**DISRUPTED), a_job(2)], [a_pod(2)], State.RUNNING, "", id="the second attempt runs"),
         pytest.param([a_job(**DISRUPTED), a_job(2)], [], State.WAITING, "", id="the second attempt waits"),
         pytest.param(
-            [a_job(**DISRUPTED, ended="RestartLimitReached")], [], State.FAILED, "RestartLimitReached",
+            [a_job(**DISRUPTED, ended="RestartLimitReached")],
+            [],
+            State.FAILED,
+            "RestartLimitReached",
             id="the controller gave up",
         ),
         pytest.param(
-            [a_job(**DISRUPTED, restart_limit="0")], [], State.FAILED, "PodFailurePolicy",
+            [a_job(**DISRUPTED, restart_limit="0")],
+            [],
+            State.FAILED,
+            "PodFailurePolicy",
             id="no restart is allowed",
         ),
         pytest.param([a_job(ended="Cancelled by ada")], [], State.CANCELLED, "Cancelled by ada", id="cancelled"),
@@ -153,7 +184,7 @@ BY_CODE = POLICY | {
             [a_job(end="Complete", ended="Cancelled by ada")], [], State.SUCCEEDED, "", id="cancelled too late"
         ),
     ],
-)  # fmt: skip
+)
 def test_a_run_stands_as_its_newest_attempt_and_the_cause_say(jobs, pods, state, reason):
     run = view_run(jobs, pods)
     assert (run.state, run.reason) == (state, reason)
@@ -176,18 +207,22 @@ def test_what_a_run_holds_and_how_long_it_may_go_on():
         pytest.param([a_job(**FAILED, counts={"failed": 1})], 0, 0, id="failed without --retries"),
         pytest.param([a_job(**FAILED, counts={"failed": 3})], 0, 2, id="failed after all retries"),
         pytest.param(
-            [a_job(cancelled="yes", counts={"failed": 1, "terminating": 1})], 0, 1,
+            [a_job(cancelled="yes", counts={"failed": 1, "terminating": 1})],
+            0,
+            1,
             id="a retry in its grace period",
         ),
         pytest.param(
             [a_job(**DISRUPTED, counts={"failed": 1}), a_job(2, counts={"active": 1})], 1, 0, id="disrupted"
         ),
         pytest.param(
-            [a_job(**DISRUPTED, counts={"failed": 2}), a_job(2, counts={"failed": 1, "active": 1})], 1, 2,
+            [a_job(**DISRUPTED, counts={"failed": 2}), a_job(2, counts={"failed": 1, "active": 1})],
+            1,
+            2,
             id="failed, disrupted, failed again",
         ),
     ],
-)  # fmt: skip
+)
 def test_pods_replaced_after_failures_are_counted_apart_from_restarts(jobs, restarts, retries):
     run = view_run(jobs, [])
     assert (run.restarts, run.retries) == (restarts, retries)
@@ -204,7 +239,9 @@ def test_peak_and_limit_of_memory_are_read_from_the_pod():
     [
         pytest.param(9, None, "", id="too early to tell"),
         pytest.param(
-            12, None, "running for 12m and no checkpoint written yet; a restart would begin from the start",
+            12,
+            None,
+            "running for 12m and no checkpoint written yet; a restart would begin from the start",
             id="none at all",
         ),
         pytest.param(60, 29, "", id="recent"),
@@ -212,7 +249,7 @@ def test_peak_and_limit_of_memory_are_read_from_the_pod():
             60, 31, "the newest checkpoint is 31m old; a restart would lose the work since then", id="stale"
         ),
     ],
-)  # fmt: skip
+)
 def test_a_long_run_that_writes_no_checkpoint_is_warned_of(minutes, at, warning):
     notes = {"checkpoint": "digits"} | ({"checkpoint_at": ago(minutes=at)} if at else {})
     run = view_run([a_job(**notes)], [a_pod(started=ago(minutes=minutes))])
@@ -301,12 +338,15 @@ ends = st.sampled_from([None, "Complete", "Failed"])
 reasons = st.sampled_from(["", "PodFailurePolicy", "BackoffLimitExceeded"])
 some_pods = st.lists(
     st.builds(
-        a_pod, attempt=st.integers(1, 3), phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
-        code=st.sampled_from([None, 0, 1, 137]), why=st.sampled_from(["", "Error", "OOMKilled"]),
+        a_pod,
+        attempt=st.integers(1, 3),
+        phase=st.sampled_from(["Pending", "Running", "Succeeded", "Failed"]),
+        code=st.sampled_from([None, 0, 1, 137]),
+        why=st.sampled_from(["", "Error", "OOMKilled"]),
         disrupted=st.sampled_from(["", "PreemptionByScheduler"]),
     ),
     max_size=3,
-)  # fmt: skip
+)
 
 
 @given(
@@ -343,19 +383,21 @@ def with_last_words(pod: dict[str, Any], text: str) -> dict[str, Any]:
     [
         pytest.param(a_pod(), (None, ""), id="nothing was measured yet"),
         pytest.param(
-            with_last_words(a_pod(phase="Failed", code=1), "boom\nmoorage: peak-memory-bytes=77\n"), (77, "boom"),
+            with_last_words(a_pod(phase="Failed", code=1), "boom\nmoorage: peak-memory-bytes=77\n"),
+            (77, "boom"),
             id="its runner wrote it, beside the words of the program",
         ),
         pytest.param(a_pod(phase="Failed", code=137, why="OOMKilled"), (GIB, ""), id="killed at its limit"),
         pytest.param(
             with_last_words(a_pod(phase="Failed", code=137, why="OOMKilled"), "moorage: peak-memory-bytes=77\n"),
-            (77, ""), id="killed for memory, and measured before",
+            (77, ""),
+            id="killed for memory, and measured before",
         ),
         pytest.param(
             a_pod(annotations={"localcluster.moorage.dev/peak-memory-bytes": "88"}), (88, ""), id="by a node agent"
         ),
     ],
-)  # fmt: skip
+)
 def test_the_peak_of_memory_is_read_wherever_it_was_measured(pod: Any, want: tuple[int | None, str]) -> None:
     view = view_pod(pod)
     assert (view.peak_memory_bytes, view.message) == want

@@ -232,7 +232,8 @@ def a_container(name, **state):
     [
         pytest.param(a_step(a_container("main", running={})), [], id="main's log is the pod's"),
         pytest.param(
-            a_step(a_container("wait", running={}), init=[a_container("init", terminated={})]), [],
+            a_step(a_container("wait", running={}), init=[a_container("init", terminated={})]),
+            [],
             id="those of the executor",
         ),
         pytest.param(a_step(a_container("proxy", waiting={})), [], id="it has not started"),
@@ -241,28 +242,33 @@ def a_container(name, **state):
             a_step(init=[a_container("fetch", terminated={})]), [("fetch", True)], id="an init container has ended"
         ),
         pytest.param(
-            a_step(a_container("proxy", terminated={}), restart_policy="OnFailure"), [("proxy", False)],
+            a_step(a_container("proxy", terminated={}), restart_policy="OnFailure"),
+            [("proxy", False)],
             id="it may be started again",
         ),
         pytest.param(
-            a_step(init=[a_container("proxy", terminated={})], sidecars=["proxy"]), [("proxy", False)],
+            a_step(init=[a_container("proxy", terminated={})], sidecars=["proxy"]),
+            [("proxy", False)],
             id="a sidecar is started again",
         ),
         pytest.param(
-            a_step(a_container("proxy", waiting={}) | {"lastState": {"terminated": {}}}), [("proxy", False)],
+            a_step(a_container("proxy", waiting={}) | {"lastState": {"terminated": {}}}),
+            [("proxy", False)],
             id="it waits for its next start",
         ),
         pytest.param(
             a_step(init=[a_container("proxy", terminated={})], sidecars=["proxy"], phase="Succeeded"),
-            [("proxy", True)], id="the pod is over",
+            [("proxy", True)],
+            id="the pod is over",
         ),
         pytest.param(
-            a_step(a_container("a", running={}), a_container("b", running={})), [("a", False), ("b", False)],
+            a_step(a_container("a", running={}), a_container("b", running={})),
+            [("a", False), ("b", False)],
             id="several",
         ),
         pytest.param({"metadata": {"labels": {RUN_LABEL: "train"}}}, [], id="a pod of a run"),
     ],
-)  # fmt: skip
+)
 def test_logs_that_are_kept_beside_the_pods_own(pod, want):
     assert [(log.container, log.ended) for log in other_logs(pod)] == want
 
@@ -270,10 +276,15 @@ def test_logs_that_are_kept_beside_the_pods_own(pod, want):
 @pytest.mark.parametrize(
     ("stored", "container", "want"),
     [
-        ("main", "", True), ("main", "main", True), ("main", "proxy", False), ("first", "first", True),
-        ("first", "main", False), ("", "main", True), ("", "proxy", False),
+        ("main", "", True),
+        ("main", "main", True),
+        ("main", "proxy", False),
+        ("first", "first", True),
+        ("first", "main", False),
+        ("", "main", True),
+        ("", "proxy", False),
     ],
-)  # fmt: skip
+)
 def test_which_container_has_the_pods_own_log(stored, container, want):
     pod = StoredPod(uid="u", job_uid="w", namespace="lab", run="", attempt=1, name="s1", container=stored)
     assert has_own_log(pod, container) == want

@@ -73,7 +73,8 @@ YIELDS = (Yield(("lab", "a"), ("lab", "b")),)
         pytest.param(seen([holds(checkpoint_at=None)], [waits()]), (), id="no checkpoint"),
         pytest.param(seen([holds(checkpoint_at=NOON - HOUR)], [waits()]), (), id="its checkpoint is old"),
         pytest.param(
-            seen([holds(since=NOON - 3 * HOUR, checkpoint_at=NOON - 4 * HOUR)], [waits()]), (),
+            seen([holds(since=NOON - 3 * HOUR, checkpoint_at=NOON - 4 * HOUR)], [waits()]),
+            (),
             id="of a turn before",
         ),
         pytest.param(
@@ -81,18 +82,21 @@ YIELDS = (Yield(("lab", "a"), ("lab", "b")),)
         ),
         pytest.param(seen([holds()], [waits(gpus=2)]), (), id="who waits does not fit in the place"),
         pytest.param(
-            seen([holds()], [waits()], nodes=[a_node(gpus=2)]), (),
+            seen([holds()], [waits()], nodes=[a_node(gpus=2)]),
+            (),
             id="there is a free place: the scheduler's work",
         ),
         pytest.param(seen([holds(yields_to=("lab", "b"))], [waits()]), (), id="asked already"),
         pytest.param(seen([holds(yields_to=("lab", "c"))], [waits()]), (), id="it yields to another already"),
         pytest.param(
             seen([holds(owner="ada")], [waits(owner="ada")], use_of_run={("lab", "a"): 9.0, ("lab", "b"): 1.0}),
-            YIELDS, id="of one owner's runs, the one that used more",
+            YIELDS,
+            id="of one owner's runs, the one that used more",
         ),
         pytest.param(
             seen([holds(owner="ada")], [waits(owner="ada")], use_of_run={("lab", "a"): 1.0, ("lab", "b"): 9.0}),
-            (), id="of one owner's runs, the one that used less stays",
+            (),
+            id="of one owner's runs, the one that used less stays",
         ),
         pytest.param(
             seen(
@@ -121,7 +125,7 @@ YIELDS = (Yield(("lab", "a"), ("lab", "b")),)
             id="places on two nodes are of no use",
         ),
     ],
-)  # fmt: skip
+)
 def test_who_yields_to_whom(world, want):
     assert plan(world) == want
 
@@ -197,9 +201,12 @@ class Site:
         ]
         waiting = [replace(waits(run, self.owners[run]), since=self.now) for run in self.queue]
         world = seen(
-            holdings, waiting, nodes=[a_node(gpus=self.gpus)], use_of_owner=self.use_of_owner(),
+            holdings,
+            waiting,
+            nodes=[a_node(gpus=self.gpus)],
+            use_of_owner=self.use_of_owner(),
             use_of_run={("lab", run): used for run, used in self.faded.items()},
-        )  # fmt: skip
+        )
         for decided in plan(replace(world, now=self.now)):
             self.turns.append(self.now - self.running.pop(decided.run[1]))
             self.queue.append(decided.run[1])

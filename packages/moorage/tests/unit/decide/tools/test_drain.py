@@ -102,12 +102,17 @@ def test_a_pod_with_two_problems_names_both_options():
 
 pods = st.lists(
     st.builds(
-        a_pod, name=st.sampled_from("abcdef"), owner=st.sampled_from([None, "Job", "DaemonSet"]),
-        owner_name=st.sampled_from(["agent", "gone"]), phase=st.sampled_from(["Pending", "Running", "Succeeded"]),
-        local=st.booleans(), mirror=st.booleans(), leaving=st.booleans(),
+        a_pod,
+        name=st.sampled_from("abcdef"),
+        owner=st.sampled_from([None, "Job", "DaemonSet"]),
+        owner_name=st.sampled_from(["agent", "gone"]),
+        phase=st.sampled_from(["Pending", "Running", "Succeeded"]),
+        local=st.booleans(),
+        mirror=st.booleans(),
+        leaving=st.booleans(),
     ),
     unique_by=lambda pod: pod["metadata"]["name"],
-)  # fmt: skip
+)
 every_option = st.builds(
     DrainOptions, ignore_daemonsets=st.booleans(), delete_emptydir_data=st.booleans(), force=st.booleans()
 )

@@ -34,8 +34,11 @@ def a_job(*, container: dict[str, Any] | None = None, annotations: Any = None, *
     if annotations is not None:
         template["metadata"] = {"annotations": annotations}
     return {
-        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "nightly"}, "spec": {"template": template},
-    }  # fmt: skip
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "nightly"},
+        "spec": {"template": template},
+    }
 
 
 def a_workflow(*templates: dict[str, Any], kind: str = "WorkflowTemplate", **spec: Any) -> dict[str, Any]:
@@ -311,11 +314,17 @@ def test_peaks_are_found_by_the_names_of_manifests():
         )
     ]
     assert peaks_of(pods, kept).bytes_by_pod == {
-        ("Job", "nightly-29", ""): 5, ("CronJob", "nightly", ""): 5, ("Workflow", "etl-1700", "query"): 7,
-        ("Workflow", "etl", "query"): 7, ("WorkflowTemplate", "etl", "query"): 7,
-        ("ClusterWorkflowTemplate", "etl", "query"): 7, ("CronWorkflow", "etl", "query"): 7,
-        ("ReplicaSet", "web-77", ""): 9, ("Deployment", "web", ""): 9, ("Job", "train", ""): 11,
-    }  # fmt: skip
+        ("Job", "nightly-29", ""): 5,
+        ("CronJob", "nightly", ""): 5,
+        ("Workflow", "etl-1700", "query"): 7,
+        ("Workflow", "etl", "query"): 7,
+        ("WorkflowTemplate", "etl", "query"): 7,
+        ("ClusterWorkflowTemplate", "etl", "query"): 7,
+        ("CronWorkflow", "etl", "query"): 7,
+        ("ReplicaSet", "web-77", ""): 9,
+        ("Deployment", "web", ""): 9,
+        ("Job", "train", ""): 11,
+    }
 
 
 def test_a_step_that_used_more_than_the_default_is_denied_and_gets_more():

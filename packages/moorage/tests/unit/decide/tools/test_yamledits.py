@@ -30,15 +30,18 @@ def edited(text: str, edit: Edit) -> str | None:
         ),
         pytest.param("c:\n  image: x", "c:\n  image: x\n  requests:\n    cpu: 500m", id="no line end"),
         pytest.param(
-            "c:\r\n  image: x\r\nd: 1\r\n", "c:\r\n  image: x\r\n  requests:\r\n    cpu: 500m\r\nd: 1\r\n",
+            "c:\r\n  image: x\r\nd: 1\r\n",
+            "c:\r\n  image: x\r\n  requests:\r\n    cpu: 500m\r\nd: 1\r\n",
             id="line ends of Windows",
         ),
         pytest.param(
-            "c:\n  image: x\n  source: |\n    a", "c:\n  image: x\n  requests:\n    cpu: 500m\n  source: |\n    a",
+            "c:\n  image: x\n  source: |\n    a",
+            "c:\n  image: x\n  requests:\n    cpu: 500m\n  source: |\n    a",
             id="before a text without a line end",
         ),
         pytest.param(
-            "c:\n  source: |\n    a", "c:\n  requests:\n    cpu: 500m\n  source: |\n    a",
+            "c:\n  source: |\n    a",
+            "c:\n  requests:\n    cpu: 500m\n  source: |\n    a",
             id="before a text without a line end that is alone",
         ),
         pytest.param("c: {image: x}\n", "c: {image: x, requests: {cpu: 500m}}\n", id="flow style"),
@@ -71,7 +74,7 @@ def edited(text: str, edit: Edit) -> str | None:
         pytest.param("d: &a 1\nc:\n  e:\n  - *a\n", None, id="behind an alias in a list: left alone"),
         pytest.param("c: [1]\n", None, id="a list: left alone"),
     ],
-)  # fmt: skip
+)
 def test_keys_are_added_where_they_belong(text, want):
     assert edited(text, CPU) == want
 

@@ -48,56 +48,85 @@ def test_a_held_gpu_shows_whose_it_is_since_when_and_until_when():
     view = view_gpus([a_node()], [a_pod(devices=["1"], expected="3600")])
     assert states(view) == [("n1", 0, "free", ""), ("n1", 1, "used", "p1")]
     assert msgspec.to_builtins(make_gpus(view, now=NOON).nodes[0].gpus[1]) == {
-        "index": 1, "type": "a100", "resource": "nvidia.com/gpu", "device": "1", "state": "used", "why": "",
-        "fragmented": False, "stranded": False, "owner": "ada", "run": "train", "step": "", "namespace": "lab",
-        "pod": "p1", "since": "2026-01-05T10:00:00Z", "expectedUntil": "2026-01-05T11:00:00Z",
-    }  # fmt: skip
+        "index": 1,
+        "type": "a100",
+        "resource": "nvidia.com/gpu",
+        "device": "1",
+        "state": "used",
+        "why": "",
+        "fragmented": False,
+        "stranded": False,
+        "owner": "ada",
+        "run": "train",
+        "step": "",
+        "namespace": "lab",
+        "pod": "p1",
+        "since": "2026-01-05T10:00:00Z",
+        "expectedUntil": "2026-01-05T11:00:00Z",
+    }
 
 
 @pytest.mark.parametrize(
     ("nodes", "pods", "want"),
     [
         pytest.param(
-            [a_node()], [a_pod("b", start="2026-01-05T11:00:00Z"), a_pod("a", start="2026-01-05T11:30:00Z")],
+            [a_node()],
+            [a_pod("b", start="2026-01-05T11:00:00Z"), a_pod("a", start="2026-01-05T11:30:00Z")],
             [("n1", 0, "used", "b"), ("n1", 1, "used", "a")],
             id="without device ids, holders stand in the order of their start",
         ),
         pytest.param(
-            [a_node()], [a_pod("a", devices=["GPU-9b1c"]), a_pod("b", devices=["0"])],
+            [a_node()],
+            [a_pod("a", devices=["GPU-9b1c"]), a_pod("b", devices=["0"])],
             [("n1", 0, "used", "b"), ("n1", 1, "used", "a")],
             id="a numbered device stands at its number, a UUID takes what is left",
         ),
         pytest.param(
-            [a_node()], [a_pod("a", devices=["GPU-n1-1"])], [("n1", 0, "free", ""), ("n1", 1, "used", "a")],
+            [a_node()],
+            [a_pod("a", devices=["GPU-n1-1"])],
+            [("n1", 0, "free", ""), ("n1", 1, "used", "a")],
             id="a simulated device bears its node's name and its number",
         ),
         pytest.param(
-            [a_node()], [a_pod("a", devices=["0"]), a_pod("b", devices=["0"])],
-            [("n1", 0, "used", "a"), ("n1", 1, "used", "b")], id="two holders of one id are two devices",
+            [a_node()],
+            [a_pod("a", devices=["0"]), a_pod("b", devices=["0"])],
+            [("n1", 0, "used", "a"), ("n1", 1, "used", "b")],
+            id="two holders of one id are two devices",
         ),
         pytest.param(
-            [a_node()], [a_pod("a", devices=["7"])], [("n1", 0, "used", "a"), ("n1", 1, "free", "")],
+            [a_node()],
+            [a_pod("a", devices=["7"])],
+            [("n1", 0, "used", "a"), ("n1", 1, "free", "")],
             id="an id beyond the node's devices is counted",
         ),
         pytest.param(
-            [a_node(ready=False)], [a_pod("a", devices=["1"])],
+            [a_node(ready=False)],
+            [a_pod("a", devices=["1"])],
             [("n1", 0, "unavailable", "node not ready"), ("n1", 1, "used", "a")],
             id="node not ready: what nobody holds is unavailable",
         ),
         pytest.param(
-            [a_node(cordoned=True)], [],
-            [("n1", 0, "unavailable", "cordoned"), ("n1", 1, "unavailable", "cordoned")], id="cordoned",
+            [a_node(cordoned=True)],
+            [],
+            [("n1", 0, "unavailable", "cordoned"), ("n1", 1, "unavailable", "cordoned")],
+            id="cordoned",
         ),
         pytest.param(
-            [a_node(gpus=1, capacity=2)], [a_pod("a")],
-            [("n1", 0, "used", "a"), ("n1", 1, "unavailable", "device unhealthy")], id="unhealthy device",
+            [a_node(gpus=1, capacity=2)],
+            [a_pod("a")],
+            [("n1", 0, "used", "a"), ("n1", 1, "unavailable", "device unhealthy")],
+            id="unhealthy device",
         ),
         pytest.param(
-            [a_node(gpus=1)], [a_pod("a", phase="Succeeded"), a_pod("b", phase="Failed"), a_pod("c", node="")],
-            [("n1", 0, "free", "")], id="finished and unbound pods hold nothing",
+            [a_node(gpus=1)],
+            [a_pod("a", phase="Succeeded"), a_pod("b", phase="Failed"), a_pod("c", node="")],
+            [("n1", 0, "free", "")],
+            id="finished and unbound pods hold nothing",
         ),
         pytest.param(
-            [a_node(gpus=1)], [a_pod("a", phase="Pending", start=None)], [("n1", 0, "used", "a")],
+            [a_node(gpus=1)],
+            [a_pod("a", phase="Pending", start=None)],
+            [("n1", 0, "used", "a")],
             id="a bound pod holds its GPU before it starts",
         ),
         pytest.param([a_node(gpus=0)], [], [], id="a node without GPUs is not in the view"),
@@ -105,7 +134,7 @@ def test_a_held_gpu_shows_whose_it_is_since_when_and_until_when():
             [a_node(gpus=1)], [a_pod(node="gone")], [("n1", 0, "free", "")], id="a pod of a node that is gone"
         ),
     ],
-)  # fmt: skip
+)
 def test_every_gpu_has_one_state(nodes, pods, want):
     assert states(view_gpus(nodes, pods)) == want
 
@@ -170,11 +199,15 @@ def test_the_type_labels_are_tried_in_order():
 
 clusters = st.lists(
     st.builds(
-        lambda gpus, broken, ready, cordoned, kind: (gpus, broken, ready, cordoned, kind), st.integers(0, 5),
-        st.integers(0, 2), st.booleans(), st.booleans(), st.sampled_from(["a100", "h100", ""]),
+        lambda gpus, broken, ready, cordoned, kind: (gpus, broken, ready, cordoned, kind),
+        st.integers(0, 5),
+        st.integers(0, 2),
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from(["a100", "h100", ""]),
     ),
     max_size=5,
-)  # fmt: skip
+)
 loads = st.lists(
     st.tuples(
         st.integers(0, 6),

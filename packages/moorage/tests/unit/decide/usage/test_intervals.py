@@ -48,24 +48,28 @@ def an_interval(uid="u1", *, start=TEN, seen=None, kind="a100", gpus=1, **more):
         pytest.param(a_pod(phase="Pending"), None, id="still starting: not opened yet"),
         pytest.param(a_pod(start=None), None, id="not accepted by its node"),
         pytest.param(
-            a_pod(gpus="", run=""), replace(an_interval(gpus=0, kind="", run=""), attempt=1),
+            a_pod(gpus="", run=""),
+            replace(an_interval(gpus=0, kind="", run=""), attempt=1),
             id="it costs money only",
         ),
         pytest.param(a_pod(gpus=""), an_interval(gpus=0, kind=""), id="a run without GPUs counts for cpu"),
         pytest.param(
             a_pod(phase="Succeeded", finished=["2026-01-05T11:00:00Z", "2026-01-05T11:30:00Z"]),
-            an_interval(end=TEN + 1.5 * HOUR), id="ends with its last container",
+            an_interval(end=TEN + 1.5 * HOUR),
+            id="ends with its last container",
         ),
         pytest.param(
-            a_pod(phase="Failed", finished=["2026-01-05T11:00:00Z", None]), an_interval(end=NOON),
+            a_pod(phase="Failed", finished=["2026-01-05T11:00:00Z", None]),
+            an_interval(end=NOON),
             id="a container that does not say when: now",
         ),
         pytest.param(
-            a_pod(phase="Failed", finished=["2026-01-05T09:00:00Z"]), an_interval(end=TEN),
+            a_pod(phase="Failed", finished=["2026-01-05T09:00:00Z"]),
+            an_interval(end=TEN),
             id="never ends before it began",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_pod_reads_as_an_interval(pod, want):
     assert use_of(pod, {"n1": "a100"}, now=NOON) == want
 
@@ -99,18 +103,22 @@ def test_one_pod_gives_at_most_one_step_and_the_step_settles_it(known, seen, wan
         pytest.param(an_interval(seen=TEN + HOUR), None, Close("u1", TEN + HOUR), id="unwatched: when last seen"),
         pytest.param(an_interval(), a_pod(), Close("u1", NOON), id="watched, nothing said: now"),
         pytest.param(
-            an_interval(), a_pod(deleted="2026-01-05T11:00:30Z"),
-            Close("u1", datetime(2026, 1, 5, 11, 0, 30, tzinfo=UTC)), id="its deletion time is past",
+            an_interval(),
+            a_pod(deleted="2026-01-05T11:00:30Z"),
+            Close("u1", datetime(2026, 1, 5, 11, 0, 30, tzinfo=UTC)),
+            id="its deletion time is past",
         ),
         pytest.param(
             an_interval(), a_pod(deleted="2026-01-05T12:00:30Z"), Close("u1", NOON), id="gone before its grace"
         ),
         pytest.param(
-            an_interval(), a_pod(finished=["2026-01-05T11:59:00Z"], deleted="2026-01-05T12:00:30Z"),
-            Close("u1", NOON - timedelta(minutes=1)), id="its container said when",
+            an_interval(),
+            a_pod(finished=["2026-01-05T11:59:00Z"], deleted="2026-01-05T12:00:30Z"),
+            Close("u1", NOON - timedelta(minutes=1)),
+            id="its container said when",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_deleted_pod_is_closed_at_the_best_known_time(known, last, want):
     assert end_of_deleted(known, last, now=NOON) == want
 
@@ -164,9 +172,12 @@ def test_top_by_gpu_names_each_device_with_its_user_and_leaves_out_what_holds_no
     ]
     found = top(rows, by=By.GPU, since=TEN, until=NOON, now=NOON)
     assert {(row.name, row.gpu_hours, row.cpu_hours) for row in found} == {
-        ("n1/0 ada", 1.0, 2.0), ("n1/1 ada", 1.0, 0.0), ("n1/1 bob", 1.0, 2.0), ("n1/GPU-9b1c eve", 2.0, 4.0),
+        ("n1/0 ada", 1.0, 2.0),
+        ("n1/1 ada", 1.0, 0.0),
+        ("n1/1 bob", 1.0, 2.0),
+        ("n1/GPU-9b1c eve", 2.0, 4.0),
         ("n1/? eve", 6.0, 4.0),
-    }  # fmt: skip
+    }
 
 
 def test_an_open_interval_counts_to_now_and_not_beyond():
@@ -182,8 +193,11 @@ minutes = st.integers(0, 600)
 intervals = st.lists(
     st.builds(
         lambda at, start, length, is_open, gpus, owner: an_interval(
-            f"u{at}", start=TEN + timedelta(minutes=start),
-            end=None if is_open else TEN + timedelta(minutes=start + length), gpus=gpus, owner=owner,
+            f"u{at}",
+            start=TEN + timedelta(minutes=start),
+            end=None if is_open else TEN + timedelta(minutes=start + length),
+            gpus=gpus,
+            owner=owner,
         ),
         st.integers(0, 99),
         minutes,
@@ -193,7 +207,7 @@ intervals = st.lists(
         st.sampled_from(["ada", "bob", "eve"]),
     ),
     max_size=12,
-)  # fmt: skip
+)
 
 
 @given(intervals, minutes, minutes, minutes, minutes, st.sampled_from(list(By)))

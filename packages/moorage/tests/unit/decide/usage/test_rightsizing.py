@@ -34,8 +34,12 @@ HOUR = timedelta(hours=1)
 def a_past(*, took: timedelta = HOUR, cpu: int = 4000, memory: int = 16 * GIB, gpus: int = 0, **more: Any) -> Past:
     ended = more.pop("ended", NOON)
     values: dict[str, Any] = {
-        "namespace": "vision", "owner": "ada", "run": "train-x7k2", "work": "w", "well": True,
-    }  # fmt: skip
+        "namespace": "vision",
+        "owner": "ada",
+        "run": "train-x7k2",
+        "work": "w",
+        "well": True,
+    }
     asked = Asked(cpu_milli=cpu, memory_bytes=memory, gpus=gpus)
     return Past(asked=asked, started=ended - took, ended=ended, **(values | more))
 
@@ -151,15 +155,23 @@ def test_numbers_are_those_that_people_write():
 
 PASTS = st.lists(
     st.builds(
-        a_past, took=st.integers(0, 7200).map(lambda seconds: timedelta(seconds=seconds)),
-        cpu=st.integers(0, 64_000), memory=st.integers(0, 256 * GIB), gpus=st.integers(0, 8), well=st.booleans(),
-        killed=st.booleans(), memory_peak=st.none() | st.integers(0, 256 * GIB),
-        cpu_peak=st.none() | st.integers(0, 64_000), cpu_mean=st.none() | st.floats(0, 64_000),
-        gpu_mean=st.none() | st.floats(0, 100), gpu_seconds=st.integers(0, 100_000),
-        gpus_measured=st.integers(0, 8), gpus_busy=st.integers(0, 8),
+        a_past,
+        took=st.integers(0, 7200).map(lambda seconds: timedelta(seconds=seconds)),
+        cpu=st.integers(0, 64_000),
+        memory=st.integers(0, 256 * GIB),
+        gpus=st.integers(0, 8),
+        well=st.booleans(),
+        killed=st.booleans(),
+        memory_peak=st.none() | st.integers(0, 256 * GIB),
+        cpu_peak=st.none() | st.integers(0, 64_000),
+        cpu_mean=st.none() | st.floats(0, 64_000),
+        gpu_mean=st.none() | st.floats(0, 100),
+        gpu_seconds=st.integers(0, 100_000),
+        gpus_measured=st.integers(0, 8),
+        gpus_busy=st.integers(0, 8),
     ),
     max_size=12,
-)  # fmt: skip
+)
 ASKED = st.builds(
     Asked, cpu_milli=st.integers(0, 64_000), memory_bytes=st.integers(0, 256 * GIB), gpus=st.integers(0, 8)
 )

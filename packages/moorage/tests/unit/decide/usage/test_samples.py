@@ -32,9 +32,12 @@ from moorage.decide.usage.samples import (
 from moorage_testing.readings import MIB, TEN, a_reading
 
 gpus = st.builds(
-    GpuReading, device=st.sampled_from(["a", "b"]), utilisation=st.floats(0, 100),
-    memory_bytes=st.integers(0, 2**37), power_watts=st.none() | st.floats(0, 1000),
-)  # fmt: skip
+    GpuReading,
+    device=st.sampled_from(["a", "b"]),
+    utilisation=st.floats(0, 100),
+    memory_bytes=st.integers(0, 2**37),
+    power_watts=st.none() | st.floats(0, 1000),
+)
 readings = st.builds(
     Reading,
     pod_uid=st.sampled_from(["u1", "u2"]),

@@ -135,12 +135,19 @@ async def test_a_slot_becomes_a_workflow_and_is_recorded(api, clock) -> None:
     assert cron["status"] == {
         "active": [
             {
-                "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": names(0)[0], "namespace": "lab",
+                "apiVersion": "argoproj.io/v1alpha1",
+                "kind": "Workflow",
+                "name": names(0)[0],
+                "namespace": "lab",
                 "uid": run["metadata"]["uid"],
             },
         ],
-        "conditions": [], "phase": "Active", "succeeded": 0, "failed": 0, "lastScheduledTime": rfc3339(NOON),
-    }  # fmt: skip
+        "conditions": [],
+        "phase": "Active",
+        "succeeded": 0,
+        "failed": 0,
+        "lastScheduledTime": rfc3339(NOON),
+    }
 
 
 async def test_a_settled_one_is_left_alone(api, clock) -> None:

@@ -42,18 +42,25 @@ def a_cron(
 ) -> Seen:
     spec = {"schedules": ["0 * * * *"], "workflowSpec": {"entrypoint": "main"}} | spec
     status: dict[str, Any] = {
-        "active": [{"name": uid, "uid": uid} for uid in active], "conditions": [], "phase": "Active",
-        "succeeded": succeeded, "failed": failed,
-    }  # fmt: skip
+        "active": [{"name": uid, "uid": uid} for uid in active],
+        "conditions": [],
+        "phase": "Active",
+        "succeeded": succeeded,
+        "failed": failed,
+    }
     if last is not None:
         status["lastScheduledTime"] = rfc3339(last)
     notes = {"moorage.dev/cron-state": json.dumps(state or {})} | (annotations or {})
     if used:
         notes["workflows.argoproj.io/last-used-schedule"] = used
     meta = {
-        "name": "nightly", "namespace": "lab", "uid": "u", "creationTimestamp": rfc3339(MADE),
-        "annotations": notes, "labels": {"team": "a"},
-    }  # fmt: skip
+        "name": "nightly",
+        "namespace": "lab",
+        "uid": "u",
+        "creationTimestamp": rfc3339(MADE),
+        "annotations": notes,
+        "labels": {"team": "a"},
+    }
     document = {"metadata": meta, "spec": spec, "status": status}
     return Seen(cron=parse_cron(document), document=document, now=now)
 
@@ -96,100 +103,139 @@ BUSY_UID = (BUSY.uid,)
 LATE = NOON + 10 * MINUTE
 
 
-@pytest.mark.parametrize(("given", "expected"), [
-    pytest.param(seen(), ["start 12:00"], id="a slot is due"),
-    pytest.param(seen(now=NOON - MINUTE), [], id="not yet"),
-    pytest.param(seen(now=NOON + 59 * timedelta(seconds=1)), ["start 12:00"], id="a restart is not late"),
-    pytest.param(seen(last=NOON), [], id="it ran"),
-    pytest.param(seen(suspend=True), [], id="suspended"),
-    pytest.param(seen((BUSY,), active=BUSY_UID), ["start 12:00"], id="Allow starts beside another"),
-    pytest.param(seen((BUSY,), active=BUSY_UID, concurrencyPolicy="Forbid"), ["SlotSkipped"],
-                 id="Forbid skips the slot"),
-    pytest.param(seen(concurrencyPolicy="Forbid"), ["start 12:00"], id="Forbid starts when nothing goes on"),
-    pytest.param(seen((BUSY,), active=BUSY_UID, concurrencyPolicy="Forbid", startingDeadlineSeconds=900),
-                 ["SlotWaits"], id="Forbid with a deadline waits"),
-    pytest.param(seen((done(NOON - HOUR),), concurrencyPolicy="Forbid", startingDeadlineSeconds=900, now=LATE),
-                 ["start 12:00"], id="and starts late when the run has ended"),
-    pytest.param(seen((BUSY,), active=BUSY_UID, concurrencyPolicy="Replace"), ["terminate 11:00", "start 12:00"],
-                 id="Replace ends the run first"),
-    pytest.param(seen((a_run(NOON - HOUR, is_stopping=True),), active=BUSY_UID, concurrencyPolicy="Replace"),
-                 ["start 12:00"], id="what is being ended is not ended twice"),
-    pytest.param(
-        seen(
-            (BUSY,),
-            active=BUSY_UID,
-            concurrencyPolicy="Replace",
-            schedules=["0 * * * *", "*/30 * * * *"],
-            used="0 * * * *,*/30 * * * *",
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(seen(), ["start 12:00"], id="a slot is due"),
+        pytest.param(seen(now=NOON - MINUTE), [], id="not yet"),
+        pytest.param(seen(now=NOON + 59 * timedelta(seconds=1)), ["start 12:00"], id="a restart is not late"),
+        pytest.param(seen(last=NOON), [], id="it ran"),
+        pytest.param(seen(suspend=True), [], id="suspended"),
+        pytest.param(seen((BUSY,), active=BUSY_UID), ["start 12:00"], id="Allow starts beside another"),
+        pytest.param(
+            seen((BUSY,), active=BUSY_UID, concurrencyPolicy="Forbid"), ["SlotSkipped"], id="Forbid skips the slot"
         ),
-        ["MissedSlot", "terminate 11:00", "start 12:00"],
-        id="two schedules in one minute are one slot",
-    ),  # fmt: skip
-    pytest.param(seen(now=LATE), ["MissedSlot"], id="late without a deadline"),
-    pytest.param(seen(now=LATE, startingDeadlineSeconds=900), ["start 12:00"], id="late within the deadline"),
-    pytest.param(seen(now=LATE, startingDeadlineSeconds=300), ["MissedSlot"], id="late beyond the deadline"),
-    pytest.param(seen(now=LATE, startingDeadlineSeconds=900, last=None), ["MissedSlot"],
-                 id="not before the first"),
-    pytest.param(seen(now=NOON, last=NOON - 5 * HOUR), ["MissedSlot", "start 12:00"], id="only the newest"),
-    pytest.param(seen(now=LATE, last=NOON - 5 * HOUR, annotations={"moorage.dev/catch-up": "3"}),
-                 ["MissedSlot", "start 10:00", "start 11:00", "start 12:00"], id="catch-up: three, oldest first"),
-    pytest.param(
-        seen(
-            now=LATE, last=NOON - 3 * HOUR, concurrencyPolicy="Forbid", annotations={"moorage.dev/catch-up": "3"}
+        pytest.param(seen(concurrencyPolicy="Forbid"), ["start 12:00"], id="Forbid starts when nothing goes on"),
+        pytest.param(
+            seen((BUSY,), active=BUSY_UID, concurrencyPolicy="Forbid", startingDeadlineSeconds=900),
+            ["SlotWaits"],
+            id="Forbid with a deadline waits",
         ),
-        ["start 10:00"],
-        id="catch-up with Forbid: one at a time",
-    ),  # fmt: skip
-    pytest.param(
-        seen(
-            (a_run(NOON - 2 * HOUR),),
-            now=LATE,
-            last=NOON - 2 * HOUR,
-            concurrencyPolicy="Replace",
-            active=(run_name("nightly", NOON - 2 * HOUR),),
-            annotations={"moorage.dev/catch-up": "3"},
+        pytest.param(
+            seen((done(NOON - HOUR),), concurrencyPolicy="Forbid", startingDeadlineSeconds=900, now=LATE),
+            ["start 12:00"],
+            id="and starts late when the run has ended",
         ),
-        ["SlotWaits"],
-        id="catch-up with Replace: an older slot does not end a run",
-    ),  # fmt: skip
-    pytest.param(seen(used="30 * * * *", now=NOON), [], id="an edited schedule makes up for nothing"),
-    pytest.param(seen(state={"isSuspended": True}), [], id="a resumed schedule makes up for nothing"),
-    pytest.param(seen(state={"isSuspended": True}, startingDeadlineSeconds=900), ["start 12:00"],
-                 id="in its deadline"),
-    pytest.param(seen(state={"pending": [{"slot": int(NOON.timestamp())}]}), ["start 12:00"], id="an intent"),
-    pytest.param(
-        seen(
-            (a_run(NOON, is_held=True),),
-            state={"pending": [{"slot": int(NOON.timestamp())}], "cursor": int(NOON.timestamp())},
+        pytest.param(
+            seen((BUSY,), active=BUSY_UID, concurrencyPolicy="Replace"),
+            ["terminate 11:00", "start 12:00"],
+            id="Replace ends the run first",
         ),
-        ["release 12:00"],
-        id="what was created is recorded, then released",
-    ),  # fmt: skip
-    pytest.param(seen(tuple(done(NOON - hours * HOUR) for hours in range(1, 6)), last=NOON),
-                 ["drop 08:00", "drop 07:00"], id="three successful runs are kept"),
-    pytest.param(seen(tuple(done(NOON - hours * HOUR, "Failed") for hours in range(1, 4)), last=NOON),
-                 ["drop 10:00", "drop 09:00"], id="one failed run is kept"),
-    pytest.param(
-        seen(tuple(done(NOON - hours * HOUR) for hours in range(1, 3)), last=NOON, successfulJobsHistoryLimit=0),
-        ["drop 11:00", "drop 10:00"], id="no run is kept",
-    ),
-    pytest.param(
-        seen(tuple(done(NOON - hours * HOUR) for hours in range(1, 5)), last=NOON, successfulJobsHistoryLimit=-1),
-        ["drop 08:00"], id="a negative limit is the default",
-    ),
-    pytest.param(seen(tuple(done(NOON - hours * HOUR, backfill="b") for hours in range(1, 9)), last=NOON), [],
-                 id="runs of a backfill are left"),
-    pytest.param(seen(schedules=["0 0 * *"]), ["InvalidSpec"], id="no schedule"),
-    pytest.param(seen(concurrencyPolicy="Maybe"), ["InvalidSpec"], id="no policy"),
-    pytest.param(
-        seen(
-            refused={run_name("nightly", NOON): "quota"},
-            state={"pending": [{"slot": int(NOON.timestamp())}], "cursor": int(NOON.timestamp())},
+        pytest.param(
+            seen((a_run(NOON - HOUR, is_stopping=True),), active=BUSY_UID, concurrencyPolicy="Replace"),
+            ["start 12:00"],
+            id="what is being ended is not ended twice",
         ),
-        ["SubmissionFailed"],
-        id="a refused workflow is not tried again",
-    ),  # fmt: skip
-])  # fmt: skip
+        pytest.param(
+            seen(
+                (BUSY,),
+                active=BUSY_UID,
+                concurrencyPolicy="Replace",
+                schedules=["0 * * * *", "*/30 * * * *"],
+                used="0 * * * *,*/30 * * * *",
+            ),
+            ["MissedSlot", "terminate 11:00", "start 12:00"],
+            id="two schedules in one minute are one slot",
+        ),  # fmt: skip
+        pytest.param(seen(now=LATE), ["MissedSlot"], id="late without a deadline"),
+        pytest.param(seen(now=LATE, startingDeadlineSeconds=900), ["start 12:00"], id="late within the deadline"),
+        pytest.param(seen(now=LATE, startingDeadlineSeconds=300), ["MissedSlot"], id="late beyond the deadline"),
+        pytest.param(
+            seen(now=LATE, startingDeadlineSeconds=900, last=None), ["MissedSlot"], id="not before the first"
+        ),
+        pytest.param(seen(now=NOON, last=NOON - 5 * HOUR), ["MissedSlot", "start 12:00"], id="only the newest"),
+        pytest.param(
+            seen(now=LATE, last=NOON - 5 * HOUR, annotations={"moorage.dev/catch-up": "3"}),
+            ["MissedSlot", "start 10:00", "start 11:00", "start 12:00"],
+            id="catch-up: three, oldest first",
+        ),
+        pytest.param(
+            seen(
+                now=LATE,
+                last=NOON - 3 * HOUR,
+                concurrencyPolicy="Forbid",
+                annotations={"moorage.dev/catch-up": "3"},
+            ),
+            ["start 10:00"],
+            id="catch-up with Forbid: one at a time",
+        ),  # fmt: skip
+        pytest.param(
+            seen(
+                (a_run(NOON - 2 * HOUR),),
+                now=LATE,
+                last=NOON - 2 * HOUR,
+                concurrencyPolicy="Replace",
+                active=(run_name("nightly", NOON - 2 * HOUR),),
+                annotations={"moorage.dev/catch-up": "3"},
+            ),
+            ["SlotWaits"],
+            id="catch-up with Replace: an older slot does not end a run",
+        ),  # fmt: skip
+        pytest.param(seen(used="30 * * * *", now=NOON), [], id="an edited schedule makes up for nothing"),
+        pytest.param(seen(state={"isSuspended": True}), [], id="a resumed schedule makes up for nothing"),
+        pytest.param(
+            seen(state={"isSuspended": True}, startingDeadlineSeconds=900), ["start 12:00"], id="in its deadline"
+        ),
+        pytest.param(seen(state={"pending": [{"slot": int(NOON.timestamp())}]}), ["start 12:00"], id="an intent"),
+        pytest.param(
+            seen(
+                (a_run(NOON, is_held=True),),
+                state={"pending": [{"slot": int(NOON.timestamp())}], "cursor": int(NOON.timestamp())},
+            ),
+            ["release 12:00"],
+            id="what was created is recorded, then released",
+        ),  # fmt: skip
+        pytest.param(
+            seen(tuple(done(NOON - hours * HOUR) for hours in range(1, 6)), last=NOON),
+            ["drop 08:00", "drop 07:00"],
+            id="three successful runs are kept",
+        ),
+        pytest.param(
+            seen(tuple(done(NOON - hours * HOUR, "Failed") for hours in range(1, 4)), last=NOON),
+            ["drop 10:00", "drop 09:00"],
+            id="one failed run is kept",
+        ),
+        pytest.param(
+            seen(
+                tuple(done(NOON - hours * HOUR) for hours in range(1, 3)), last=NOON, successfulJobsHistoryLimit=0
+            ),
+            ["drop 11:00", "drop 10:00"],
+            id="no run is kept",
+        ),
+        pytest.param(
+            seen(
+                tuple(done(NOON - hours * HOUR) for hours in range(1, 5)), last=NOON, successfulJobsHistoryLimit=-1
+            ),
+            ["drop 08:00"],
+            id="a negative limit is the default",
+        ),
+        pytest.param(
+            seen(tuple(done(NOON - hours * HOUR, backfill="b") for hours in range(1, 9)), last=NOON),
+            [],
+            id="runs of a backfill are left",
+        ),
+        pytest.param(seen(schedules=["0 0 * *"]), ["InvalidSpec"], id="no schedule"),
+        pytest.param(seen(concurrencyPolicy="Maybe"), ["InvalidSpec"], id="no policy"),
+        pytest.param(
+            seen(
+                refused={run_name("nightly", NOON): "quota"},
+                state={"pending": [{"slot": int(NOON.timestamp())}], "cursor": int(NOON.timestamp())},
+            ),
+            ["SubmissionFailed"],
+            id="a refused workflow is not tried again",
+        ),  # fmt: skip
+    ],
+)
 def test_what_happens_next(given, expected):
     assert summary(given) == expected
 
@@ -246,9 +292,13 @@ def test_a_backfill_ends():
 def test_the_workflow_of_a_slot():
     document = {
         "metadata": {
-            "name": "nightly", "namespace": "lab", "uid": "u",
+            "name": "nightly",
+            "namespace": "lab",
+            "uid": "u",
             "labels": {
-                "workflows.argoproj.io/controller-instanceid": "moorage", "moorage.dev/owner": "ada", "team": "a",
+                "workflows.argoproj.io/controller-instanceid": "moorage",
+                "moorage.dev/owner": "ada",
+                "team": "a",
             },
             "annotations": {"moorage.dev/owner": "ada@example.com"},
         },
@@ -258,30 +308,39 @@ def test_the_workflow_of_a_slot():
                 "arguments": {"parameters": [{"name": "a", "value": "1"}, {"name": "b", "value": "2"}]},
             },
         },
-    }  # fmt: skip
+    }
     run = make_run(document, slot=NOON, parameters={"b": "3"})
     assert run == {
-        "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow",
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
         "metadata": {
-            "name": f"nightly-{int(NOON.timestamp())}", "namespace": "lab",
+            "name": f"nightly-{int(NOON.timestamp())}",
+            "namespace": "lab",
             "labels": {
-                "x": "1", "moorage.dev/owner": "ada", "workflows.argoproj.io/cron-workflow": "nightly",
+                "x": "1",
+                "moorage.dev/owner": "ada",
+                "workflows.argoproj.io/cron-workflow": "nightly",
                 "workflows.argoproj.io/controller-instanceid": "moorage",
             },
             "annotations": {
-                "y": "2", "moorage.dev/owner": "ada@example.com",
+                "y": "2",
+                "moorage.dev/owner": "ada@example.com",
                 "workflows.argoproj.io/scheduled-time": "2026-11-21T12:00:00Z",
             },
             "finalizers": [],
             "ownerReferences": [
                 {
-                    "apiVersion": "argoproj.io/v1alpha1", "kind": "CronWorkflow", "name": "nightly", "uid": "u",
-                    "controller": True, "blockOwnerDeletion": True,
+                    "apiVersion": "argoproj.io/v1alpha1",
+                    "kind": "CronWorkflow",
+                    "name": "nightly",
+                    "uid": "u",
+                    "controller": True,
+                    "blockOwnerDeletion": True,
                 },
             ],
         },
         "spec": {"arguments": {"parameters": [{"name": "a", "value": "1"}, {"name": "b", "value": "3"}]}},
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(("own", "owner"), [({}, None), ({"moorage.dev/owner": "ada"}, "ada")])

@@ -16,10 +16,13 @@ def ended(name: str, code: int) -> dict[str, Any]:
     return {"name": name, "state": {"terminated": {"exitCode": code}}}
 
 
-@pytest.mark.parametrize(("policy", "broken"), [
-    pytest.param({"restartPolicy": "Always"}, "", id="a sidecar is ended with the pod"),
-    pytest.param({}, "init container side: exit code 143", id="an init container that failed"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("policy", "broken"),
+    [
+        pytest.param({"restartPolicy": "Always"}, "", id="a sidecar is ended with the pod"),
+        pytest.param({}, "init container side: exit code 143", id="an init container that failed"),
+    ],
+)
 def test_the_end_of_a_sidecar_is_no_fault(policy: dict[str, Any], broken: str) -> None:
     pod = {
         "metadata": {"name": "a"},

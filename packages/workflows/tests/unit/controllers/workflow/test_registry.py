@@ -206,9 +206,16 @@ def test_credentials_are_those_of_the_longest_path() -> None:
     assert credentials_of([config, {"auths": 3}], parse_reference("other.example.org/x")) is None
 
 
-@pytest.mark.parametrize(("architectures", "is_arm"), [
-    (("arm64", "amd64"), True), (("amd64", "arm64"), False), (("s390x",), True), ((), True),
-], ids=["the first of both", "the other of both", "none of them: the first there is", "no nodes"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("architectures", "is_arm"),
+    [
+        (("arm64", "amd64"), True),
+        (("amd64", "arm64"), False),
+        (("s390x",), True),
+        ((), True),
+    ],
+    ids=["the first of both", "the other of both", "none of them: the first there is", "no nodes"],
+)
 async def test_the_image_is_that_for_the_nodes(registry, architectures, is_arm) -> None:
     assert await known(registry).command_of(f"{registry.host}/team/hello:1", None, architectures) == HELLO
     wanted = registry.other if is_arm else registry.manifest
@@ -219,12 +226,15 @@ def a_node(architecture: str, **labels: str) -> dict[str, Any]:
     return {"metadata": {"labels": labels}, "status": {"nodeInfo": {"architecture": architecture}}}
 
 
-@pytest.mark.parametrize(("selector", "want"), [
-    pytest.param({}, ("arm64", "amd64"), id="the most frequent first"),
-    pytest.param({"gpu": "yes"}, ("amd64",), id="of nodes that the selector allows"),
-    pytest.param({"gpu": "none"}, ("arm64", "amd64"), id="a node that does not exist yet"),
-    pytest.param({"kubernetes.io/arch": "s390x"}, ("s390x",), id="as the selector says"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("selector", "want"),
+    [
+        pytest.param({}, ("arm64", "amd64"), id="the most frequent first"),
+        pytest.param({"gpu": "yes"}, ("amd64",), id="of nodes that the selector allows"),
+        pytest.param({"gpu": "none"}, ("arm64", "amd64"), id="a node that does not exist yet"),
+        pytest.param({"kubernetes.io/arch": "s390x"}, ("s390x",), id="as the selector says"),
+    ],
+)
 def test_architectures_are_those_of_the_nodes(selector: dict[str, str], want: tuple[str, ...]) -> None:
     nodes = [a_node("arm64"), a_node("amd64", gpu="yes"), a_node("arm64"), {"metadata": {}}]
     assert architectures_of(nodes, selector) == want
@@ -330,9 +340,13 @@ async def operating(api: FakeApi, source: Source, folder: Path) -> AsyncIterator
 
     commands = ImageCommands(api, source, clock=SYSTEM)
     controller = WorkflowController(
-        Shared(api=api, clock=SYSTEM), LocalRecords(folder / "workflows.db"), holder="operator-1", runtime=runtime,
-        check=faults_of, commands=commands,
-    )  # fmt: skip
+        Shared(api=api, clock=SYSTEM),
+        LocalRecords(folder / "workflows.db"),
+        holder="operator-1",
+        runtime=runtime,
+        check=faults_of,
+        commands=commands,
+    )
     async with background(operate(controller)), contextlib.aclosing(commands):
         yield
 

@@ -33,25 +33,33 @@ def order_of(pod: Mapping[str, Any]) -> dict[str, Any]:
 HTTP = {
     "name": "call",
     "http": {
-        "url": "https://api.example.org/v1", "method": "POST",
+        "url": "https://api.example.org/v1",
+        "method": "POST",
         "headers": [
             {"name": "Accept", "value": "text/plain"},
             {"name": "Authorization", "valueFrom": {"secretKeyRef": {"name": "api", "key": "token"}}},
         ],
-        "body": '{"a": 1}', "timeoutSeconds": 5, "successCondition": "response.statusCode == 201",
+        "body": '{"a": 1}',
+        "timeoutSeconds": 5,
+        "successCondition": "response.statusCode == 201",
         "insecureSkipVerify": True,
     },
-}  # fmt: skip
+}
 
 
 def test_a_request_is_sent_by_the_executor_in_a_pod_of_the_workflows_account() -> None:
     pod = a_pod(HTTP, spec={"serviceAccountName": "batch", "archiveLogs": True}, wants_result=True)
     assert order_of(pod)["http"] == {
-        "method": "POST", "url": "https://api.example.org/v1",
+        "method": "POST",
+        "url": "https://api.example.org/v1",
         "headers": [{"name": "Accept", "value": "text/plain"}, {"name": "Authorization", "value": {"secret": 0}}],
-        "body": base64.b64encode(b'{"a": 1}').decode(), "isBytes": False, "seconds": 5,
-        "condition": "response.statusCode == 201", "insecure": True, "result": True,
-    }  # fmt: skip
+        "body": base64.b64encode(b'{"a": 1}').decode(),
+        "isBytes": False,
+        "seconds": 5,
+        "condition": "response.statusCode == 201",
+        "insecure": True,
+        "result": True,
+    }
     (main,) = pod["spec"]["containers"]
     assert "initContainers" not in pod["spec"]
     assert pod["spec"]["serviceAccountName"] == "batch"

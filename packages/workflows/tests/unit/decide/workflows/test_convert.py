@@ -58,10 +58,13 @@ def outcomes(result: Converted) -> dict[str, set[Outcome]]:
 def test_a_plain_cronjob_becomes_one_template():
     result = convert(a_cronjob())
     assert result.document == {
-        "apiVersion": "argoproj.io/v1alpha1", "kind": "CronWorkflow",
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "CronWorkflow",
         "metadata": {"name": "nightly", "namespace": "lab"},
         "spec": {
-            "schedules": ["0 19 * * *"], "timezone": "Asia/Tokyo", "startingDeadlineSeconds": 600,
+            "schedules": ["0 19 * * *"],
+            "timezone": "Asia/Tokyo",
+            "startingDeadlineSeconds": 600,
             "workflowSpec": {
                 "entrypoint": "main",
                 "templates": [
@@ -69,67 +72,88 @@ def test_a_plain_cronjob_becomes_one_template():
                 ],
             },
         },
-    }  # fmt: skip
+    }
     assert not [change for change in result.changes if change.outcome.is_loss]
 
 
-@pytest.mark.parametrize(("cron", "want"), [
-    pytest.param({"concurrencyPolicy": "Replace"}, {"concurrencyPolicy": "Replace"}, id="the policy stays"),
-    pytest.param({"suspend": True}, {"suspend": True}, id="a suspended one stays suspended"),
-    pytest.param({"successfulJobsHistoryLimit": 0, "failedJobsHistoryLimit": 10},
-                 {"successfulJobsHistoryLimit": 0, "failedJobsHistoryLimit": 10},
-                 id="history limits stay, also 0"),
-    pytest.param({"schedule": "CRON_TZ=Europe/Berlin 5 4 * * *", "timeZone": None},
-                 {"schedules": ["5 4 * * *"], "timezone": "Europe/Berlin"},
-                 id="a zone inside of the schedule becomes the time zone"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cron", "want"),
+    [
+        pytest.param({"concurrencyPolicy": "Replace"}, {"concurrencyPolicy": "Replace"}, id="the policy stays"),
+        pytest.param({"suspend": True}, {"suspend": True}, id="a suspended one stays suspended"),
+        pytest.param(
+            {"successfulJobsHistoryLimit": 0, "failedJobsHistoryLimit": 10},
+            {"successfulJobsHistoryLimit": 0, "failedJobsHistoryLimit": 10},
+            id="history limits stay, also 0",
+        ),
+        pytest.param(
+            {"schedule": "CRON_TZ=Europe/Berlin 5 4 * * *", "timeZone": None},
+            {"schedules": ["5 4 * * *"], "timezone": "Europe/Berlin"},
+            id="a zone inside of the schedule becomes the time zone",
+        ),
+    ],
+)
 def test_fields_of_the_schedule(cron, want):
     spec = spec_of(convert(a_cronjob(cron=cron)))
     assert {key: spec[key] for key in want} == want
 
 
-@pytest.mark.parametrize(("job", "pod", "want"), [
-    pytest.param({"backoffLimit": 0}, {}, None, id="no retries: none is written"),
-    pytest.param({"backoffLimit": 3}, {}, {"limit": "3", "retryPolicy": "Always", "backoff": BACKOFF},
-                 id="retries, with the pauses of a Job"),
-    pytest.param({"backoffLimit": None}, {"restartPolicy": "OnFailure"},
-                 {"limit": "6", "retryPolicy": "Always", "backoff": BACKOFF},
-                 id="the default of a Job is written down"),
-    pytest.param(
-        {
-            "backoffLimit": 2,
-            "podFailurePolicy": {
-                "rules": [
-                    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42, 137]}},
-                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
-                ],
+@pytest.mark.parametrize(
+    ("job", "pod", "want"),
+    [
+        pytest.param({"backoffLimit": 0}, {}, None, id="no retries: none is written"),
+        pytest.param(
+            {"backoffLimit": 3},
+            {},
+            {"limit": "3", "retryPolicy": "Always", "backoff": BACKOFF},
+            id="retries, with the pauses of a Job",
+        ),
+        pytest.param(
+            {"backoffLimit": None},
+            {"restartPolicy": "OnFailure"},
+            {"limit": "6", "retryPolicy": "Always", "backoff": BACKOFF},
+            id="the default of a Job is written down",
+        ),
+        pytest.param(
+            {
+                "backoffLimit": 2,
+                "podFailurePolicy": {
+                    "rules": [
+                        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42, 137]}},
+                        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]},
+                    ],
+                },
             },
-        },
-        {},
-        {
-            "limit": "2", "retryPolicy": "Always", "backoff": BACKOFF,
-            "expression": "!(asInt(lastRetry.exitCode) in [42, 137])",
-        },
-        id="exit codes that fail the Job are not tried again",
-    ),
-    pytest.param(
-        {
-            "backoffLimit": 2,
-            "podFailurePolicy": {
-                "rules": [
-                    {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [3]}},
-                    {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [1]}},
-                ],
+            {},
+            {
+                "limit": "2",
+                "retryPolicy": "Always",
+                "backoff": BACKOFF,
+                "expression": "!(asInt(lastRetry.exitCode) in [42, 137])",
             },
-        },
-        {},
-        {
-            "limit": "2", "retryPolicy": "Always", "backoff": BACKOFF,
-            "expression": "(asInt(lastRetry.exitCode) in [3]) || (!(asInt(lastRetry.exitCode) not in [1]))",
-        },
-        id="the first rule that fits decides",
-    ),
-])  # fmt: skip
+            id="exit codes that fail the Job are not tried again",
+        ),
+        pytest.param(
+            {
+                "backoffLimit": 2,
+                "podFailurePolicy": {
+                    "rules": [
+                        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [3]}},
+                        {"action": "FailJob", "onExitCodes": {"operator": "NotIn", "values": [1]}},
+                    ],
+                },
+            },
+            {},
+            {
+                "limit": "2",
+                "retryPolicy": "Always",
+                "backoff": BACKOFF,
+                "expression": "(asInt(lastRetry.exitCode) in [3]) || (!(asInt(lastRetry.exitCode) not in [1]))",
+            },
+            id="the first rule that fits decides",
+        ),
+    ],
+)
 def test_retries(job, pod, want):
     assert leaf_of(convert(a_cronjob(job=job, pod=pod))).get("retryStrategy") == want
 
@@ -151,16 +175,19 @@ def test_an_indexed_job_is_a_step_for_each_index():
     result = convert(a_cronjob(job={"completions": 5, "parallelism": 2, "completionMode": "Indexed"}))
     entry, leaf = spec_of(result)["workflowSpec"]["templates"]
     assert entry == {
-        "name": "main", "parallelism": 2,
+        "name": "main",
+        "parallelism": 2,
         "steps": [
             [
                 {
-                    "name": "pod", "template": "pod", "withSequence": {"count": "5"},
+                    "name": "pod",
+                    "template": "pod",
+                    "withSequence": {"count": "5"},
                     "arguments": {"parameters": [{"name": "index", "value": "{{item}}"}]},
                 },
             ],
         ],
-    }  # fmt: skip
+    }
     assert leaf["inputs"] == {"parameters": [{"name": "index"}]}
     assert leaf["container"]["env"] == [{"name": "JOB_COMPLETION_INDEX", "value": "{{inputs.parameters.index}}"}]
 
@@ -203,15 +230,19 @@ def test_several_containers_become_a_set_and_need_their_commands():
     assert outcomes(result)["spec.jobTemplate.spec.template.spec.containers[1].command"] == {Outcome.REFUSED}
 
 
-@pytest.mark.parametrize(("change", "field"), [
-    pytest.param({"metadata": {"name": "n" * 53}}, "metadata.name", id="a name of 53 characters"),
-    pytest.param({"metadata": {}}, "metadata.name", id="no name"),
-    pytest.param({"spec": {"schedule": 5, "jobTemplate": None}}, "spec.jobTemplate", id="no Job"),
-    pytest.param({"spec": {"schedule": "61 * * * *"}}, "spec.schedule", id="a schedule with minute 61"),
-    pytest.param({"spec": {"schedule": "0 1 * * *", "timeZone": "Mars/Base"}}, "spec.timeZone",
-                 id="an unknown zone"),
-    pytest.param({"spec": 3}, "spec", id="a spec that is a number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        pytest.param({"metadata": {"name": "n" * 53}}, "metadata.name", id="a name of 53 characters"),
+        pytest.param({"metadata": {}}, "metadata.name", id="no name"),
+        pytest.param({"spec": {"schedule": 5, "jobTemplate": None}}, "spec.jobTemplate", id="no Job"),
+        pytest.param({"spec": {"schedule": "61 * * * *"}}, "spec.schedule", id="a schedule with minute 61"),
+        pytest.param(
+            {"spec": {"schedule": "0 1 * * *", "timeZone": "Mars/Base"}}, "spec.timeZone", id="an unknown zone"
+        ),
+        pytest.param({"spec": 3}, "spec", id="a spec that is a number"),
+    ],
+)
 def test_what_cannot_be_converted_is_refused_with_its_field(change, field):
     obj = a_cronjob()
     if isinstance(change.get("spec"), dict):
@@ -221,12 +252,16 @@ def test_what_cannot_be_converted_is_refused_with_its_field(change, field):
     assert Outcome.REFUSED in outcomes(result)[field]
 
 
-@pytest.mark.parametrize(("change", "field", "outcome"), [
-    pytest.param({"timeZone": None}, "spec.timeZone", Outcome.CHANGED, id="not a time zone"),
-    pytest.param({"startingDeadlineSeconds": None}, "spec.startingDeadlineSeconds", Outcome.CHANGED,
-                 id="no deadline"),
-    pytest.param({"newField": 1}, "spec.newField", Outcome.LOST, id="a field that nobody knows"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "field", "outcome"),
+    [
+        pytest.param({"timeZone": None}, "spec.timeZone", Outcome.CHANGED, id="not a time zone"),
+        pytest.param(
+            {"startingDeadlineSeconds": None}, "spec.startingDeadlineSeconds", Outcome.CHANGED, id="no deadline"
+        ),
+        pytest.param({"newField": 1}, "spec.newField", Outcome.LOST, id="a field that nobody knows"),
+    ],
+)
 def test_what_a_person_must_know_is_said(change, field, outcome):
     assert outcomes(convert(a_cronjob(cron=change)))[field] == {outcome}
 
@@ -255,48 +290,77 @@ def test_a_cronjob_that_submits_a_template_becomes_a_reference_to_it():
     assert "the name nightly-$(date +%Y-%m-%d) is not used" in messages
 
 
-@pytest.mark.parametrize(("words", "want"), [
-    pytest.param(["python", "train.py"], None, id="another command"),
-    pytest.param(["argo", "submit", "--from", "workflowtemplate/t", "-p", "a=b=c", "--parameter=d=e"],
-                 Submit(template="t", parameters={"a": "b=c", "d": "e"}), id="without a shell"),
-    pytest.param(
-        ["/bin/bash", "-c", "exec argo submit --wait --log --from=clusterworkflowtemplate/t --priority 5"],
-        Submit(template="t", is_cluster=True, priority=5), id="a template of the cluster",
-    ),
-    pytest.param(
-        ["sh", "-c", "set -e\nargo submit \\\n --from wftmpl/t -p day=$(date -u '+%F')"],
-        Submit(
-            template="t",
-            parameters={
-                "day": "{{workflow.creationTimestamp.Y}}-{{workflow.creationTimestamp.m}}-"
-                "{{workflow.creationTimestamp.d}}"
-            },
-            has_dates=True,
+@pytest.mark.parametrize(
+    ("words", "want"),
+    [
+        pytest.param(["python", "train.py"], None, id="another command"),
+        pytest.param(
+            ["argo", "submit", "--from", "workflowtemplate/t", "-p", "a=b=c", "--parameter=d=e"],
+            Submit(template="t", parameters={"a": "b=c", "d": "e"}),
+            id="without a shell",
         ),
-        id="a date in a parameter",
-    ),
-    pytest.param(["sh", "-c", "cronitor exec K argo submit --from workflowtemplate/t -l team=a,x=y"],
-                 Submit(template="t", labels={"team": "a", "x": "y"}, monitor="K"),
-                 id="watched inside of the script"),
-    pytest.param(["sh", "-c", "argo submit --from workflowtemplate/t && echo done"],
-                 NotConverted("the script does more than submit one workflow"), id="two commands in one line"),
-    pytest.param(["sh", "-c", "cd /tmp\nargo submit --from workflowtemplate/t"],
-                 NotConverted("the script has more than one command"), id="two lines"),
-    pytest.param(["sh", "-c", "argo submit --from workflowtemplate/t -p a=$HOME"],
-                 NotConverted("-p has a variable of the shell: a=$HOME"), id="a variable"),
-    pytest.param(["sh", "-c", "argo submit --from workflowtemplate/t -p a=$(hostname)"],
-                 NotConverted("-p has the output of a command: hostname"), id="the output of a command"),
-    pytest.param(["argo", "submit", "wf.yaml"], NotConverted("it submits a file, not --from a template"),
-                 id="a file"),
-    pytest.param(["argo", "submit", "--from", "cronworkflow/c"],
-                 NotConverted("--from cronworkflow/c is not a WorkflowTemplate"), id="from a CronWorkflow"),
-    pytest.param(["argo", "submit", "-n", "other", "--from", "workflowtemplate/t"],
-                 NotConverted("it submits into the namespace 'other', which is not the CronJob's own"),
-                 id="into another namespace"),
-    pytest.param(["argo", "submit", "--from", "workflowtemplate/t", "--kubeconfig", "x"],
-                 NotConverted("the option --kubeconfig cannot be converted: a CronWorkflow has no such field"),
-                 id="an option without a counterpart"),
-])  # fmt: skip
+        pytest.param(
+            ["/bin/bash", "-c", "exec argo submit --wait --log --from=clusterworkflowtemplate/t --priority 5"],
+            Submit(template="t", is_cluster=True, priority=5),
+            id="a template of the cluster",
+        ),
+        pytest.param(
+            ["sh", "-c", "set -e\nargo submit \\\n --from wftmpl/t -p day=$(date -u '+%F')"],
+            Submit(
+                template="t",
+                parameters={
+                    "day": "{{workflow.creationTimestamp.Y}}-{{workflow.creationTimestamp.m}}-"
+                    "{{workflow.creationTimestamp.d}}"
+                },
+                has_dates=True,
+            ),
+            id="a date in a parameter",
+        ),
+        pytest.param(
+            ["sh", "-c", "cronitor exec K argo submit --from workflowtemplate/t -l team=a,x=y"],
+            Submit(template="t", labels={"team": "a", "x": "y"}, monitor="K"),
+            id="watched inside of the script",
+        ),
+        pytest.param(
+            ["sh", "-c", "argo submit --from workflowtemplate/t && echo done"],
+            NotConverted("the script does more than submit one workflow"),
+            id="two commands in one line",
+        ),
+        pytest.param(
+            ["sh", "-c", "cd /tmp\nargo submit --from workflowtemplate/t"],
+            NotConverted("the script has more than one command"),
+            id="two lines",
+        ),
+        pytest.param(
+            ["sh", "-c", "argo submit --from workflowtemplate/t -p a=$HOME"],
+            NotConverted("-p has a variable of the shell: a=$HOME"),
+            id="a variable",
+        ),
+        pytest.param(
+            ["sh", "-c", "argo submit --from workflowtemplate/t -p a=$(hostname)"],
+            NotConverted("-p has the output of a command: hostname"),
+            id="the output of a command",
+        ),
+        pytest.param(
+            ["argo", "submit", "wf.yaml"], NotConverted("it submits a file, not --from a template"), id="a file"
+        ),
+        pytest.param(
+            ["argo", "submit", "--from", "cronworkflow/c"],
+            NotConverted("--from cronworkflow/c is not a WorkflowTemplate"),
+            id="from a CronWorkflow",
+        ),
+        pytest.param(
+            ["argo", "submit", "-n", "other", "--from", "workflowtemplate/t"],
+            NotConverted("it submits into the namespace 'other', which is not the CronJob's own"),
+            id="into another namespace",
+        ),
+        pytest.param(
+            ["argo", "submit", "--from", "workflowtemplate/t", "--kubeconfig", "x"],
+            NotConverted("the option --kubeconfig cannot be converted: a CronWorkflow has no such field"),
+            id="an option without a counterpart",
+        ),
+    ],
+)
 def test_argo_submit_in_a_command(words, want):
     assert parse_submit(words, "lab") == want
 
@@ -319,12 +383,15 @@ def a_cron_workflow(**spec: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("spec", "want"), [
-    pytest.param({"schedule": "0 0 * * *"}, ["0 0 * * *"], id="one schedule becomes a list"),
-    pytest.param({"schedules": ["@daily"]}, ["@daily"], id="a list stays"),
-    pytest.param({"schedule": "a", "schedules": ["b"]}, ["a", "b"], id="both are joined"),
-    pytest.param({"schedule": "b", "schedules": ["b"]}, ["b"], id="the same one is not doubled"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spec", "want"),
+    [
+        pytest.param({"schedule": "0 0 * * *"}, ["0 0 * * *"], id="one schedule becomes a list"),
+        pytest.param({"schedules": ["@daily"]}, ["@daily"], id="a list stays"),
+        pytest.param({"schedule": "a", "schedules": ["b"]}, ["a", "b"], id="both are joined"),
+        pytest.param({"schedule": "b", "schedules": ["b"]}, ["b"], id="the same one is not doubled"),
+    ],
+)
 def test_schedules_of_older_cron_workflows(spec, want):
     document = a_cron_workflow(**spec)
     result = convert(document)
@@ -382,22 +449,28 @@ _containers = st.fixed_dictionaries(
 _jobs = st.fixed_dictionaries(
     {},
     optional={
-        "backoffLimit": st.integers(0, 9), "completions": st.integers(1, 9), "parallelism": st.integers(0, 9),
-        "completionMode": st.sampled_from(["Indexed", "NonIndexed"]), "activeDeadlineSeconds": st.integers(1, 99),
+        "backoffLimit": st.integers(0, 9),
+        "completions": st.integers(1, 9),
+        "parallelism": st.integers(0, 9),
+        "completionMode": st.sampled_from(["Indexed", "NonIndexed"]),
+        "activeDeadlineSeconds": st.integers(1, 99),
         "strange": st.integers(),
     },
-)  # fmt: skip
+)
 _cronjobs = st.builds(
-    lambda job, pod, cron: a_cronjob(job=job, pod=pod, cron=cron), _jobs,
+    lambda job, pod, cron: a_cronjob(job=job, pod=pod, cron=cron),
+    _jobs,
     st.fixed_dictionaries(
         {"containers": st.lists(_containers, min_size=1, max_size=3, unique_by=lambda item: item["name"])},
         optional={
-            "restartPolicy": st.sampled_from(["Never", "OnFailure"]), "hostname": _names,
-            "nodeSelector": st.just({"a": "b"}), "strange": st.integers(),
+            "restartPolicy": st.sampled_from(["Never", "OnFailure"]),
+            "hostname": _names,
+            "nodeSelector": st.just({"a": "b"}),
+            "strange": st.integers(),
         },
     ),
     st.fixed_dictionaries({}, optional={"suspend": st.booleans(), "strange": st.integers()}),
-)  # fmt: skip
+)
 
 
 @given(_cronjobs)

@@ -17,10 +17,16 @@ STEP = {"name": "step", "container": {"image": "busybox"}}
 
 def a_node(name, *, kind=NodeType.POD, phase=NodePhase.SUCCEEDED, parents=(), boundary="wf", template="step"):
     return NodeRecord(
-        id=f"id-{name}" if name != "wf" else "wf", name=name, display_name=name.rpartition(".")[2], type=kind,
-        phase=phase, boundary_id="" if name == "wf" else boundary, parents=parents, template=template,
+        id=f"id-{name}" if name != "wf" else "wf",
+        name=name,
+        display_name=name.rpartition(".")[2],
+        type=kind,
+        phase=phase,
+        boundary_id="" if name == "wf" else boundary,
+        parents=parents,
+        template=template,
         started_at="2026-03-01T12:00:00Z",
-    )  # fmt: skip
+    )
 
 
 def played(templates, *, table=None, entrypoint="main"):
@@ -234,12 +240,15 @@ def test_nothing_is_shown_of_nothing():
     assert (root.inside, root.counts, root.phase) == ((), {}, NodePhase.PENDING)
 
 
-@pytest.mark.parametrize(("phases", "want"), [
-    (["Succeeded", "Failed", "Running"], "Failed"),
-    (["Succeeded", "Running", "Pending"], "Running"),
-    (["Succeeded", "Skipped"], "Succeeded"),
-    ([], "Pending"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("phases", "want"),
+    [
+        (["Succeeded", "Failed", "Running"], "Failed"),
+        (["Succeeded", "Running", "Pending"], "Running"),
+        (["Succeeded", "Skipped"], "Succeeded"),
+        ([], "Pending"),
+    ],
+)
 def test_a_group_has_the_phase_that_is_worth_a_look(phases, want):
     assert worst(NodePhase(phase) for phase in phases) == want
 

@@ -142,10 +142,16 @@ def test_schedules_are_counted_and_short() -> None:
 
 EXPRESSIONS = st.sampled_from(
     [
-        "len(1..{n})", "sum(map(1..{n}, # * 2))", "join(map(1..{n}, string(#)), ',')", "len(repeat('x', {n}))",
-        "sort(1..{n})[0]", "toJSON(1..{n})", "sprig.toDate('2006', '{n}')", "jsonpath('[1,2]', '$[0]')",
+        "len(1..{n})",
+        "sum(map(1..{n}, # * 2))",
+        "join(map(1..{n}, string(#)), ',')",
+        "len(repeat('x', {n}))",
+        "sort(1..{n})[0]",
+        "toJSON(1..{n})",
+        "sprig.toDate('2006', '{n}')",
+        "jsonpath('[1,2]', '$[0]')",
     ],
-)  # fmt: skip
+)
 
 
 @given(st.lists(st.tuples(EXPRESSIONS, st.integers(1, 20_000)), max_size=20), st.integers(0, 100_000))

@@ -152,10 +152,14 @@ def test_prometheus_can_read_what_is_shown() -> None:
         for sample in family.samples
     }
     assert found == {
-        ("argo_workflows_m", "", "lab"): 2.0, ("argo_workflows_m", "", "b"): 0.0,
-        ("argo_workflows_h_bucket", "1.0", "lab"): 1.0, ("argo_workflows_h_bucket", "2.0", "lab"): 1.0,
-        ("argo_workflows_h_bucket", "+Inf", "lab"): 1.0, ("argo_workflows_h_sum", "", "lab"): 1.0,
-        ("argo_workflows_h_count", "", "lab"): 1.0, ("argo_workflows_now", "", "lab"): 60.0,
-    }  # fmt: skip
+        ("argo_workflows_m", "", "lab"): 2.0,
+        ("argo_workflows_m", "", "b"): 0.0,
+        ("argo_workflows_h_bucket", "1.0", "lab"): 1.0,
+        ("argo_workflows_h_bucket", "2.0", "lab"): 1.0,
+        ("argo_workflows_h_bucket", "+Inf", "lab"): 1.0,
+        ("argo_workflows_h_sum", "", "lab"): 1.0,
+        ("argo_workflows_h_count", "", "lab"): 1.0,
+        ("argo_workflows_now", "", "lab"): 60.0,
+    }
     assert families["argo_workflows_m"].samples[1].labels["a"] == tricky["a"]
     assert families["argo_workflows_m"].type == "unknown"

@@ -29,9 +29,15 @@ HC, CR, X = "https://hc-ping.com/abc", "https://cronitor.link/p/K/m", "https://x
 
 def a_run(phase="Running", *, started=NOON, finished=None, created=NOON - MINUTE, **more) -> RunState:
     return RunState(
-        namespace="lab", name="n-1", uid=UID, phase=phase, created=created, started=started, finished=finished,
+        namespace="lab",
+        name="n-1",
+        uid=UID,
+        phase=phase,
+        created=created,
+        started=started,
+        finished=finished,
         **more,
-    )  # fmt: skip
+    )
 
 
 def a_monitor(**annotations: str):
@@ -43,23 +49,26 @@ def a_monitor(**annotations: str):
 ENDED = a_run("Succeeded", finished=NOON + MINUTE)
 
 
-@pytest.mark.parametrize(("run", "sent", "now", "after", "expected"), [
-    pytest.param(a_run("", started=None), (), NOON, None, Due(look_again_at=NOON + 9 * MINUTE), id="waits"),
-    pytest.param(a_run(), (), NOON, None, Due(START), id="started"),
-    pytest.param(a_run(), (START,), NOON, None, Due(), id="goes on, and nobody knows how long it should"),
-    pytest.param(a_run(), (START,), NOON, HOUR, Due(look_again_at=NOON + HOUR), id="goes on"),
-    pytest.param(a_run(), (START,), NOON + HOUR, HOUR, Due(OVERDUE), id="overdue"),
-    pytest.param(a_run(), (START, OVERDUE), NOON + 9 * HOUR, HOUR, Due(), id="overdue once"),
-    pytest.param(a_run("", started=None), (), NOON + HOUR, None, Due(OVERDUE), id="does not start"),
-    pytest.param(ENDED, (), NOON + 2 * MINUTE, None, Due(START), id="a short run starts before it ends"),
-    pytest.param(ENDED, (START,), NOON + 2 * MINUTE, None, Due(SUCCESS), id="succeeded"),
-    pytest.param(a_run("Failed", finished=NOON), (START,), NOON, None, Due(FAILURE), id="failed"),
-    pytest.param(a_run("Error", started=None), (), NOON, None, Due(FAILURE), id="failed before it started"),
-    pytest.param(a_run(is_deleted=True), (START,), NOON, None, Due(FAILURE), id="deleted while it ran"),
-    pytest.param(ENDED, (START, SUCCESS), NOON, None, Due(is_done=True), id="all is said"),
-    pytest.param(ENDED, (), NOON + 9 * HOUR, None, Due(is_done=True), id="old news is no news"),
-    pytest.param(ENDED, (START,), NOON + 9 * HOUR, None, Due(SUCCESS), id="what was begun is finished"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("run", "sent", "now", "after", "expected"),
+    [
+        pytest.param(a_run("", started=None), (), NOON, None, Due(look_again_at=NOON + 9 * MINUTE), id="waits"),
+        pytest.param(a_run(), (), NOON, None, Due(START), id="started"),
+        pytest.param(a_run(), (START,), NOON, None, Due(), id="goes on, and nobody knows how long it should"),
+        pytest.param(a_run(), (START,), NOON, HOUR, Due(look_again_at=NOON + HOUR), id="goes on"),
+        pytest.param(a_run(), (START,), NOON + HOUR, HOUR, Due(OVERDUE), id="overdue"),
+        pytest.param(a_run(), (START, OVERDUE), NOON + 9 * HOUR, HOUR, Due(), id="overdue once"),
+        pytest.param(a_run("", started=None), (), NOON + HOUR, None, Due(OVERDUE), id="does not start"),
+        pytest.param(ENDED, (), NOON + 2 * MINUTE, None, Due(START), id="a short run starts before it ends"),
+        pytest.param(ENDED, (START,), NOON + 2 * MINUTE, None, Due(SUCCESS), id="succeeded"),
+        pytest.param(a_run("Failed", finished=NOON), (START,), NOON, None, Due(FAILURE), id="failed"),
+        pytest.param(a_run("Error", started=None), (), NOON, None, Due(FAILURE), id="failed before it started"),
+        pytest.param(a_run(is_deleted=True), (START,), NOON, None, Due(FAILURE), id="deleted while it ran"),
+        pytest.param(ENDED, (START, SUCCESS), NOON, None, Due(is_done=True), id="all is said"),
+        pytest.param(ENDED, (), NOON + 9 * HOUR, None, Due(is_done=True), id="old news is no news"),
+        pytest.param(ENDED, (START,), NOON + 9 * HOUR, None, Due(SUCCESS), id="what was begun is finished"),
+    ],
+)
 def test_the_next_beat(run, sent, now, after, expected):
     assert due(run, frozenset(sent), now, after) == expected
 
@@ -92,18 +101,21 @@ def test_beats_come_once_and_in_order(phases, minutes, after):
     assert not set(sent) & {SUCCESS, FAILURE} or START in sent
 
 
-@pytest.mark.parametrize(("annotations", "beat", "expected"), [
-    pytest.param({"monitor": HC}, START, f"{HC}/start?rid={UID}", id="Healthchecks: start"),
-    pytest.param({"monitor": f"{HC}/"}, SUCCESS, f"{HC}?rid={UID}", id="Healthchecks: success"),
-    pytest.param({"monitor": f"{HC}?a=1"}, FAILURE, f"{HC}/fail?a=1&rid={UID}", id="Healthchecks: failure"),
-    pytest.param({"monitor": HC}, OVERDUE, "", id="Healthchecks finds out itself"),
-    pytest.param({"monitor": CR}, START, f"{CR}?state=run&series={UID}", id="Cronitor: run"),
-    pytest.param({"monitor": CR}, SUCCESS, f"{CR}?state=complete&series={UID}", id="Cronitor: complete"),
-    pytest.param({"monitor": CR}, FAILURE, f"{CR}?state=fail&series={UID}&message=a+b", id="Cronitor: fail"),
-    pytest.param({"overdue": X}, OVERDUE, X, id="an address for one beat"),
-    pytest.param({"monitor": HC, "success": X}, SUCCESS, X, id="the address for one beat wins"),
-    pytest.param({"start": X}, SUCCESS, "", id="none"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("annotations", "beat", "expected"),
+    [
+        pytest.param({"monitor": HC}, START, f"{HC}/start?rid={UID}", id="Healthchecks: start"),
+        pytest.param({"monitor": f"{HC}/"}, SUCCESS, f"{HC}?rid={UID}", id="Healthchecks: success"),
+        pytest.param({"monitor": f"{HC}?a=1"}, FAILURE, f"{HC}/fail?a=1&rid={UID}", id="Healthchecks: failure"),
+        pytest.param({"monitor": HC}, OVERDUE, "", id="Healthchecks finds out itself"),
+        pytest.param({"monitor": CR}, START, f"{CR}?state=run&series={UID}", id="Cronitor: run"),
+        pytest.param({"monitor": CR}, SUCCESS, f"{CR}?state=complete&series={UID}", id="Cronitor: complete"),
+        pytest.param({"monitor": CR}, FAILURE, f"{CR}?state=fail&series={UID}&message=a+b", id="Cronitor: fail"),
+        pytest.param({"overdue": X}, OVERDUE, X, id="an address for one beat"),
+        pytest.param({"monitor": HC, "success": X}, SUCCESS, X, id="the address for one beat wins"),
+        pytest.param({"start": X}, SUCCESS, "", id="none"),
+    ],
+)
 def test_where_a_beat_goes(annotations, beat, expected):
     monitor, problems = a_monitor(**annotations)
     assert problems == ()
@@ -112,13 +124,16 @@ def test_where_a_beat_goes(annotations, beat, expected):
     )
 
 
-@pytest.mark.parametrize(("annotations", "problem"), [
-    pytest.param({"monitor": "ftp://x/secret"}, "moorage.dev/monitor: a webhook is an address", id="scheme"),
-    pytest.param({"start": "https://u:secret@x/"}, "holds no user and no password", id="password"),
-    pytest.param({"notify": "command:secret"}, "commands are not run for workflows", id="command"),
-    pytest.param({"monitor": "https://x.example/", "after": "2d"}, "moorage.dev/monitor-after: ", id="days"),
-    pytest.param({"monitor": "https://x.example/", "after": "0s"}, "use a duration such as 2h", id="no time"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("annotations", "problem"),
+    [
+        pytest.param({"monitor": "ftp://x/secret"}, "moorage.dev/monitor: a webhook is an address", id="scheme"),
+        pytest.param({"start": "https://u:secret@x/"}, "holds no user and no password", id="password"),
+        pytest.param({"notify": "command:secret"}, "commands are not run for workflows", id="command"),
+        pytest.param({"monitor": "https://x.example/", "after": "2d"}, "moorage.dev/monitor-after: ", id="days"),
+        pytest.param({"monitor": "https://x.example/", "after": "0s"}, "use a duration such as 2h", id="no time"),
+    ],
+)
 def test_what_is_wrong_is_said_without_secrets(annotations, problem):
     _, problems = a_monitor(**annotations)
     assert len(problems) == 1
@@ -141,12 +156,15 @@ def test_people_are_told_of_failures():
     assert make_notice(a_run(), START, NOON) is None
 
 
-@pytest.mark.parametrize(("seconds", "expected"), [
-    pytest.param([], None, id="nothing is known"),
-    pytest.param([3600, 3600], None, id="two say little"),
-    pytest.param([1, 2, 3], 10 * MINUTE, id="ten minutes at least"),
-    pytest.param([3600] * 19 + [7200], timedelta(hours=1.5), id="one slow run of twenty does not count"),
-    pytest.param([3600] * 3, timedelta(hours=1.5), id="half as long again"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        pytest.param([], None, id="nothing is known"),
+        pytest.param([3600, 3600], None, id="two say little"),
+        pytest.param([1, 2, 3], 10 * MINUTE, id="ten minutes at least"),
+        pytest.param([3600] * 19 + [7200], timedelta(hours=1.5), id="one slow run of twenty does not count"),
+        pytest.param([3600] * 3, timedelta(hours=1.5), id="half as long again"),
+    ],
+)
 def test_the_usual_time(seconds, expected):
     assert usual_time(seconds) == expected

@@ -80,26 +80,40 @@ SPEC = {
 }
 
 
-@pytest.mark.parametrize(("patch", "want"), [
-    pytest.param("hostname: null", {"hostname": None}, id="null removes"),
-    pytest.param("{hostname: b}", {"hostname": "b"}, id="YAML in braces"),
-    pytest.param("containers: [{name: main, env: [{$patch: replace}, {name: B}]}]",
-                 {"containers": [{"name": "main", "env": [{"name": "B"}]}]}, id="a list that is replaced"),
-    pytest.param("volumes: [{name: work, emptyDir: {}}]", {"volumes": [{"name": "work", "emptyDir": {}}]},
-                 id="a volume has one source"),
-    pytest.param("{$patch: replace, hostname: c}", {"hostname": "c", "containers": None}, id="all is replaced"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("patch", "want"),
+    [
+        pytest.param("hostname: null", {"hostname": None}, id="null removes"),
+        pytest.param("{hostname: b}", {"hostname": "b"}, id="YAML in braces"),
+        pytest.param(
+            "containers: [{name: main, env: [{$patch: replace}, {name: B}]}]",
+            {"containers": [{"name": "main", "env": [{"name": "B"}]}]},
+            id="a list that is replaced",
+        ),
+        pytest.param(
+            "volumes: [{name: work, emptyDir: {}}]",
+            {"volumes": [{"name": "work", "emptyDir": {}}]},
+            id="a volume has one source",
+        ),
+        pytest.param(
+            "{$patch: replace, hostname: c}", {"hostname": "c", "containers": None}, id="all is replaced"
+        ),
+    ],
+)
 def test_typical_patches(patch: str, want: dict[str, Any]) -> None:
     made = patched_spec(SPEC, patch)
     assert {key: made.get(key) for key in want} == want
 
 
-@pytest.mark.parametrize(("patch", "words"), [
-    pytest.param("[]", "must be an object", id="a list"),
-    pytest.param("a: [", "neither valid JSON nor valid YAML", id="no document"),
-    pytest.param("containers: [{image: x}]", "an entry of containers without name", id="no name"),
-    pytest.param("$patch: upsert", "'upsert'", id="an unknown directive"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("patch", "words"),
+    [
+        pytest.param("[]", "must be an object", id="a list"),
+        pytest.param("a: [", "neither valid JSON nor valid YAML", id="no document"),
+        pytest.param("containers: [{image: x}]", "an entry of containers without name", id="no name"),
+        pytest.param("$patch: upsert", "'upsert'", id="an unknown directive"),
+    ],
+)
 def test_what_is_no_patch_is_refused(patch: str, words: str) -> None:
     with pytest.raises(PatchError, match=words):
         patched_spec(SPEC, patch)

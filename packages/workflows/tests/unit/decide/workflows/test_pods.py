@@ -30,17 +30,25 @@ from moorage_workflows.model.workflow import Artifact, NodePhase, NodeRecord, No
 
 RUNTIME = StepRuntime(image="registry.example.org/moorage:1", server_url="http://moorage.moorage-system:8080")
 META = {
-    "name": "wf", "namespace": "lab", "uid": "7c1e", "labels": {"moorage.dev/owner": "ada"},
+    "name": "wf",
+    "namespace": "lab",
+    "uid": "7c1e",
+    "labels": {"moorage.dev/owner": "ada"},
     "annotations": {"moorage.dev/owner": "ada"},
-}  # fmt: skip
+}
 HELLO = {"name": "hello", "container": {"image": "busybox", "command": ["echo", "hello"]}}
 
 
 def a_record(name: str = "wf[0].hello", template: str = "hello") -> NodeRecord:
     return NodeRecord(
-        id="wf-1", name=name, display_name="hello", type=NodeType.POD, phase=NodePhase.PENDING, template=template,
+        id="wf-1",
+        name=name,
+        display_name="hello",
+        type=NodeType.POD,
+        phase=NodePhase.PENDING,
+        template=template,
         pod_name="wf-hello-1",
-    )  # fmt: skip
+    )
 
 
 def a_request(
@@ -72,22 +80,31 @@ def order_of(pod: Mapping[str, Any]) -> dict[str, Any]:
 
 def test_a_step_without_outputs_is_a_plain_pod() -> None:
     assert a_pod() == {
-        "apiVersion": "v1", "kind": "Pod",
+        "apiVersion": "v1",
+        "kind": "Pod",
         "metadata": {
-            "name": "wf-hello-1", "namespace": "lab",
+            "name": "wf-hello-1",
+            "namespace": "lab",
             "labels": {
-                "workflows.argoproj.io/workflow": "wf", "workflows.argoproj.io/completed": "false",
+                "workflows.argoproj.io/workflow": "wf",
+                "workflows.argoproj.io/completed": "false",
                 "moorage.dev/owner": "ada",
             },
             "annotations": {
-                "kubectl.kubernetes.io/default-container": "main", "workflows.argoproj.io/node-id": "wf-1",
-                "workflows.argoproj.io/node-name": "wf[0].hello", "moorage.dev/owner": "ada",
+                "kubectl.kubernetes.io/default-container": "main",
+                "workflows.argoproj.io/node-id": "wf-1",
+                "workflows.argoproj.io/node-name": "wf[0].hello",
+                "moorage.dev/owner": "ada",
             },
             "finalizers": ["moorage.dev/workflow"],
             "ownerReferences": [
                 {
-                    "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "wf", "uid": "7c1e",
-                    "controller": True, "blockOwnerDeletion": True,
+                    "apiVersion": "argoproj.io/v1alpha1",
+                    "kind": "Workflow",
+                    "name": "wf",
+                    "uid": "7c1e",
+                    "controller": True,
+                    "blockOwnerDeletion": True,
                 },
             ],
         },
@@ -95,7 +112,7 @@ def test_a_step_without_outputs_is_a_plain_pod() -> None:
             "restartPolicy": "Never",
             "containers": [{"image": "busybox", "command": ["echo", "hello"], "name": "main"}],
         },
-    }  # fmt: skip
+    }
 
 
 def test_a_step_without_a_command_keeps_that_of_its_image() -> None:
@@ -147,13 +164,17 @@ def test_outputs_wrap_the_command_and_bring_init_and_wait() -> None:
     assert "args" not in main
     assert [init["command"][-1], wait["command"][-1]] == ["init", "wait"]
     assert order_of(pod) == {
-        "workflow": "7c1e", "pod": "wf-hello-1", "inputs": [],
+        "workflow": "7c1e",
+        "pod": "wf-hello-1",
+        "inputs": [],
         "parameters": [{"name": "p", "path": "/tmp/p", "default": "3"}],
         "artifacts": [
             {"name": "a", "path": "/tmp/a", "archive": "none", "location": {}, "kept": {}, "optional": True},
         ],
-        "result": True, "logs": False, "shell": True,
-    }  # fmt: skip
+        "result": True,
+        "logs": False,
+        "shell": True,
+    }
 
 
 def test_helpers_are_restricted_limited_and_without_the_service_accounts_token() -> None:
@@ -257,14 +278,20 @@ def test_a_key_without_a_bucket_is_one_of_our_own_store() -> None:
 
 def test_the_template_wins_over_the_workflow() -> None:
     spec = {
-        "nodeSelector": {"a": "b"}, "serviceAccountName": "of-workflow", "podPriorityClassName": "low",
-        "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["x"]}], "imagePullSecrets": [{"name": "pull"}],
+        "nodeSelector": {"a": "b"},
+        "serviceAccountName": "of-workflow",
+        "podPriorityClassName": "low",
+        "hostAliases": [{"ip": "10.0.0.1", "hostnames": ["x"]}],
+        "imagePullSecrets": [{"name": "pull"}],
         "podMetadata": {"labels": {"team": "a", "x": "y"}},
-    }  # fmt: skip
+    }
     template = {
-        **HELLO, "nodeSelector": {"c": "d"}, "serviceAccountName": "of-template",
-        "metadata": {"labels": {"team": "b"}}, "tolerations": [{"key": "spot", "operator": "Exists"}],
-    }  # fmt: skip
+        **HELLO,
+        "nodeSelector": {"c": "d"},
+        "serviceAccountName": "of-template",
+        "metadata": {"labels": {"team": "b"}},
+        "tolerations": [{"key": "spot", "operator": "Exists"}],
+    }
     pod = a_pod(template, spec=spec)
     got = pod["spec"]
     assert got["nodeSelector"] == {"c": "d"}
@@ -354,11 +381,14 @@ def test_a_retry_stays_away_from_hosts_that_failed() -> None:
     ]
 
 
-@pytest.mark.parametrize(("seconds", "want"), [
-    pytest.param(30, 30, id="as given"),
-    pytest.param(0, 1, id="never none"),
-    pytest.param(-5, 1, id="never less"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seconds", "want"),
+    [
+        pytest.param(30, 30, id="as given"),
+        pytest.param(0, 1, id="never none"),
+        pytest.param(-5, 1, id="never less"),
+    ],
+)
 def test_the_deadline_is_the_pods(seconds: int, want: int) -> None:
     assert a_pod(deadline_seconds=seconds)["spec"]["activeDeadlineSeconds"] == want
 
@@ -429,34 +459,70 @@ def test_the_command_of_a_known_image_is_wrapped() -> None:
         assert container_of(pod, "main")["command"][4:] == want
 
 
-@pytest.mark.parametrize(("template", "words"), [
-    pytest.param({"name": "hello"}, ["container", "missing"], id="no container"),
-    pytest.param({"name": "h", "container": {"command": ["x"]}}, ["container.image"], id="no image"),
-    pytest.param({**WITH_OUTPUTS, "container": {"image": "say"}}, ["'say'", "set `command`"],
-                 id="outputs without a command"),
-    pytest.param({"name": "h", "script": {"image": "x", "command": ["sh"], "source": "x" * 204_801}},
-                 ["script.source", "204801", "204800"], id="a script that is too long"),
-    pytest.param({**HELLO, "inputs": {"artifacts": [{"name": "data", "path": "/data"}]}},
-                 ["inputs.artifacts[0]", "'data'", "not supplied"], id="an input that nobody supplied"),
-    pytest.param({**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/a/../b", "raw": {"data": "x"}}]}},
-                 ["inputs.artifacts[0].path", "'/a/../b'"], id="a path with two dots"),
-    pytest.param({**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/"}]}}, ["outputs.artifacts[0].path"],
-                 id="the root as an output"),
-    pytest.param({**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/d", "oss": {"bucket": "b"}}]}},
-                 ["outputs.artifacts[0].oss", "not supported"], id="a store that is not supported"),
-    pytest.param({**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/d", "git": {"repo": "b"}}]}},
-                 ["outputs.artifacts[0].git", "cannot be written"], id="an output to git"),
-    pytest.param({"name": "h", "container": {"image": "x", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}},
-                 ["'v'", "volumeClaimTemplates"], id="a volume that does not exist"),
-    pytest.param({**HELLO, "podSpecPatch": "[1]"}, ["podSpecPatch", "object"], id="a patch that is a list"),
-    pytest.param({**HELLO, "podSpecPatch": "{"}, ["podSpecPatch", "YAML"], id="a patch that is no YAML"),
-    pytest.param({**HELLO, "podSpecPatch": "containers: [{name: main, $patch: delete}]"}, ["podSpecPatch", "main"],
-                 id="a patch that removes main"),
-    pytest.param({**HELLO, "sidecars": [{"name": "wait", "image": "x"}]}, ["sidecars[0].name"],
-                 id="a sidecar named wait"),
-    pytest.param({**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/d", "raw": {"data": "x" * 270_000}}]}},
-                 ["annotations", "262144"], id="raw artifacts that are too long"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        pytest.param({"name": "hello"}, ["container", "missing"], id="no container"),
+        pytest.param({"name": "h", "container": {"command": ["x"]}}, ["container.image"], id="no image"),
+        pytest.param(
+            {**WITH_OUTPUTS, "container": {"image": "say"}},
+            ["'say'", "set `command`"],
+            id="outputs without a command",
+        ),
+        pytest.param(
+            {"name": "h", "script": {"image": "x", "command": ["sh"], "source": "x" * 204_801}},
+            ["script.source", "204801", "204800"],
+            id="a script that is too long",
+        ),
+        pytest.param(
+            {**HELLO, "inputs": {"artifacts": [{"name": "data", "path": "/data"}]}},
+            ["inputs.artifacts[0]", "'data'", "not supplied"],
+            id="an input that nobody supplied",
+        ),
+        pytest.param(
+            {**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/a/../b", "raw": {"data": "x"}}]}},
+            ["inputs.artifacts[0].path", "'/a/../b'"],
+            id="a path with two dots",
+        ),
+        pytest.param(
+            {**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/"}]}},
+            ["outputs.artifacts[0].path"],
+            id="the root as an output",
+        ),
+        pytest.param(
+            {**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/d", "oss": {"bucket": "b"}}]}},
+            ["outputs.artifacts[0].oss", "not supported"],
+            id="a store that is not supported",
+        ),
+        pytest.param(
+            {**HELLO, "outputs": {"artifacts": [{"name": "d", "path": "/d", "git": {"repo": "b"}}]}},
+            ["outputs.artifacts[0].git", "cannot be written"],
+            id="an output to git",
+        ),
+        pytest.param(
+            {"name": "h", "container": {"image": "x", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}},
+            ["'v'", "volumeClaimTemplates"],
+            id="a volume that does not exist",
+        ),
+        pytest.param({**HELLO, "podSpecPatch": "[1]"}, ["podSpecPatch", "object"], id="a patch that is a list"),
+        pytest.param({**HELLO, "podSpecPatch": "{"}, ["podSpecPatch", "YAML"], id="a patch that is no YAML"),
+        pytest.param(
+            {**HELLO, "podSpecPatch": "containers: [{name: main, $patch: delete}]"},
+            ["podSpecPatch", "main"],
+            id="a patch that removes main",
+        ),
+        pytest.param(
+            {**HELLO, "sidecars": [{"name": "wait", "image": "x"}]},
+            ["sidecars[0].name"],
+            id="a sidecar named wait",
+        ),
+        pytest.param(
+            {**HELLO, "inputs": {"artifacts": [{"name": "d", "path": "/d", "raw": {"data": "x" * 270_000}}]}},
+            ["annotations", "262144"],
+            id="raw artifacts that are too long",
+        ),
+    ],
+)
 def test_what_cannot_be_a_pod_is_refused_with_its_template_and_field(template, words) -> None:
     with pytest.raises(PodError) as refused:
         a_pod(template)
@@ -522,11 +588,14 @@ out_parameters = st.lists(
 )
 extra_containers = st.lists(
     st.builds(
-        lambda container, name, mirrors: {**container, "name": name, "mirrorVolumeMounts": mirrors}, containers,
-        st.sampled_from(["one", "two", "wait"]), st.booleans(),
+        lambda container, name, mirrors: {**container, "name": name, "mirrorVolumeMounts": mirrors},
+        containers,
+        st.sampled_from(["one", "two", "wait"]),
+        st.booleans(),
     ),
-    max_size=2, unique_by=lambda container: container["name"],
-)  # fmt: skip
+    max_size=2,
+    unique_by=lambda container: container["name"],
+)
 templates = st.builds(
     lambda body, more: {"name": "hello", **body, **more},
     st.one_of(containers.map(lambda body: {"container": body}), scripts.map(lambda body: {"script": body})),
@@ -608,10 +677,13 @@ def test_any_template_is_refused_in_our_words_or_makes_a_pod_that_the_api_server
 RESOURCE = {
     "name": "hello",
     "resource": {
-        "action": "create", "setOwnerReference": True, "successCondition": "status.succeeded > 0",
-        "flags": ["--validate=false"], "manifest": "kind: Job",
+        "action": "create",
+        "setOwnerReference": True,
+        "successCondition": "status.succeeded > 0",
+        "flags": ["--validate=false"],
+        "manifest": "kind: Job",
     },
-}  # fmt: skip
+}
 
 
 def test_a_resource_step_runs_our_image_with_the_token_of_the_pods_account() -> None:
@@ -634,15 +706,24 @@ def test_a_resource_step_runs_our_image_with_the_token_of_the_pods_account() -> 
     assert holders == ["main"]  # init and wait have no token of the account
     order = json.loads(pod["metadata"]["annotations"]["moorage.dev/workflow-order"])
     assert order["resource"] == {
-        "action": "create", "namespace": "lab", "mark": "7c1e/wf-1/0", "manifest": "/moorage/script/source",
-        "mergeStrategy": "strategic", "flags": ["--validate=false"],
+        "action": "create",
+        "namespace": "lab",
+        "mark": "7c1e/wf-1/0",
+        "manifest": "/moorage/script/source",
+        "mergeStrategy": "strategic",
+        "flags": ["--validate=false"],
         "owner": {
-            "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "wf", "uid": "7c1e",
-            "controller": True, "blockOwnerDeletion": True,
+            "apiVersion": "argoproj.io/v1alpha1",
+            "kind": "Workflow",
+            "name": "wf",
+            "uid": "7c1e",
+            "controller": True,
+            "blockOwnerDeletion": True,
         },
-        "success": "status.succeeded > 0", "failure": "",
+        "success": "status.succeeded > 0",
+        "failure": "",
         "outputs": [{"name": "n", "path": "/moorage/answers/0", "jsonPath": "{.kind}"}],
-    }  # fmt: skip
+    }
     assert order["parameters"] == [{"name": "n", "path": "/moorage/answers/0"}]
     assert pod["metadata"]["annotations"]["moorage.dev/workflow-source"] == "kind: Job"
 
@@ -664,24 +745,30 @@ def test_a_manifest_from_an_artifact_is_read_where_the_artifact_is() -> None:
     assert [container["name"] for container in pod["spec"]["initContainers"]] == ["init"]
 
 
-@pytest.mark.parametrize(("template", "spec", "account"), [
-    ({}, {"serviceAccountName": "a"}, "a"),
-    ({}, {"serviceAccountName": "a", "executor": {"serviceAccountName": "b"}}, "b"),
-    ({"executor": {"serviceAccountName": "c"}}, {"executor": {"serviceAccountName": "b"}}, "c"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("template", "spec", "account"),
+    [
+        ({}, {"serviceAccountName": "a"}, "a"),
+        ({}, {"serviceAccountName": "a", "executor": {"serviceAccountName": "b"}}, "b"),
+        ({"executor": {"serviceAccountName": "c"}}, {"executor": {"serviceAccountName": "b"}}, "c"),
+    ],
+)
 def test_a_resource_step_has_the_account_of_the_executor(template, spec, account) -> None:
     assert a_pod({**RESOURCE, **template}, spec=spec)["spec"]["serviceAccountName"] == account
 
 
-@pytest.mark.parametrize(("fields", "why"), [
-    ({"action": "explode"}, "resource.action is 'explode'"),
-    ({"mergeStrategy": "best"}, "resource.mergeStrategy is 'best'"),
-    ({"flags": ["--kubeconfig=x"]}, "resource.flags flag '--kubeconfig=x' cannot be used"),
-    ({"successCondition": "a ="}, None),
-    ({"failureCondition": "a > b"}, "resource.failureCondition"),
-    ({"manifest": "x" * 300_000}, "resource.manifest has 300000 bytes"),
-    ({"manifest": "", "manifestFrom": {"artifact": {"name": "m"}}}, "there is no input artifact of this name"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"action": "explode"}, "resource.action is 'explode'"),
+        ({"mergeStrategy": "best"}, "resource.mergeStrategy is 'best'"),
+        ({"flags": ["--kubeconfig=x"]}, "resource.flags flag '--kubeconfig=x' cannot be used"),
+        ({"successCondition": "a ="}, None),
+        ({"failureCondition": "a > b"}, "resource.failureCondition"),
+        ({"manifest": "x" * 300_000}, "resource.manifest has 300000 bytes"),
+        ({"manifest": "", "manifestFrom": {"artifact": {"name": "m"}}}, "there is no input artifact of this name"),
+    ],
+)
 def test_a_resource_that_cannot_be_carried_out_makes_no_pod(fields: dict[str, Any], why: str | None) -> None:
     template = {**RESOURCE, "resource": {**RESOURCE["resource"], **fields}}  # type: ignore[dict-item]
     if why is None:
@@ -691,18 +778,27 @@ def test_a_resource_that_cannot_be_carried_out_makes_no_pod(fields: dict[str, An
         a_pod(template)
 
 
-@pytest.mark.parametrize(("artifact", "location"), [
-    pytest.param(Artifact(name="a", key="wf/p/a", digest="sha256:1"), {"key": "wf/p/a", "digest": "sha256:1"}),
-    pytest.param(Artifact(name="a", key="wf/p/a", digest="sha256:1", files=3), {"key": "wf/p/a/"}),
-    pytest.param(
-        Artifact(name="a", key="d", archive="none", files=3, location={"s3": {"bucket": "b", "key": "d"}}),
-        {"s3": {"bucket": "b", "key": "d/"}},
-    ),
-], ids=["a file", "a folder of files", "a folder in a bucket"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("artifact", "location"),
+    [
+        pytest.param(Artifact(name="a", key="wf/p/a", digest="sha256:1"), {"key": "wf/p/a", "digest": "sha256:1"}),
+        pytest.param(Artifact(name="a", key="wf/p/a", digest="sha256:1", files=3), {"key": "wf/p/a/"}),
+        pytest.param(
+            Artifact(name="a", key="d", archive="none", files=3, location={"s3": {"bucket": "b", "key": "d"}}),
+            {"s3": {"bucket": "b", "key": "d/"}},
+        ),
+    ],
+    ids=["a file", "a folder of files", "a folder in a bucket"],
+)
 def test_an_input_is_read_as_it_was_stored(artifact: Artifact, location: dict[str, object]) -> None:
     template = {"name": "t", "inputs": {"artifacts": [{"name": "a", "path": "/tmp/a"}]}}
     ordered = make_order(
-        template, {"a": artifact}, workflow={"name": "wf", "uid": "u"}, pod="p", mounts=(), wants_result=False,
+        template,
+        {"a": artifact},
+        workflow={"name": "wf", "uid": "u"},
+        pod="p",
+        mounts=(),
+        wants_result=False,
         archives_logs=False,
-    )  # fmt: skip
+    )
     assert ordered.document["inputs"][0]["location"] == location

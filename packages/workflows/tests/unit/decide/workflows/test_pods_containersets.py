@@ -82,19 +82,38 @@ def test_the_result_is_that_of_main_and_a_set_without_it_has_none() -> None:
     assert commands(a_pod({"containers": [a_container("a")]}, wants_result=True)) == {"a": ["true"]}
 
 
-@pytest.mark.parametrize(("group", "template", "path"), [
-    pytest.param({"containers": []}, {}, "containerSet.containers", id="no container"),
-    pytest.param({"containers": [{"name": "a"}]}, {}, "containerSet.containers[0].image", id="no image"),
-    pytest.param({"containers": [a_container("wait")]}, {}, "containerSet.containers[0].name", id="our name"),
-    pytest.param({"containers": [a_container("a")]}, {"outputs": {"artifacts": [{"name": "x", "path": "/x"}]}},
-                 "outputs", id="outputs without a container main"),
-    pytest.param({"containers": [a_container("a", dependencies=["b"]), {"name": "b", "image": "odd"}]}, {},
-                 "containerSet.containers[b].command", id="the command of an image that is not known"),
-    pytest.param({"containers": [a_container("a")], "retryStrategy": {"retries": "many"}}, {},
-                 "containerSet.retryStrategy.retries", id="retries that are no number"),
-    pytest.param({"containers": [a_container("a")], "retryStrategy": {"retries": 1, "duration": "soon"}}, {},
-                 "containerSet.retryStrategy.duration", id="a pause that is not a duration"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("group", "template", "path"),
+    [
+        pytest.param({"containers": []}, {}, "containerSet.containers", id="no container"),
+        pytest.param({"containers": [{"name": "a"}]}, {}, "containerSet.containers[0].image", id="no image"),
+        pytest.param({"containers": [a_container("wait")]}, {}, "containerSet.containers[0].name", id="our name"),
+        pytest.param(
+            {"containers": [a_container("a")]},
+            {"outputs": {"artifacts": [{"name": "x", "path": "/x"}]}},
+            "outputs",
+            id="outputs without a container main",
+        ),
+        pytest.param(
+            {"containers": [a_container("a", dependencies=["b"]), {"name": "b", "image": "odd"}]},
+            {},
+            "containerSet.containers[b].command",
+            id="the command of an image that is not known",
+        ),
+        pytest.param(
+            {"containers": [a_container("a")], "retryStrategy": {"retries": "many"}},
+            {},
+            "containerSet.retryStrategy.retries",
+            id="retries that are no number",
+        ),
+        pytest.param(
+            {"containers": [a_container("a")], "retryStrategy": {"retries": 1, "duration": "soon"}},
+            {},
+            "containerSet.retryStrategy.duration",
+            id="a pause that is not a duration",
+        ),
+    ],
+)
 def test_what_cannot_be_made_is_refused_with_its_field(group, template, path) -> None:
     with pytest.raises(PodError, match="template 'main'") as refused:
         a_pod(group, **template)

@@ -38,51 +38,59 @@ def at(text: str) -> datetime:
     return datetime.fromisoformat(text)
 
 
-@pytest.mark.parametrize(("schedule", "after", "expected"), [
-    pytest.param("0/15 * * * *", "2012-07-09T14:45", "2012-07-09T15:00", id="from a minute on, in steps"),
-    pytest.param("20-35/15 * * * *", "2012-07-09T15:45", "2012-07-09T16:20", id="a range in steps"),
-    pytest.param("*/15 * * * *", "2012-07-09T23:46", "2012-07-10T00:00", id="over midnight"),
-    pytest.param("0 0 9 Apr-Oct ?", "2012-07-09T23:35", "2012-08-09T00:00", id="names of months, and ?"),
-    pytest.param("0 0 */5 Apr,Aug,Oct Mon", "2012-07-09T23:35", "2012-08-01T00:00", id="a stepped star"),
-    pytest.param("0 0 */5 Oct Mon", "2012-07-09T23:35", "2012-10-01T00:00", id="either of two days"),
-    pytest.param("0 0 * Feb Mon", "2012-07-09T23:35", "2013-02-04T00:00", id="the weekday alone"),
-    pytest.param("0 0 * Feb Mon/2", "2012-07-09T23:35", "2013-02-01T00:00", id="from a weekday on, in steps"),
-    pytest.param("0 0 29 Feb ?", "2012-07-09T23:35", "2016-02-29T00:00", id="leap day"),
-    pytest.param("0 0 29 2 *", "2096-03-01T00:00", "2104-02-29T00:00", id="leap day over a year without one"),
-    pytest.param("0 0 30 Feb ?", "2012-07-09T23:35", None, id="never"),
-    pytest.param("@daily", "2012-07-09T23:35", "2012-07-10T00:00", id="daily"),
-    pytest.param("@weekly", "2012-07-09T23:35", "2012-07-15T00:00", id="weekly is Sunday"),
-    pytest.param("@yearly", "2012-07-09T23:35", "2013-01-01T00:00", id="yearly"),
-    pytest.param("5,,10 * * * *", "2012-07-09T23:06", "2012-07-09T23:10", id="empty parts"),
-    pytest.param("* * * * *", "2012-07-09T23:59:59.9", "2012-07-10T00:00", id="fractions of a second"),
-    pytest.param("TZ=America/New_York 30 2 11 Mar ?", "2012-03-11T05:00", "2013-03-11T06:30", id="skipped hour"),
-    pytest.param("CRON_TZ=America/New_York 0 * * * *", "2012-03-11T06:00", "2012-03-11T07:00", id="hourly"),
-    pytest.param("TZ=America/New_York 0 1 * * *", "2012-11-04T05:00", "2012-11-04T06:00", id="repeated"),
-    pytest.param("TZ=America/Sao_Paulo 0 9 10 * *", "2018-10-17T09:00", "2018-11-10T11:00", id="no midnight"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("schedule", "after", "expected"),
+    [
+        pytest.param("0/15 * * * *", "2012-07-09T14:45", "2012-07-09T15:00", id="from a minute on, in steps"),
+        pytest.param("20-35/15 * * * *", "2012-07-09T15:45", "2012-07-09T16:20", id="a range in steps"),
+        pytest.param("*/15 * * * *", "2012-07-09T23:46", "2012-07-10T00:00", id="over midnight"),
+        pytest.param("0 0 9 Apr-Oct ?", "2012-07-09T23:35", "2012-08-09T00:00", id="names of months, and ?"),
+        pytest.param("0 0 */5 Apr,Aug,Oct Mon", "2012-07-09T23:35", "2012-08-01T00:00", id="a stepped star"),
+        pytest.param("0 0 */5 Oct Mon", "2012-07-09T23:35", "2012-10-01T00:00", id="either of two days"),
+        pytest.param("0 0 * Feb Mon", "2012-07-09T23:35", "2013-02-04T00:00", id="the weekday alone"),
+        pytest.param("0 0 * Feb Mon/2", "2012-07-09T23:35", "2013-02-01T00:00", id="from a weekday on, in steps"),
+        pytest.param("0 0 29 Feb ?", "2012-07-09T23:35", "2016-02-29T00:00", id="leap day"),
+        pytest.param("0 0 29 2 *", "2096-03-01T00:00", "2104-02-29T00:00", id="leap day over a year without one"),
+        pytest.param("0 0 30 Feb ?", "2012-07-09T23:35", None, id="never"),
+        pytest.param("@daily", "2012-07-09T23:35", "2012-07-10T00:00", id="daily"),
+        pytest.param("@weekly", "2012-07-09T23:35", "2012-07-15T00:00", id="weekly is Sunday"),
+        pytest.param("@yearly", "2012-07-09T23:35", "2013-01-01T00:00", id="yearly"),
+        pytest.param("5,,10 * * * *", "2012-07-09T23:06", "2012-07-09T23:10", id="empty parts"),
+        pytest.param("* * * * *", "2012-07-09T23:59:59.9", "2012-07-10T00:00", id="fractions of a second"),
+        pytest.param(
+            "TZ=America/New_York 30 2 11 Mar ?", "2012-03-11T05:00", "2013-03-11T06:30", id="skipped hour"
+        ),
+        pytest.param("CRON_TZ=America/New_York 0 * * * *", "2012-03-11T06:00", "2012-03-11T07:00", id="hourly"),
+        pytest.param("TZ=America/New_York 0 1 * * *", "2012-11-04T05:00", "2012-11-04T06:00", id="repeated"),
+        pytest.param("TZ=America/Sao_Paulo 0 9 10 * *", "2018-10-17T09:00", "2018-11-10T11:00", id="no midnight"),
+    ],
+)
 def test_the_next_slot_of_a_schedule(schedule, after, expected):
     moment = next_slot(table(schedule), at(after + "+00:00"))
     assert moment == (None if expected is None else at(expected + "+00:00"))
 
 
-@pytest.mark.parametrize(("schedule", "problem"), [
-    pytest.param("", "it has 0 fields", id="empty"),
-    pytest.param("* * * *", "it has 4 fields", id="four fields"),
-    pytest.param("0 * * * * *", "it has 6 fields", id="seconds"),
-    pytest.param("60 * * * *", "the field minute is '60'", id="out of range"),
-    pytest.param("0 0 0 * *", "use 1 to 31", id="day 0"),
-    pytest.param("0 0 * * 7", "use 0 to 6, or sun to sat", id="Sunday is 0 only"),
-    pytest.param("0 0 * * MON-5-6", "more than one '-'", id="two hyphens"),
-    pytest.param("*/2/3 * * * *", "more than one '/'", id="two slashes"),
-    pytest.param("*/0 * * * *", "a step of 0", id="step of nothing"),
-    pytest.param("5-1 * * * *", "out of range", id="backwards"),
-    pytest.param(", * * * *", "no value", id="a comma alone"),
-    pytest.param("x * * * *", "'x' is not a number", id="a word"),
-    pytest.param("@fortnightly", "use five fields, or one of", id="unknown descriptor"),
-    pytest.param("@every 1d", "use a span with units h, m and s", id="days in a span"),
-    pytest.param("@every 99999999h", "more than a hundred years", id="a span too long"),
-    pytest.param("TZ=Mars/Olympus 0 * * * *", "invalid time zone 'Mars/Olympus'", id="no such zone"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("schedule", "problem"),
+    [
+        pytest.param("", "it has 0 fields", id="empty"),
+        pytest.param("* * * *", "it has 4 fields", id="four fields"),
+        pytest.param("0 * * * * *", "it has 6 fields", id="seconds"),
+        pytest.param("60 * * * *", "the field minute is '60'", id="out of range"),
+        pytest.param("0 0 0 * *", "use 1 to 31", id="day 0"),
+        pytest.param("0 0 * * 7", "use 0 to 6, or sun to sat", id="Sunday is 0 only"),
+        pytest.param("0 0 * * MON-5-6", "more than one '-'", id="two hyphens"),
+        pytest.param("*/2/3 * * * *", "more than one '/'", id="two slashes"),
+        pytest.param("*/0 * * * *", "a step of 0", id="step of nothing"),
+        pytest.param("5-1 * * * *", "out of range", id="backwards"),
+        pytest.param(", * * * *", "no value", id="a comma alone"),
+        pytest.param("x * * * *", "'x' is not a number", id="a word"),
+        pytest.param("@fortnightly", "use five fields, or one of", id="unknown descriptor"),
+        pytest.param("@every 1d", "use a span with units h, m and s", id="days in a span"),
+        pytest.param("@every 99999999h", "more than a hundred years", id="a span too long"),
+        pytest.param("TZ=Mars/Olympus 0 * * * *", "invalid time zone 'Mars/Olympus'", id="no such zone"),
+    ],
+)
 def test_an_invalid_schedule_is_refused_with_what_is_allowed(schedule, problem):
     with pytest.raises(ScheduleError) as refused:
         table(schedule)
@@ -179,14 +187,17 @@ def test_a_slot_is_each_minute_whose_wall_clock_reads_so(schedule, zone, middle,
 
 
 @pytest.mark.parametrize("zone", [zone for zone in ZONES if zone != HALF_HOUR])
-@pytest.mark.parametrize("schedule", [
-    pytest.param("*/20 */6 * * *", id="steps"),
-    pytest.param("7 * * * 1", id="a weekday"),
-    pytest.param("*/30 2 1-7 * *", id="a range"),
-    pytest.param("0 * * 3,10,11 *", id="a list"),
-    pytest.param("*/15 9-17 * * mon-fri", id="names of weekdays"),
-    pytest.param("*/10 6,18 1,15 jan,MAR-apr,Oct *", id="names of months"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        pytest.param("*/20 */6 * * *", id="steps"),
+        pytest.param("7 * * * 1", id="a weekday"),
+        pytest.param("*/30 2 1-7 * *", id="a range"),
+        pytest.param("0 * * 3,10,11 *", id="a list"),
+        pytest.param("*/15 9-17 * * mon-fri", id="names of weekdays"),
+        pytest.param("*/10 6,18 1,15 jan,MAR-apr,Oct *", id="names of months"),
+    ],
+)
 def test_years_agree_with_another_library(schedule, zone):
     """With a star in the minutes or the hours both libraries take clocks as they are.
 
@@ -210,9 +221,15 @@ def test_years_of_two_schedules_are_those_of_both(zone):
     assert list(slots(by_prefix, FROM, UNTIL)) == sorted(moments)
 
 
-@pytest.mark.parametrize(("short", "schedule"), [
-    ("@hourly", "0 * * * *"), ("@daily", "0 0 * * *"), ("@weekly", "0 0 * * sun"), ("@monthly", "0 0 1 * *"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("short", "schedule"),
+    [
+        ("@hourly", "0 * * * *"),
+        ("@daily", "0 0 * * *"),
+        ("@weekly", "0 0 * * sun"),
+        ("@monthly", "0 0 1 * *"),
+    ],
+)
 def test_years_of_a_short_form_are_those_of_its_fields(short, schedule):
     zone = "America/Havana"  # its clocks change at midnight
     assert list(slots(table(short, zone=zone), FROM, UNTIL)) == list(
@@ -259,12 +276,15 @@ def test_any_text_is_a_schedule_or_refused(text):
     assert in_words(text)
 
 
-@pytest.mark.parametrize(("schedule", "words"), [
-    pytest.param("0 19 * * *", "At 19:00 every day", id="daily"),
-    pytest.param("CRON_TZ=Asia/Tokyo 0 9 * * mon-fri", "At 09:00 on Monday through Friday", id="weekdays"),
-    pytest.param("@hourly", "At the start of every hour", id="hourly"),
-    pytest.param("@every 90m", "Every 90m", id="a span"),
-    pytest.param("x", "x", id="no schedule: as it is"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("schedule", "words"),
+    [
+        pytest.param("0 19 * * *", "At 19:00 every day", id="daily"),
+        pytest.param("CRON_TZ=Asia/Tokyo 0 9 * * mon-fri", "At 09:00 on Monday through Friday", id="weekdays"),
+        pytest.param("@hourly", "At the start of every hour", id="hourly"),
+        pytest.param("@every 90m", "Every 90m", id="a span"),
+        pytest.param("x", "x", id="no schedule: as it is"),
+    ],
+)
 def test_a_schedule_in_words(schedule, words):
     assert in_words(schedule) == words

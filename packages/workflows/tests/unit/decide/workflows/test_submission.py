@@ -57,20 +57,31 @@ def test_the_manifest_that_was_given_is_not_changed():
 
 def test_what_is_added_stands_in_argos_fields():
     made = sent(
-        a_workflow({"name": "size", "valueFrom": {"configMapKeyRef": {}}}), name="one-run",
-        parameters=["size=a=b"], values={"size": "lost"}, labels=["project=vision"], entrypoint="other",
-        service_account="robot", priority=5, priority_class="high", host_env=True,
-    )  # fmt: skip
+        a_workflow({"name": "size", "valueFrom": {"configMapKeyRef": {}}}),
+        name="one-run",
+        parameters=["size=a=b"],
+        values={"size": "lost"},
+        labels=["project=vision"],
+        entrypoint="other",
+        service_account="robot",
+        priority=5,
+        priority_class="high",
+        host_env=True,
+    )
     assert made["metadata"] == {
         "name": "one-run",
         "namespace": "lab",
         "labels": {INSTANCE: "moorage", "project": "vision"},
     }
     assert made["spec"] == {
-        "entrypoint": "other", "templates": [], "arguments": {"parameters": [{"name": "size", "value": "a=b"}]},
-        "serviceAccountName": "robot", "podPriorityClassName": "high", "priority": 5,
+        "entrypoint": "other",
+        "templates": [],
+        "arguments": {"parameters": [{"name": "size", "value": "a=b"}]},
+        "serviceAccountName": "robot",
+        "podPriorityClassName": "high",
+        "priority": 5,
         "podMetadata": {"annotations": {"localcluster.moorage.dev/host-env": "true"}},
-    }  # fmt: skip
+    }
 
 
 def test_a_label_of_another_instance_is_kept():
@@ -108,11 +119,14 @@ def test_what_would_change_nothing_or_be_refused_later_is_refused(document, addi
     assert refused.value.field == field
 
 
-@pytest.mark.parametrize(("document", "declared"), [
-    pytest.param(a_workflow(templates=[{"args": "{{workflow.parameters.size}}"}]), {}, id="a tag names it"),
-    pytest.param(REFERS, {}, id="its template cannot be read"),
-    pytest.param(REFERS, {"size": {"name": "size"}}, id="its template declares it"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("document", "declared"),
+    [
+        pytest.param(a_workflow(templates=[{"args": "{{workflow.parameters.size}}"}]), {}, id="a tag names it"),
+        pytest.param(REFERS, {}, id="its template cannot be read"),
+        pytest.param(REFERS, {"size": {"name": "size"}}, id="its template declares it"),
+    ],
+)
 def test_a_parameter_that_something_knows_is_added(document, declared):
     made = sent(document, parameters=["size=3"], declared=declared)
     assert made["spec"]["arguments"]["parameters"] == [{"name": "size", "value": "3"}]
@@ -124,11 +138,14 @@ def test_a_parameter_that_its_template_does_not_declare_is_refused():
     assert refused.value.hint == "did you mean size?"
 
 
-@pytest.mark.parametrize(("text", "want"), [
-    pytest.param("workflowtemplate/ml", (WORKFLOW_TEMPLATES, "ml"), id="a template"),
-    pytest.param("cwft/ml", (CLUSTER_WORKFLOW_TEMPLATES, "ml"), id="kubectl's short name of a cluster's"),
-    pytest.param("CronWorkflow/nightly", (CRON_WORKFLOWS, "nightly"), id="letters of any case"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param("workflowtemplate/ml", (WORKFLOW_TEMPLATES, "ml"), id="a template"),
+        pytest.param("cwft/ml", (CLUSTER_WORKFLOW_TEMPLATES, "ml"), id="kubectl's short name of a cluster's"),
+        pytest.param("CronWorkflow/nightly", (CRON_WORKFLOWS, "nightly"), id="letters of any case"),
+    ],
+)
 def test_a_source_is_a_kind_and_a_name(text, want):
     assert source_of(text) == want
 
@@ -150,16 +167,19 @@ def test_a_workflow_of_a_template_refers_to_it():
 
 def test_a_workflow_of_a_schedule_has_its_spec_and_belongs_to_it():
     cron = {
-        "apiVersion": "argoproj.io/v1alpha1", "kind": "CronWorkflow",
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "CronWorkflow",
         "metadata": {
-            "name": "nightly", "uid": "c1", "labels": {"moorage.dev/owner": "ada", "other": "y"},
+            "name": "nightly",
+            "uid": "c1",
+            "labels": {"moorage.dev/owner": "ada", "other": "y"},
             "annotations": {"moorage.dev/owner": "ada", "note": "z"},
         },
         "spec": {
             "workflowSpec": {"entrypoint": "main"},
             "workflowMetadata": {"labels": {"team": "x", "moorage.dev/owner": "bob"}},
         },
-    }  # fmt: skip
+    }
     made = workflow_from(CRON_WORKFLOWS, cron)
     assert made["spec"] == {"entrypoint": "main"}
     assert made["metadata"]["labels"] == {
@@ -232,26 +252,34 @@ def test_a_memoized_run_names_the_run_that_it_takes_results_from():
     assert resubmitted(earlier)["metadata"]["annotations"] == {}
 
 
-@pytest.mark.parametrize(("earlier", "words"), [
-    pytest.param(a_failed("Succeeded"), "is Succeeded: only results of a workflow that is Failed", id="succeeded"),
-    pytest.param(a_failed("Running"), "is Running", id="running"),
-    pytest.param(a_failed(""), "is Pending", id="not begun"),
-    pytest.param(a_failed(labels={}), "Argo ran workflow 'train-x7k2p'", id="of Argo"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("earlier", "words"),
+    [
+        pytest.param(
+            a_failed("Succeeded"), "is Succeeded: only results of a workflow that is Failed", id="succeeded"
+        ),
+        pytest.param(a_failed("Running"), "is Running", id="running"),
+        pytest.param(a_failed(""), "is Pending", id="not begun"),
+        pytest.param(a_failed(labels={}), "Argo ran workflow 'train-x7k2p'", id="of Argo"),
+    ],
+)
 def test_nothing_is_taken_over_from_a_run_that_did_not_fail_or_is_not_ours(earlier, words):
     with pytest.raises(Conflict, match=words):
         resubmitted(earlier, memoized=True)
 
 
-@pytest.mark.parametrize(("phase", "restart", "selector", "error"), [
-    pytest.param("Failed", False, "", None, id="failed: yes"),
-    pytest.param("Error", False, "", None, id="error: yes"),
-    pytest.param("Succeeded", True, "displayName=a", None, id="succeeded, from a chosen node: yes"),
-    pytest.param("Succeeded", True, "", Conflict, id="succeeded, from nowhere: no"),
-    pytest.param("Running", False, "", Conflict, id="running: no"),
-    pytest.param("", False, "", Conflict, id="not begun: no"),
-    pytest.param("Failed", False, "displayName=a", UsageError, id="a selector alone: no"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("phase", "restart", "selector", "error"),
+    [
+        pytest.param("Failed", False, "", None, id="failed: yes"),
+        pytest.param("Error", False, "", None, id="error: yes"),
+        pytest.param("Succeeded", True, "displayName=a", None, id="succeeded, from a chosen node: yes"),
+        pytest.param("Succeeded", True, "", Conflict, id="succeeded, from nowhere: no"),
+        pytest.param("Running", False, "", Conflict, id="running: no"),
+        pytest.param("", False, "", Conflict, id="not begun: no"),
+        pytest.param("Failed", False, "displayName=a", UsageError, id="a selector alone: no"),
+    ],
+)
 def test_what_can_be_retried(phase, restart, selector, error):
     if error is None:
         check_retry(phase, "wf", restart_successful=restart, selector=selector)

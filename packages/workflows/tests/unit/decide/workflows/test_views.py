@@ -216,14 +216,17 @@ def pack(text):
     return base64.b64encode(gzip.compress(text)).decode()
 
 
-@pytest.mark.parametrize(("status", "want"), [
-    pytest.param({"compressedNodes": pack(b'{"n": {"name": "n"}}')}, ("n", ""), id="gzip in base64 is read"),
-    pytest.param({"compressedNodes": "!"}, ("", "are not gzip in base64"), id="another text is odd"),
-    pytest.param({"compressedNodes": pack(b"[[")}, ("", "cannot be read"), id="broken JSON is odd"),
-    pytest.param({"compressedNodes": pack(b"[]")}, ("", ""), id="a list instead of nodes is none"),
-    pytest.param({"offloadNodeStatusVersion": "fnv:1"}, ("", "own database"), id="offloaded nodes are named"),
-    pytest.param({}, ("", ""), id="no nodes yet"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "want"),
+    [
+        pytest.param({"compressedNodes": pack(b'{"n": {"name": "n"}}')}, ("n", ""), id="gzip in base64 is read"),
+        pytest.param({"compressedNodes": "!"}, ("", "are not gzip in base64"), id="another text is odd"),
+        pytest.param({"compressedNodes": pack(b"[[")}, ("", "cannot be read"), id="broken JSON is odd"),
+        pytest.param({"compressedNodes": pack(b"[]")}, ("", ""), id="a list instead of nodes is none"),
+        pytest.param({"offloadNodeStatusVersion": "fnv:1"}, ("", "own database"), id="offloaded nodes are named"),
+        pytest.param({}, ("", ""), id="no nodes yet"),
+    ],
+)
 def test_packed_nodes(status, want):
     nodes, unreadable = nodes_of(status)
     assert "".join(node.name for node in nodes) == want[0]
@@ -265,13 +268,16 @@ def test_the_record_is_newer_than_the_object():
     }
 
 
-@pytest.mark.parametrize(("selector", "want"), [
-    pytest.param("", ["a", "b"], id="an empty selector chooses all"),
-    pytest.param("displayName=a", ["a"], id="by the name that is shown"),
-    pytest.param("templateName!=t", ["b"], id="by what it is not"),
-    pytest.param("inputs.parameters.size.value=big", ["b"], id="by an input parameter"),
-    pytest.param("phase=Failed,displayName=a", [], id="all parts must hold"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("selector", "want"),
+    [
+        pytest.param("", ["a", "b"], id="an empty selector chooses all"),
+        pytest.param("displayName=a", ["a"], id="by the name that is shown"),
+        pytest.param("templateName!=t", ["b"], id="by what it is not"),
+        pytest.param("inputs.parameters.size.value=big", ["b"], id="by an input parameter"),
+        pytest.param("phase=Failed,displayName=a", [], id="all parts must hold"),
+    ],
+)
 def test_nodes_are_chosen_by_fields(selector, want):
     nodes = [a_node("a", template="t"), a_node("b", NodeType.SUSPEND, inputs={"parameters": {"size": "big"}})]
     assert [node.name for node in matching_nodes(nodes, selector)] == want
@@ -318,13 +324,16 @@ def test_steps_without_groups_in_the_records_stand_in_the_order_of_their_groups(
     ]
 
 
-@pytest.mark.parametrize(("name", "path", "wanted"), [
-    pytest.param("wf", "wf", "wf", id="the workflow itself"),
-    pytest.param("wf[0].a", "a", "a", id="a step"),
-    pytest.param("wf[0].fit(1:x.y[2])[0].eval(0)", "fit(1:x.y[2]).eval(0)", "eval", id="a step of an item"),
-    pytest.param("wf.a.b", "a.b", "b", id="a task of a task"),
-    pytest.param("wf.fan(0:a)", "fan(0:a)", "fan", id="an item"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "path", "wanted"),
+    [
+        pytest.param("wf", "wf", "wf", id="the workflow itself"),
+        pytest.param("wf[0].a", "a", "a", id="a step"),
+        pytest.param("wf[0].fit(1:x.y[2])[0].eval(0)", "fit(1:x.y[2]).eval(0)", "eval", id="a step of an item"),
+        pytest.param("wf.a.b", "a.b", "b", id="a task of a task"),
+        pytest.param("wf.fan(0:a)", "fan(0:a)", "fan", id="an item"),
+    ],
+)
 def test_a_step_is_named_without_its_workflow(name, path, wanted):
     assert step_path(name, "wf") == path
     assert is_step(path, path)

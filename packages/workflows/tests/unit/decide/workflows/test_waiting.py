@@ -28,8 +28,10 @@ STEP = {"name": "fit", "container": {"image": "x", "command": ["x"]}}
 
 
 OF_FIT = {
-    "namespace": "default", "labels": {WORKFLOW_LABEL: "wf"}, "annotations": {NODE_NAME_ANNOTATION: "wf[0].fit"},
-}  # fmt: skip
+    "namespace": "default",
+    "labels": {WORKFLOW_LABEL: "wf"},
+    "annotations": {NODE_NAME_ANNOTATION: "wf[0].fit"},
+}
 
 
 def steps(*groups):
@@ -101,11 +103,17 @@ def test_a_pod_that_is_made_later_is_told_with_the_reason():
     assert message == "its pod is not created yet: many pods of this template wait for a node already"
 
 
-@pytest.mark.parametrize(("synchronization", "named", "lock"), [
-    ({"mutexes": [{"name": "gpu"}]}, "the mutex default/gpu", "Mutex/default/gpu"),
-    ({"semaphores": [{"configMapKeyRef": {"name": "limits", "key": "fit"}}]}, "the semaphore default/limits/fit",
-     "Semaphore/default/limits/fit"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("synchronization", "named", "lock"),
+    [
+        ({"mutexes": [{"name": "gpu"}]}, "the mutex default/gpu", "Mutex/default/gpu"),
+        (
+            {"semaphores": [{"configMapKeyRef": {"name": "limits", "key": "fit"}}]},
+            "the semaphore default/limits/fit",
+            "Semaphore/default/limits/fit",
+        ),
+    ],
+)
 def test_a_lock_is_named_with_who_holds_it(synchronization, named, lock):
     locked = {**STEP, "name": "locked", "synchronization": synchronization}
     player = begun(steps({"a": "locked"}), locked, locks=False)
@@ -117,9 +125,13 @@ def test_a_lock_is_named_with_who_holds_it(synchronization, named, lock):
     explained = [Explained(wait=found.waits[0], holders=[holder, LockHolder(lock=lock)])]
     text = make_workflow_explanation(view, found, explained, step="", now=player.now).text
     assert text.splitlines() == [
-        f"workflow default/wf waits: it waits for {named}", "", "Waiting", f"  a: it waits for {named}",
-        "    held by step fit of workflow default/other", "    held by a workflow that you may not read",
-    ]  # fmt: skip
+        f"workflow default/wf waits: it waits for {named}",
+        "",
+        "Waiting",
+        f"  a: it waits for {named}",
+        "    held by step fit of workflow default/other",
+        "    held by a workflow that you may not read",
+    ]
 
 
 def test_a_lock_of_the_whole_workflow_is_told_before_any_step_begins():
@@ -136,10 +148,13 @@ def test_a_pause_before_the_next_attempt_has_its_end():
     assert wait.until == player.now + timedelta(minutes=10)
 
 
-@pytest.mark.parametrize(("suspend", "message", "minutes"), [
-    ({}, "it waits for a person", None),
-    ({"duration": "5m"}, "it continues after its duration, or when a person resumes it", 5),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("suspend", "message", "minutes"),
+    [
+        ({}, "it waits for a person", None),
+        ({"duration": "5m"}, "it continues after its duration, or when a person resumes it", 5),
+    ],
+)
 def test_a_step_that_waits_for_a_person_says_how_it_goes_on(suspend, message, minutes):
     player = begun(steps({"approve": "gate"}), {"name": "gate", "suspend": suspend}, plays=0)
     view, spec = seen(player)
@@ -169,22 +184,27 @@ def test_limits_of_parallelism_are_named_when_they_are_reached():
     assert waits(begun(loop, plays=1, parallelism=8)) == []
 
 
-@pytest.mark.parametrize(("main", "step", "want"), [
-    (steps({"a": "fit"}, {"b": "fit"}), "b", [("earlier", ("b",), "it comes after a")]),
-    (
-        {
-            "name": "main",
-            "dag": {
-                "tasks": [
-                    {"name": "a", "template": "fit"}, {"name": "b", "template": "fit", "dependencies": ["a"]},
-                    {"name": "c", "template": "fit", "depends": "a && b.Succeeded"},
-                ],
+@pytest.mark.parametrize(
+    ("main", "step", "want"),
+    [
+        (steps({"a": "fit"}, {"b": "fit"}), "b", [("earlier", ("b",), "it comes after a")]),
+        (
+            {
+                "name": "main",
+                "dag": {
+                    "tasks": [
+                        {"name": "a", "template": "fit"},
+                        {"name": "b", "template": "fit", "dependencies": ["a"]},
+                        {"name": "c", "template": "fit", "depends": "a && b.Succeeded"},
+                    ],
+                },
             },
-        },
-        "c", [("earlier", ("c",), "it comes after a, b")],
-    ),
-    (steps({"a": "fit"}), "nix", None),
-])  # fmt: skip
+            "c",
+            [("earlier", ("c",), "it comes after a, b")],
+        ),
+        (steps({"a": "fit"}), "nix", None),
+    ],
+)
 def test_a_step_that_has_not_begun_names_what_it_comes_after(main, step, want):
     view, spec = seen(begun(main, plays=1))
     found = waits_of(view, spec, step)
@@ -192,12 +212,17 @@ def test_a_step_that_has_not_begun_names_what_it_comes_after(main, step, want):
     assert shown == want
 
 
-@pytest.mark.parametrize(("labels", "message"), [
-    ({}, "it has no controller yet"),
-    ({"workflows.argoproj.io/controller-instanceid": "moorage"}, "the operator has not begun it yet"),
-    ({"workflows.argoproj.io/controller-instanceid": "argo-2"},
-     "it belongs to the controller with the instance id 'argo-2'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ({}, "it has no controller yet"),
+        ({"workflows.argoproj.io/controller-instanceid": "moorage"}, "the operator has not begun it yet"),
+        (
+            {"workflows.argoproj.io/controller-instanceid": "argo-2"},
+            "it belongs to the controller with the instance id 'argo-2'",
+        ),
+    ],
+)
 def test_a_workflow_that_nobody_has_begun_says_whose_it_is(labels, message):
     view = view_workflow({"metadata": {"name": "wf", "namespace": "lab", "labels": labels}, "spec": {}})
     assert [wait.message for wait in waits_of(view, {}).waits] == [message]
@@ -260,9 +285,14 @@ def test_a_step_whose_volume_cannot_be_mounted_says_why_and_what_to_do():
         " --from-file=KEY=FILE`; the pod then starts by itself"
     )
     assert answer.text.splitlines() == [
-        f"workflow default/wf waits: {why}", "", "Waiting", f"  fit: {why}", f"    {way}", "",
+        f"workflow default/wf waits: {why}",
+        "",
+        "Waiting",
+        f"  fit: {why}",
+        f"    {way}",
+        "",
         "see more of its pod: moor explain 'wf/fit'",
-    ]  # fmt: skip
+    ]
     (wait,) = answer.waits
     assert (wait.message, wait.hint) == (why, way)
     assert wait_rows(explained, "default", player.now) == (
@@ -270,9 +300,15 @@ def test_a_step_whose_volume_cannot_be_mounted_says_why_and_what_to_do():
     )
 
 
-@pytest.mark.parametrize("lock", [
-    "Mutex/lab/gpu", "Semaphore/lab/limits/fit", "DatabaseMutex/lab/gpu", f"Semaphore/lab/{LIMITS_CONFIGMAP}/fit",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "lock",
+    [
+        "Mutex/lab/gpu",
+        "Semaphore/lab/limits/fit",
+        "DatabaseMutex/lab/gpu",
+        f"Semaphore/lab/{LIMITS_CONFIGMAP}/fit",
+    ],
+)
 def test_a_lock_is_read_back_from_the_message_of_a_node(lock):
     node = a_node_record("wf.a", id="wf-1", message=f"Waiting for {lock_name(lock)} lock")
     view = replace(view_workflow({"metadata": {"name": "wf"}}), nodes=(node,))
@@ -294,11 +330,16 @@ def test_a_lock_that_nobody_can_have_says_why(is_whole):
     assert wait.hint
 
 
-@pytest.mark.parametrize(("seconds", "saver", "want"), [
-    pytest.param(90, "running", "its command ended with 0 90s ago, and its outputs are not saved yet", id="long"),
-    pytest.param(5, "running", "", id="as every step"),
-    pytest.param(90, "terminated", "", id="saved"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("seconds", "saver", "want"),
+    [
+        pytest.param(
+            90, "running", "its command ended with 0 90s ago, and its outputs are not saved yet", id="long"
+        ),
+        pytest.param(5, "running", "", id="as every step"),
+        pytest.param(90, "terminated", "", id="saved"),
+    ],
+)
 def test_a_step_whose_outputs_are_not_saved_says_where_to_look(seconds, saver, want):
     running = RunningStep(step="fit", pod="p", node="n", since=NOON)
     main = {"exitCode": 0, "finishedAt": rfc3339(NOON - timedelta(seconds=seconds))}

@@ -115,9 +115,13 @@ class Bench:
     ) -> None:
         outputs = more.pop("outputs", ())
         task = Task(
-            action=action, namespace="lab", mark="u/n/0", manifest=manifest, flags=read_flags(action, flags),
+            action=action,
+            namespace="lab",
+            mark="u/n/0",
+            manifest=manifest,
+            flags=read_flags(action, flags),
             **more,
-        )  # fmt: skip
+        )
         conditions = Conditions(parse_condition(success), parse_condition(failure))
         self.run(ResourceOrder(task=task, conditions=conditions, outputs=tuple(outputs)))
 
@@ -175,11 +179,14 @@ def test_the_owner_is_added_to_those_of_the_manifest(bench: Bench) -> None:
     assert bench.table.objects[f"{MAPS}/made"]["metadata"]["ownerReferences"] == [{"uid": "first"}, owner]
 
 
-@pytest.mark.parametrize(("strategy", "content_type"), [
-    ("strategic", "application/strategic-merge-patch+json"),
-    ("merge", "application/merge-patch+json"),
-    ("json", "application/json-patch+json"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("strategy", "content_type"),
+    [
+        ("strategic", "application/strategic-merge-patch+json"),
+        ("merge", "application/merge-patch+json"),
+        ("json", "application/json-patch+json"),
+    ],
+)
 def test_a_patch_goes_to_the_object_that_flags_name(bench: Bench, strategy: str, content_type: str) -> None:
     bench.do("create", A_MAP)
     bench.do("patch", "[]" if strategy == "json" else "{data: {}}", "configmap", "made", merge_strategy=strategy)
@@ -271,19 +278,22 @@ def test_an_object_that_may_be_missing_leaves_the_defaults(bench: Bench, tmp_pat
     assert [(tmp_path / name).read_text() for name in "01"] == ["usual\n", "\n"]
 
 
-@pytest.mark.parametrize(("action", "manifest", "why"), [
-    ("create", "metadata: {name: x}", "has no apiVersion and no kind"),
-    ("create", "{", "line 1|cannot be read"),
-    ("create", "- a", "must be a mapping with apiVersion and kind, and is a list"),
-    ("create", "apiVersion: x/v1\nkind: Route\nmetadata: {name: a}", "no kind 'Route' in version 'x/v1'"),
-    ("create", "apiVersion: v1\nkind: ConfigMap", "neither metadata.name nor metadata.generateName"),
-    ("apply", A_JOB, "has no metadata.name, which apply needs"),
-    ("create", "", "the manifest is empty"),
-    ("get", "", "needs a manifest with kind and name"),
-    ("patch", "- a", "must be a mapping"),
-    ("patch", A_MAP + "---\n" + A_MAP, "one document, and it has 2"),
-    ("patch", "metadata: {name: a}", "has no apiVersion and no kind"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("action", "manifest", "why"),
+    [
+        ("create", "metadata: {name: x}", "has no apiVersion and no kind"),
+        ("create", "{", "line 1|cannot be read"),
+        ("create", "- a", "must be a mapping with apiVersion and kind, and is a list"),
+        ("create", "apiVersion: x/v1\nkind: Route\nmetadata: {name: a}", "no kind 'Route' in version 'x/v1'"),
+        ("create", "apiVersion: v1\nkind: ConfigMap", "neither metadata.name nor metadata.generateName"),
+        ("apply", A_JOB, "has no metadata.name, which apply needs"),
+        ("create", "", "the manifest is empty"),
+        ("get", "", "needs a manifest with kind and name"),
+        ("patch", "- a", "must be a mapping"),
+        ("patch", A_MAP + "---\n" + A_MAP, "one document, and it has 2"),
+        ("patch", "metadata: {name: a}", "has no apiVersion and no kind"),
+    ],
+)
 def test_a_manifest_that_cannot_be_used_is_told(bench: Bench, action: str, manifest: str, why: str) -> None:
     with pytest.raises(StepError, match=why):
         bench.do(action, manifest)
@@ -302,13 +312,16 @@ def test_a_list_is_its_items(bench: Bench) -> None:
     assert list(bench.table.objects) == [f"{MAPS}/a", f"{MAPS}/b"]
 
 
-@pytest.mark.parametrize(("program", "text"), [
-    (".a", "1"),
-    (".b", "text"),
-    (".a, .b, .c", '1\ntext\n{"d":[true,null]}'),
-    (".c | tojson", '{"d":[true,null]}'),
-    ("empty", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [
+        (".a", "1"),
+        (".b", "text"),
+        (".a, .b, .c", '1\ntext\n{"d":[true,null]}'),
+        (".c | tojson", '{"d":[true,null]}'),
+        ("empty", ""),
+    ],
+)
 def test_jq_gives_texts_as_they_are_and_all_else_as_json(program: str, text: str) -> None:
     assert filtered(program, {"a": 1, "b": "text", "c": {"d": [True, None]}}) == text
 
@@ -322,18 +335,25 @@ def test_a_program_of_jq_that_fails_is_told(program: str) -> None:
 def test_the_order_of_a_pod_is_read_with_its_manifest(tmp_path: Path) -> None:
     (tmp_path / "manifest").write_text(A_MAP)
     order = {
-        "action": "create", "namespace": "lab", "mark": "m", "manifest": str(tmp_path / "manifest"),
-        "flags": ["--validate=false"], "success": "a == b",
+        "action": "create",
+        "namespace": "lab",
+        "mark": "m",
+        "manifest": str(tmp_path / "manifest"),
+        "flags": ["--validate=false"],
+        "success": "a == b",
         "outputs": [{"name": "n", "path": "/x/0", "jqFilter": "."}],
-    }  # fmt: skip
+    }
     (tmp_path / "order.json").write_text(json.dumps({"resource": order}))
     assert read_resource_order(tmp_path / "order.json") == ResourceOrder(
         task=Task(
-            action="create", namespace="lab", mark="m", manifest=A_MAP,
+            action="create",
+            namespace="lab",
+            mark="m",
+            manifest=A_MAP,
             flags=read_flags("create", ["--validate=false"]),
         ),
         conditions=Conditions(success=parse_condition("a == b")),
         outputs=(Output(name="n", path="/x/0", jq_filter="."),),
-    )  # fmt: skip
+    )
     with pytest.raises(StepError, match="cannot be read"):
         read_resource_order(tmp_path / "nothing")

@@ -26,20 +26,31 @@ def a_cron(**fields):
     return Cron(**values | fields)
 
 
-@pytest.mark.parametrize(("cron", "now", "state"), [
-    pytest.param(a_cron(last=SLOT), SLOT + timedelta(hours=9), "Active", id="its newest slot was run"),
-    pytest.param(a_cron(last=SLOT), SLOT + timedelta(days=1), "Active", id="the operator has a moment to run it"),
-    pytest.param(a_cron(last=SLOT), SLOT + timedelta(days=1) + LATE, "Overdue",
-                 id="the next slot passed without a run"),
-    pytest.param(a_cron(), SLOT + timedelta(days=9), "Active", id="no operator has looked at it"),
-    pytest.param(a_cron(created=SLOT, since=SLOT), SLOT + timedelta(days=1), "Active",
-                 id="its first slot has a moment"),
-    pytest.param(a_cron(created=SLOT, since=SLOT), SLOT + timedelta(days=1) + LATE, "Overdue",
-                 id="its first slot passed without a run"),
-    pytest.param(a_cron(last=SLOT, suspended=True), SLOT + timedelta(days=9), "Suspended", id="suspended"),
-    pytest.param(a_cron(last=SLOT, stopped=True), SLOT + timedelta(days=9), "Stopped", id="stopped for good"),
-    pytest.param(a_cron(problem="bad", schedules=("x",)), SLOT, "Invalid", id="no slot can be told"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("cron", "now", "state"),
+    [
+        pytest.param(a_cron(last=SLOT), SLOT + timedelta(hours=9), "Active", id="its newest slot was run"),
+        pytest.param(
+            a_cron(last=SLOT), SLOT + timedelta(days=1), "Active", id="the operator has a moment to run it"
+        ),
+        pytest.param(
+            a_cron(last=SLOT), SLOT + timedelta(days=1) + LATE, "Overdue", id="the next slot passed without a run"
+        ),
+        pytest.param(a_cron(), SLOT + timedelta(days=9), "Active", id="no operator has looked at it"),
+        pytest.param(
+            a_cron(created=SLOT, since=SLOT), SLOT + timedelta(days=1), "Active", id="its first slot has a moment"
+        ),
+        pytest.param(
+            a_cron(created=SLOT, since=SLOT),
+            SLOT + timedelta(days=1) + LATE,
+            "Overdue",
+            id="its first slot passed without a run",
+        ),
+        pytest.param(a_cron(last=SLOT, suspended=True), SLOT + timedelta(days=9), "Suspended", id="suspended"),
+        pytest.param(a_cron(last=SLOT, stopped=True), SLOT + timedelta(days=9), "Stopped", id="stopped for good"),
+        pytest.param(a_cron(problem="bad", schedules=("x",)), SLOT, "Invalid", id="no slot can be told"),
+    ],
+)
 def test_a_schedule_has_the_state_that_a_person_wants_to_know(cron, now, state):
     assert cron_row(cron, now).state == state
 
@@ -114,9 +125,13 @@ async def ada(site):
             },
         )
         meta = {
-            "name": "nightly-1", "namespace": "team", "uid": "u1", "labels": {CRON_LABEL: "nightly"},
-            "annotations": {SCHEDULED_ANNOTATION: rfc3339(NOON)}, "creationTimestamp": rfc3339(NOON),
-        }  # fmt: skip
+            "name": "nightly-1",
+            "namespace": "team",
+            "uid": "u1",
+            "labels": {CRON_LABEL: "nightly"},
+            "annotations": {SCHEDULED_ANNOTATION: rfc3339(NOON)},
+            "creationTimestamp": rfc3339(NOON),
+        }
         site.api.put(WORKFLOWS, {"metadata": meta, "spec": {}, "status": {"phase": "Failed", "message": EVIL}})
         yield reader
 

@@ -119,14 +119,17 @@ async def test_workflows_are_listed_with_those_that_are_gone(ada):
     assert (await ada.get("/workflows/live")).text in page.text
 
 
-@pytest.mark.parametrize(("fields", "names"), [
-    ({"state": "Failed"}, ["bad"]),
-    ({"state": "Running"}, []),
-    ({"q": "go"}, ["good"]),
-    ({"namespace": "team"}, ["bad", "good"]),
-    ({"namespace": "other"}, []),
-    ({"namespace": "no namespace"}, []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"state": "Failed"}, ["bad"]),
+        ({"state": "Running"}, []),
+        ({"q": "go"}, ["good"]),
+        ({"namespace": "team"}, ["bad", "good"]),
+        ({"namespace": "other"}, []),
+        ({"namespace": "no namespace"}, []),
+    ],
+)
 async def test_the_list_is_filtered_by_state_text_and_namespace(ada, fields, names):
     await ada.keep(STEPS, name="good")
     await ada.keep(STEPS, name="bad", table=lambda _: Ends(exit_code=1))
@@ -232,12 +235,15 @@ async def add(ada, *nodes):
 async def test_the_panel_of_a_step_tells_all_of_it_as_text(ada):
     await ada.keep(STEPS, plays=False)
     outputs = Outputs(
-        parameters={"score": EVIL}, result="0.9", exit_code="3",
+        parameters={"score": EVIL},
+        result="0.9",
+        exit_code="3",
         artifacts=(
             Artifact(name="model", key="train/pod/model.tgz", size_bytes=2048),
-            Artifact(name="data", location={"s3": {"key": "x"}}), Artifact(name="old", key="k", is_deleted=True),
+            Artifact(name="data", location={"s3": {"key": "x"}}),
+            Artifact(name="old", key="k", is_deleted=True),
         ),
-    )  # fmt: skip
+    )
     node = a_node(
         phase=NodePhase.FAILED,
         message=f"exit code 3 {EVIL}",
@@ -280,13 +286,22 @@ async def test_the_log_of_a_step_is_that_of_its_pod_while_it_exists(ada):
 async def keep_pod(ada, *, workflow="train", name="train-step-a", log=b""):
     """A pod of a step that ran on n1, whose log is kept, and which is gone."""
     notes = {
-        NODE_NAME_ANNOTATION: f"{workflow}[0].a", "localcluster.moorage.dev/peak-memory-bytes": str(3 << 20),
-    }  # fmt: skip
+        NODE_NAME_ANNOTATION: f"{workflow}[0].a",
+        "localcluster.moorage.dev/peak-memory-bytes": str(3 << 20),
+    }
     pod = a_pod(
-        name, namespace="team", uid=f"pod-{name}", labels={WORKFLOW_LABEL: workflow}, annotations=notes,
-        owner=an_owner("Workflow", workflow), node="n1", limits={"memory": "6Mi"}, exit_code=1, started=NOON,
+        name,
+        namespace="team",
+        uid=f"pod-{name}",
+        labels={WORKFLOW_LABEL: workflow},
+        annotations=notes,
+        owner=an_owner("Workflow", workflow),
+        node="n1",
+        limits={"memory": "6Mi"},
+        exit_code=1,
+        started=NOON,
         finished=NOON,
-    )  # fmt: skip
+    )
     keeper, uid = ada.site.service.keeper, pod["metadata"]["uid"]
 
     async def until_kept(check):
@@ -413,11 +428,14 @@ async def test_nodes_of_argos_own_controller_are_read_from_the_object(ada):
 # -- what its buttons do
 
 
-@pytest.mark.parametrize(("verb", "spec", "note"), [
-    ("suspend", {"suspend": True}, "is suspended: running steps end, and no other begins."),
-    ("stop", {"shutdown": "Stop"}, "is being stopped."),
-    ("terminate", {"shutdown": "Terminate"}, "is being stopped."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("verb", "spec", "note"),
+    [
+        ("suspend", {"suspend": True}, "is suspended: running steps end, and no other begins."),
+        ("stop", {"shutdown": "Stop"}, "is being stopped."),
+        ("terminate", {"shutdown": "Terminate"}, "is being stopped."),
+    ],
+)
 async def test_a_workflow_that_goes_on_is_suspended_stopped_and_terminated(ada, verb, spec, note):
     await ada.keep(STEPS, steps=2)
     buttons = ["Suspend", "Stop", "Terminate", "Submit again", "Delete"]

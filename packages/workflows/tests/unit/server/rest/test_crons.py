@@ -101,11 +101,14 @@ async def test_a_schedule_is_replaced_and_keeps_what_it_remembers(site, ask):
     assert stored["spec"] == other["spec"]
 
 
-@pytest.mark.parametrize(("path", "namespace", "status"), [
-    pytest.param(f"{ALL}/lab/weekly", "lab", 422, id="another name"),
-    pytest.param(f"{ALL}/art/nightly", "lab", 422, id="another namespace"),
-    pytest.param(f"{ALL}/lab/nightly", "lab", 404, id="none of this name"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "namespace", "status"),
+    [
+        pytest.param(f"{ALL}/lab/weekly", "lab", 422, id="another name"),
+        pytest.param(f"{ALL}/art/nightly", "lab", 422, id="another namespace"),
+        pytest.param(f"{ALL}/lab/nightly", "lab", 404, id="none of this name"),
+    ],
+)
 async def test_a_replacement_is_of_the_schedule_in_the_path(ask, path, namespace, status):
     answer, problem = await ask("PUT", path, {"manifest": MANIFEST, "namespace": namespace})
     assert (answer, problem["code"]) == (status, "invalid" if status == 422 else "not_found")

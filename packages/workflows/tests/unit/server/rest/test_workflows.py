@@ -65,14 +65,17 @@ async def test_records_are_listed_by_what_is_chosen(site):
         assert len(await records.listed(None, Choice(limit=1))) == 1
 
 
-@pytest.mark.parametrize(("path", "method", "body"), [
-    ("/api/v1/workflows/lab", "GET", None),
-    ("/api/v1/workflows/lab/train", "GET", None),
-    ("/api/v1/workflows/lab", "POST", {"workflow": {}}),
-    ("/api/v1/workflows/lab/train/stop", "PUT", {}),
-    ("/api/v1/workflow-templates/lab", "GET", None),
-    ("/api/v1/cluster-workflow-templates/ml", "DELETE", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "method", "body"),
+    [
+        ("/api/v1/workflows/lab", "GET", None),
+        ("/api/v1/workflows/lab/train", "GET", None),
+        ("/api/v1/workflows/lab", "POST", {"workflow": {}}),
+        ("/api/v1/workflows/lab/train/stop", "PUT", {}),
+        ("/api/v1/workflow-templates/lab", "GET", None),
+        ("/api/v1/cluster-workflow-templates/ml", "DELETE", None),
+    ],
+)
 async def test_who_only_looks_neither_reads_nor_changes_workflows(site, path, method, body):
     async with site.running():
         data = b"" if body is None else json.dumps(body).encode()
@@ -82,11 +85,14 @@ async def test_who_only_looks_neither_reads_nor_changes_workflows(site, path, me
         assert nobody.status == 401
 
 
-@pytest.mark.parametrize(("path", "body", "field"), [
-    ("/api/v1/workflows/lab", {}, "workflow"),
-    ("/api/v1/workflows/lab", {"workflow": {}, "from": "workflowtemplate/x"}, "workflow"),
-    ("/api/v1/workflows/lab/submit", {"resourceKind": "WorkflowTemplate"}, None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        ("/api/v1/workflows/lab", {}, "workflow"),
+        ("/api/v1/workflows/lab", {"workflow": {}, "from": "workflowtemplate/x"}, "workflow"),
+        ("/api/v1/workflows/lab/submit", {"resourceKind": "WorkflowTemplate"}, None),
+    ],
+)
 async def test_a_submission_that_cannot_be_meant_is_refused(site, path, body, field):
     async with site.running():
         answer = await site.ask(path, method="POST", headers=JSON, body=json.dumps(body).encode())
@@ -101,12 +107,15 @@ class Noon:
         return NOON
 
 
-@pytest.mark.parametrize(("query", "phases"), [
-    pytest.param({}, (), id="all"),
-    pytest.param({"running": True}, ("Pending", "Running"), id="not ended"),
-    pytest.param({"completed": True, "status": ("Failed",)}, ("Failed",), id="ended, and failed"),
-    pytest.param({"running": True, "status": ("Failed",)}, ("",), id="none can be both"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("query", "phases"),
+    [
+        pytest.param({}, (), id="all"),
+        pytest.param({"running": True}, ("Pending", "Running"), id="not ended"),
+        pytest.param({"completed": True, "status": ("Failed",)}, ("Failed",), id="ended, and failed"),
+        pytest.param({"running": True, "status": ("Failed",)}, ("",), id="none can be both"),
+    ],
+)
 async def test_a_list_is_asked_for_in_our_words(query, phases):
     assert choice_of(ListedByArgo(**query), Noon()).phases == phases
 

@@ -30,8 +30,9 @@ async def ask(site, path):
 async def keep_step(site):
     """A step of the Workflow nightly whose pod is gone; what its two containers printed is kept."""
     notes = {
-        "workflows.argoproj.io/node-name": "nightly.fit", "kubectl.kubernetes.io/default-container": "train",
-    }  # fmt: skip
+        "workflows.argoproj.io/node-name": "nightly.fit",
+        "kubectl.kubernetes.io/default-container": "train",
+    }
     meta = {"uid": "s1", "labels": {"workflows.argoproj.io/workflow": "nightly"}, "annotations": notes}
     owner = an_owner("Workflow", "nightly", "w1")
     pod = a_pod("nightly-fit", owner=owner, node="n1", containers=["train", "proxy"], phase="Running", **meta)
@@ -44,14 +45,17 @@ async def keep_step(site):
     site.api.remove(PODS, "nightly-fit", "lab")
 
 
-@pytest.mark.parametrize(("container", "want"), [
-    ("", PRINTED),
-    ("train", PRINTED),
-    ("proxy", b"2026-11-21T12:00:00Z listens\n"),
-    ("other", b""),
-    ("../s1", b""),
-    ("x" * 300, b""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("container", "want"),
+    [
+        ("", PRINTED),
+        ("train", PRINTED),
+        ("proxy", b"2026-11-21T12:00:00Z listens\n"),
+        ("other", b""),
+        ("../s1", b""),
+        ("x" * 300, b""),
+    ],
+)
 async def test_the_kept_log_of_each_container_of_a_step_is_given(site, container, want):
     site.api.readers.add(("ada", "lab"))
     await keep_step(site)

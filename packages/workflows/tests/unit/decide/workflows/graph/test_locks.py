@@ -119,9 +119,12 @@ def test_locks_with_a_database_are_others_than_those_without() -> None:
     }
     locks = locks_of(asked_for, {"workflow.namespace": "ns", "workflow.name": "wf"})
     assert {lock: lock_name(lock) for lock in locks} == {
-        "Mutex/ns/m": "ns/Mutex/m", "Mutex/all/m": "all/Mutex/m", "DatabaseMutex/ns/m": "mtx/ns/m",
-        "Semaphore/ns/workflow-limits/wf": "sem/ns/wf", "Semaphore/ns/c/k": "ns/ConfigMap/c/k",
-    }  # fmt: skip
+        "Mutex/ns/m": "ns/Mutex/m",
+        "Mutex/all/m": "all/Mutex/m",
+        "DatabaseMutex/ns/m": "mtx/ns/m",
+        "Semaphore/ns/workflow-limits/wf": "sem/ns/wf",
+        "Semaphore/ns/c/k": "ns/ConfigMap/c/k",
+    }
 
 
 def test_the_status_of_a_workflow_has_what_it_holds_and_waits_for() -> None:
@@ -140,14 +143,17 @@ def test_the_status_of_a_workflow_has_what_it_holds_and_waits_for() -> None:
     assert table.status_of("u3") == {}
 
 
-@pytest.mark.parametrize(("data", "want"), [
-    pytest.param({"train": " 2\n"}, Limit(2), id="a number"),
-    pytest.param({"train": "0"}, "is 0: the semaphore cannot be held", id="none"),
-    pytest.param({"train": "two"}, "has an invalid value: use a whole number", id="not a number"),
-    pytest.param({"train": "-1"}, "has an invalid value: use a whole number", id="less than none"),
-    pytest.param({"other": "1"}, "has no key train", id="no such key"),
-    pytest.param(None, "the ConfigMap limits does not exist", id="no ConfigMap"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("data", "want"),
+    [
+        pytest.param({"train": " 2\n"}, Limit(2), id="a number"),
+        pytest.param({"train": "0"}, "is 0: the semaphore cannot be held", id="none"),
+        pytest.param({"train": "two"}, "has an invalid value: use a whole number", id="not a number"),
+        pytest.param({"train": "-1"}, "has an invalid value: use a whole number", id="less than none"),
+        pytest.param({"other": "1"}, "has no key train", id="no such key"),
+        pytest.param(None, "the ConfigMap limits does not exist", id="no ConfigMap"),
+    ],
+)
 def test_a_limit_that_cannot_be_had_says_why(data: dict[str, str] | None, want: Limit | str) -> None:
     limit = limit_of("limits", "train", data)
     if isinstance(want, Limit):

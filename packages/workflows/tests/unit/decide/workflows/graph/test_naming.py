@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 from moorage_workflows.decide.workflows.graph.naming import fnv1a, item_text, node_id, pod_name
 
 
-@pytest.mark.parametrize(("name", "digest"), [
-    ("steps-z2zdn[0].hello1", 27420706),
-    ("steps-z2zdn[1].hello2a", 2006760091),
-    ("steps-z2zdn[1].hello2b", 2023537710),
-    ("", 2166136261),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("steps-z2zdn[0].hello1", 27420706),
+        ("steps-z2zdn[1].hello2a", 2006760091),
+        ("steps-z2zdn[1].hello2b", 2023537710),
+        ("", 2166136261),
+    ],
+)
 def test_hashes_are_those_of_argo(name: str, digest: int) -> None:
     assert fnv1a(name) == digest
 
@@ -38,13 +41,16 @@ def test_every_way_to_run_a_step_again_has_a_name_of_its_own(wf, template, retri
     assert all(len(name) <= 253 for name in names)
 
 
-@pytest.mark.parametrize(("item", "text"), [
-    pytest.param("hello world", "hello world", id="text"),
-    pytest.param(3, "3", id="number"),
-    pytest.param(True, "true", id="truth value"),
-    pytest.param({"b": 1, "a": "x"}, "a:x,b:1", id="map, by key"),
-    pytest.param(["a", 2], "[a 2]", id="list"),
-    pytest.param("f(x)", "fx", id="no parentheses"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("item", "text"),
+    [
+        pytest.param("hello world", "hello world", id="text"),
+        pytest.param(3, "3", id="number"),
+        pytest.param(True, "true", id="truth value"),
+        pytest.param({"b": 1, "a": "x"}, "a:x,b:1", id="map, by key"),
+        pytest.param(["a", 2], "[a 2]", id="list"),
+        pytest.param("f(x)", "fx", id="no parentheses"),
+    ],
+)
 def test_items_are_written_as_argo_writes_them(item: object, text: str) -> None:
     assert item_text(item) == text

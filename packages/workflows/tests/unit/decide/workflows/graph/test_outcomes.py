@@ -76,18 +76,23 @@ def test_a_step_that_leaves_when_told_has_not_finished(case, phase, is_lost) -> 
     assert (ended.phase, ended.is_lost) == (phase, is_lost)
 
 
-@pytest.mark.parametrize("later", [
-    pytest.param({"code": 137, "at": "12:00:05"}, id="exit code 137"),
-    pytest.param(
-        {
-            "code": 137, "at": "12:00:05",
-            "conditions": [EVICTED | {"reason": "TerminationByKubelet", "message": "processes were lost"}],
-            "reason": "Terminated", "message": "processes were lost",
-        },
-        id="the processes were lost",
-    ),
-    pytest.param({"code": 0, "at": "12:00:05", "conditions": [EVICTED], "meta": DELETED}, id="an eviction"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "later",
+    [
+        pytest.param({"code": 137, "at": "12:00:05"}, id="exit code 137"),
+        pytest.param(
+            {
+                "code": 137,
+                "at": "12:00:05",
+                "conditions": [EVICTED | {"reason": "TerminationByKubelet", "message": "processes were lost"}],
+                "reason": "Terminated",
+                "message": "processes were lost",
+            },
+            id="the processes were lost",
+        ),
+        pytest.param({"code": 0, "at": "12:00:05", "conditions": [EVICTED], "meta": DELETED}, id="an eviction"),
+    ],
+)
 def test_a_stored_report_of_exit_code_0_stands_whatever_is_seen_later(later) -> None:
     report = StepReport(pod="a", outputs=Outputs(exit_code="0", result="7"))
     ended = outcome(wrapped=True, report=report, **later)

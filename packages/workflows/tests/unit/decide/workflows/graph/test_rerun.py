@@ -77,18 +77,29 @@ def taken_over(player: Player, name: str = "new", manifest=GRAPH) -> Player:
 FAILED = {"", ".last", ".end", ".onExit"}
 
 
-@pytest.mark.parametrize(("selector", "want"), [
-    pytest.param("", FAILED, id="what failed, and not what a later attempt made good"),
-    pytest.param("displayName=one", FAILED | {".deep", ".deep[0]", ".deep[0].one", ".deep[1]", ".deep[1].two"},
-                 id="a step within a template, and all after both"),
-    pytest.param("displayName=deep",
-                 FAILED | {".deep", ".deep[0]", ".deep[0].one", ".deep[0].other", ".deep[1]", ".deep[1].two"},
-                 id="a template: all that is in it"),
-    pytest.param("displayName=flaky", FAILED | {".flaky", ".flaky(0)", ".flaky(1)"},
-                 id="a step with several attempts: all of them"),
-    pytest.param("name=old.loop(1:b)", FAILED | {".loop", ".loop(1:b)"}, id="an item of a loop alone"),
-    pytest.param("displayName=loop", FAILED | {".loop", ".loop(0:a)", ".loop(1:b)"}, id="a loop"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("selector", "want"),
+    [
+        pytest.param("", FAILED, id="what failed, and not what a later attempt made good"),
+        pytest.param(
+            "displayName=one",
+            FAILED | {".deep", ".deep[0]", ".deep[0].one", ".deep[1]", ".deep[1].two"},
+            id="a step within a template, and all after both",
+        ),
+        pytest.param(
+            "displayName=deep",
+            FAILED | {".deep", ".deep[0]", ".deep[0].one", ".deep[0].other", ".deep[1]", ".deep[1].two"},
+            id="a template: all that is in it",
+        ),
+        pytest.param(
+            "displayName=flaky",
+            FAILED | {".flaky", ".flaky(0)", ".flaky(1)"},
+            id="a step with several attempts: all of them",
+        ),
+        pytest.param("name=old.loop(1:b)", FAILED | {".loop", ".loop(1:b)"}, id="an item of a loop alone"),
+        pytest.param("displayName=loop", FAILED | {".loop", ".loop(0:a)", ".loop(1:b)"}, id="a loop"),
+    ],
+)
 def test_what_runs_again_and_from_a_step_all_that_came_after_it(selector, want):
     assert forgotten(played(), selector) == want
 

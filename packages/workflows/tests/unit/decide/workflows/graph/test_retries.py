@@ -26,16 +26,19 @@ def follows(strategy: dict[str, Any], *attempts: NodeRecord, may: bool = True) -
     return next_attempt(strategy, attempts or (an_attempt(),), now=NOON, may=lambda text: may)
 
 
-@pytest.mark.parametrize(("strategy", "phase", "is_again"), [
-    pytest.param({}, NodePhase.FAILED, True, id="no limit: for ever"),
-    pytest.param({}, NodePhase.ERROR, False, id="an error is no failure"),
-    pytest.param({"retryPolicy": "OnError"}, NodePhase.ERROR, True, id="OnError"),
-    pytest.param({"retryPolicy": "OnError"}, NodePhase.FAILED, False, id="OnError: not a failure"),
-    pytest.param({"retryPolicy": "Always"}, NodePhase.ERROR, True, id="Always"),
-    pytest.param({"expression": "true"}, NodePhase.ERROR, True, id="an expression means Always"),
-    pytest.param({"limit": "0"}, NodePhase.FAILED, False, id="a limit of none"),
-    pytest.param({"limit": 1}, NodePhase.FAILED, True, id="a limit of one"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("strategy", "phase", "is_again"),
+    [
+        pytest.param({}, NodePhase.FAILED, True, id="no limit: for ever"),
+        pytest.param({}, NodePhase.ERROR, False, id="an error is no failure"),
+        pytest.param({"retryPolicy": "OnError"}, NodePhase.ERROR, True, id="OnError"),
+        pytest.param({"retryPolicy": "OnError"}, NodePhase.FAILED, False, id="OnError: not a failure"),
+        pytest.param({"retryPolicy": "Always"}, NodePhase.ERROR, True, id="Always"),
+        pytest.param({"expression": "true"}, NodePhase.ERROR, True, id="an expression means Always"),
+        pytest.param({"limit": "0"}, NodePhase.FAILED, False, id="a limit of none"),
+        pytest.param({"limit": 1}, NodePhase.FAILED, True, id="a limit of one"),
+    ],
+)
 def test_policies(strategy: dict[str, Any], phase: NodePhase, is_again: bool) -> None:
     assert isinstance(follows(strategy, an_attempt(phase)), Again) == is_again
 
@@ -63,12 +66,15 @@ def test_no_wait_passes_the_longest_duration() -> None:
     assert follows({"backoff": backoff | {"maxDuration": "30s"}}) == GiveUp("Max duration limit exceeded")
 
 
-@pytest.mark.parametrize("strategy", [
-    {"retryPolicy": "Never"},
-    {"limit": "some"},
-    {"backoff": {"duration": "1s", "factor": "x"}},
-    {"backoff": {"duration": "1d"}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"retryPolicy": "Never"},
+        {"limit": "some"},
+        {"backoff": {"duration": "1s", "factor": "x"}},
+        {"backoff": {"duration": "1d"}},
+    ],
+)
 def test_what_cannot_be_read_is_said(strategy: dict[str, Any]) -> None:
     with pytest.raises(TextError):
         follows(strategy)

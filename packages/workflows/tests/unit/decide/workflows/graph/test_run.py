@@ -162,11 +162,16 @@ def test_what_the_lint_lets_run_never_raises(manifest: dict[str, Any]) -> None:
     def end(order: CreatePod) -> Ends:
         for runtime in RUNTIMES:
             request = PodRequest(
-                record=order.record, workflow=player.run.document, template=order.template, secret="s",
-                artifacts=order.artifacts, wants_result=order.wants_result,
-                deadline_seconds=order.deadline_seconds(player.now), excluded_hosts=order.excluded_hosts,
+                record=order.record,
+                workflow=player.run.document,
+                template=order.template,
+                secret="s",
+                artifacts=order.artifacts,
+                wants_result=order.wants_result,
+                deadline_seconds=order.deadline_seconds(player.now),
+                excluded_hosts=order.excluded_hosts,
                 volumes={"v": "wf-v"},
-            )  # fmt: skip
+            )
             with contextlib.suppress(PodError):
                 make_pod(request, runtime)
         pod_delete_at(player.workflow, order.record)

@@ -46,9 +46,12 @@ spec:
 
 def test_a_run_makes_every_move_of_the_table() -> None:
     table = by_node(
-        bad=Ends(exit_code=1), broken=Ends(error="no output"), lost=Ends(disrupted="Evicted"),
-        refused=Ends(after=None), slow=Ends(after=None),
-    )  # fmt: skip
+        bad=Ends(exit_code=1),
+        broken=Ends(error="no output"),
+        lost=Ends(disrupted="Evicted"),
+        refused=Ends(after=None),
+        slow=Ends(after=None),
+    )
     player = Player(MANIFEST, table)
     while not player.created:
         player.decide()

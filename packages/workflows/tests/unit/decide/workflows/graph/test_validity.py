@@ -236,10 +236,13 @@ def test_a_shutdown_that_was_asked_for_while_nobody_was_there_ends_every_node(st
     assert has_handler is (strategy == "Stop")
 
 
-@pytest.mark.parametrize(("entrypoint", "is_suspended"), [
-    pytest.param("main", False, id="it waits for a place"),
-    pytest.param("locked", True, id="the workflow is suspended"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("entrypoint", "is_suspended"),
+    [
+        pytest.param("main", False, id="it waits for a place"),
+        pytest.param("locked", True, id="the workflow is suspended"),
+    ],
+)
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_a_step_that_holds_its_lock_and_has_no_pod_yet_ends_at_a_shutdown(
     entrypoint: str, is_suspended: bool, is_seen: bool

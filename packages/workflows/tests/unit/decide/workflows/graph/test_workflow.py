@@ -49,13 +49,16 @@ def test_a_failure_that_may_be_goes_on() -> None:
     assert player.created[-1].template["container"]["command"] == ["echo", "7"]
 
 
-@pytest.mark.parametrize(("depends", "bad", "phase"), [
-    pytest.param("a", Ends(exit_code=1), "Skipped Omitted", id="a bare name wants success"),
-    pytest.param("a.Failed", Ends(exit_code=1), "Pod Succeeded", id="failure is what was wanted"),
-    pytest.param("a.Failed", Ends(), "Skipped Omitted", id="and did not come"),
-    pytest.param("a.Errored", Ends(error="lost"), "Pod Succeeded", id="an error is no failure"),
-    pytest.param("!a.Failed && a.Succeeded", Ends(), "Pod Succeeded", id="and, not"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("depends", "bad", "phase"),
+    [
+        pytest.param("a", Ends(exit_code=1), "Skipped Omitted", id="a bare name wants success"),
+        pytest.param("a.Failed", Ends(exit_code=1), "Pod Succeeded", id="failure is what was wanted"),
+        pytest.param("a.Failed", Ends(), "Skipped Omitted", id="and did not come"),
+        pytest.param("a.Errored", Ends(error="lost"), "Pod Succeeded", id="an error is no failure"),
+        pytest.param("!a.Failed && a.Succeeded", Ends(), "Pod Succeeded", id="and, not"),
+    ],
+)
 def test_depends(depends: str, bad: Ends, phase: str) -> None:
     templates = f"""
         - name: main
@@ -371,10 +374,13 @@ def test_tags_of_the_spec_itself_have_values_for_pods() -> None:
     assert player.run.document["spec"]["templates"] == player.workflow.document["spec"]["templates"]
 
 
-@pytest.mark.parametrize(("task", "message"), [
-    pytest.param("template: print", "a result of the loop is not JSON", id="results"),
-    pytest.param('template: say, when: "{{item}} = = 1"', "= = 1", id="condition of an item"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        pytest.param("template: print", "a result of the loop is not JSON", id="results"),
+        pytest.param('template: say, when: "{{item}} = = 1"', "= = 1", id="condition of an item"),
+    ],
+)
 def test_a_loop_that_cannot_go_on_is_an_error_and_the_other_tasks_end_first(task: str, message: str) -> None:
     text = f"""
         entrypoint: inner
@@ -452,21 +458,27 @@ def test_an_optional_artifact_that_was_not_made_is_no_fault_of_a_step_that_can_d
     assert play(templates).workflow.phase == "Succeeded"
 
 
-@pytest.mark.parametrize(("spec", "message"), [
-    ("activeDeadlineSeconds: soon", "spec.activeDeadlineSeconds must be a whole number, and is 'soon'"),
-    ("parallelism: '{{workflow.name}}'", "spec.parallelism must be a whole number, and is 'wf'"),
-    ("priority: high", "spec.priority must be a whole number, and is 'high'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("activeDeadlineSeconds: soon", "spec.activeDeadlineSeconds must be a whole number, and is 'soon'"),
+        ("parallelism: '{{workflow.name}}'", "spec.parallelism must be a whole number, and is 'wf'"),
+        ("priority: high", "spec.priority must be a whole number, and is 'high'"),
+    ],
+)
 def test_a_number_that_cannot_be_read_ends_the_workflow(spec: str, message: str) -> None:
     player = play(f"entrypoint: say\n{spec}")
     assert (player.workflow.phase, player.workflow.message) == ("Error", f"invalid spec: {message}")
     assert player.created == []
 
 
-@pytest.mark.parametrize(("field", "message"), [
-    ("parallelism: '{{inputs.parameters.n}}'", "parallelism of template inner must be a whole number"),
-    ("synchronization: {mutexes: [{name: '{{=1 +}}'}]}", "1 +"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        ("parallelism: '{{inputs.parameters.n}}'", "parallelism of template inner must be a whole number"),
+        ("synchronization: {mutexes: [{name: '{{=1 +}}'}]}", "1 +"),
+    ],
+)
 def test_a_number_of_a_template_that_cannot_be_read_ends_its_node(field: str, message: str) -> None:
     player = play(f"""
         - {{name: main, steps: [[{{name: inner, template: inner}}]]}}
@@ -563,16 +575,22 @@ NEVER = """
 """
 
 
-@pytest.mark.parametrize(("kind", "prefix"), [
-    pytest.param("steps: [[{name: never, template: never, when: 'false'}], [STEP]]", "steps", id="steps"),
-    pytest.param("dag: {tasks: [{name: never, template: never, when: 'false'}, STEP]}", "tasks", id="a DAG"),
-])  # fmt: skip
-@pytest.mark.parametrize(("loop", "when", "node"), [
-    pytest.param("", "", "use", id="an argument"),
-    pytest.param("withItems: [1],", "", "use(0:1)", id="an argument in a loop"),
-    pytest.param("", "when: \"{{=(TAG ?? 'none') == 'none'}}\",", "use", id="a condition"),
-    pytest.param("withParam: \"{{=TAG ?? '[1]'}}\",", "", "use(0:1)", id="the items of a loop"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "prefix"),
+    [
+        pytest.param("steps: [[{name: never, template: never, when: 'false'}], [STEP]]", "steps", id="steps"),
+        pytest.param("dag: {tasks: [{name: never, template: never, when: 'false'}, STEP]}", "tasks", id="a DAG"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("loop", "when", "node"),
+    [
+        pytest.param("", "", "use", id="an argument"),
+        pytest.param("withItems: [1],", "", "use(0:1)", id="an argument in a loop"),
+        pytest.param("", "when: \"{{=(TAG ?? 'none') == 'none'}}\",", "use", id="a condition"),
+        pytest.param("withParam: \"{{=TAG ?? '[1]'}}\",", "", "use(0:1)", id="the items of a loop"),
+    ],
+)
 def test_an_expression_may_fall_back_where_a_step_was_skipped(kind, prefix, loop, when, node) -> None:
     depends = "depends: never.Skipped," if prefix == "tasks" else ""
     argument = "{{=TAG ?? 'fallback'}}"
@@ -627,11 +645,20 @@ def test_after_a_loop_of_steps_its_group_is_seen_and_after_a_retry_its_last_atte
     assert player.node("WF[2].tell").inputs == {"parameters": {"x": f"{group.id} Succeeded {attempt.id}"}}
 
 
-@pytest.mark.parametrize(("step", "name"), [
-    pytest.param("{name: bad, template: say, when: 'a < 1', continueOn: {error: true}}", "bad", id="a condition"),
-    pytest.param("{name: bad, template: say, when: '{{item}} < 1', withItems: [a]}", "bad(0:a)", id="in a loop"),
-    pytest.param("{name: bad, template: two, continueOn: {error: true}}", "bad", id="an input that is missing"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("step", "name"),
+    [
+        pytest.param(
+            "{name: bad, template: say, when: 'a < 1', continueOn: {error: true}}", "bad", id="a condition"
+        ),
+        pytest.param(
+            "{name: bad, template: say, when: '{{item}} < 1', withItems: [a]}", "bad(0:a)", id="in a loop"
+        ),
+        pytest.param(
+            "{name: bad, template: two, continueOn: {error: true}}", "bad", id="an input that is missing"
+        ),
+    ],
+)
 def test_a_step_that_cannot_be_carried_out_ends_its_group_in_error(step: str, name: str) -> None:
     player = play(f"""
         - {{name: main, steps: [[{step}], [{{name: never, template: say}}]]}}
@@ -656,10 +683,13 @@ def test_a_task_of_a_loop_whose_condition_cannot_be_read_is_in_error() -> None:
     }
 
 
-@pytest.mark.parametrize(("supplied", "phases"), [
-    pytest.param("{supplied: {}}", ("Suspend Error", "StepGroup Error"), id="none was given"),
-    pytest.param("{supplied: {}, default: x}", ("Suspend Succeeded", "StepGroup Succeeded"), id="a default"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("supplied", "phases"),
+    [
+        pytest.param("{supplied: {}}", ("Suspend Error", "StepGroup Error"), id="none was given"),
+        pytest.param("{supplied: {}, default: x}", ("Suspend Succeeded", "StepGroup Succeeded"), id="a default"),
+    ],
+)
 def test_a_suspended_node_whose_time_is_over_needs_its_outputs(supplied: str, phases: tuple[str, str]) -> None:
     player = play(f"""
         - {{name: main, steps: [[{{name: approve, template: wait}}]]}}
@@ -671,10 +701,13 @@ def test_a_suspended_node_whose_time_is_over_needs_its_outputs(supplied: str, ph
     assert player.run.is_done
 
 
-@pytest.mark.parametrize(("kind", "phases"), [
-    pytest.param("dag: {tasks: [STEP]}", {"WF": "DAG Error", "WF.fan": "Skipped Error"}, id="a DAG"),
-    pytest.param("steps: [[STEP]]", {"WF": "Steps Failed", "WF[0]": "StepGroup Error"}, id="steps"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "phases"),
+    [
+        pytest.param("dag: {tasks: [STEP]}", {"WF": "DAG Error", "WF.fan": "Skipped Error"}, id="a DAG"),
+        pytest.param("steps: [[STEP]]", {"WF": "Steps Failed", "WF[0]": "StepGroup Error"}, id="steps"),
+    ],
+)
 def test_a_loop_with_an_item_that_lacks_a_value_starts_no_item(kind: str, phases: dict[str, str]) -> None:
     argument = "arguments: {parameters: [{name: x, value: '{{item.a}}'}]}"
     step = f"{{name: fan, template: say, withItems: [{{a: 1}}, {{b: 2}}], {argument}}}"

@@ -18,32 +18,39 @@ from moorage_workflows.decide.workflows.resources.conditions import (
 JOB: dict[str, Any] = {
     "metadata": {"labels": {"app.kubernetes.io/name": "x", "app/part": "y"}},
     "status": {
-        "succeeded": 3, "ratio": 2.0, "ready": True, "nothing": None, "phase": "Running",
+        "succeeded": 3,
+        "ratio": 2.0,
+        "ready": True,
+        "nothing": None,
+        "phase": "Running",
         "conditions": [{"type": "Complete", "status": "False"}],
     },
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize(("condition", "holds"), [
-    pytest.param("status.succeeded > 2", True, id="more than"),
-    pytest.param("status.succeeded > 3", False, id="not more than itself"),
-    pytest.param("status.failed < 1", False, id="what is missing is less than nothing"),
-    pytest.param("status.failed != 1", True, id="what is missing is another value"),
-    pytest.param("!status.failed", True, id="is missing"),
-    pytest.param("status.nothing", True, id="null is there"),
-    pytest.param("status.phase == Running", True, id="two equals signs"),
-    pytest.param("status.phase = Running", True, id="one equals sign"),
-    pytest.param("status.phase in (Failed, Error)", False, id="none of these"),
-    pytest.param("status.phase notin (Failed, Error)", True, id="not one of these"),
-    pytest.param("status.ready == true", True, id="truth values are texts"),
-    pytest.param("status.ratio == 2", True, id="whole floats are whole"),
-    pytest.param("status.conditions.0.type == Complete", True, id="index of a list"),
-    pytest.param("status.conditions.1.type == Complete", False, id="index beyond the list"),
-    pytest.param("status.succeeded > 2, status.phase == Succeeded", False, id="all must hold"),
-    pytest.param("metadata.labels.app/part == y", True, id="a name with a slash"),
-    pytest.param("metadata.labels.app.kubernetes.io/name == x", False, id="dots always part names"),
-    pytest.param("", True, id="no condition"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        pytest.param("status.succeeded > 2", True, id="more than"),
+        pytest.param("status.succeeded > 3", False, id="not more than itself"),
+        pytest.param("status.failed < 1", False, id="what is missing is less than nothing"),
+        pytest.param("status.failed != 1", True, id="what is missing is another value"),
+        pytest.param("!status.failed", True, id="is missing"),
+        pytest.param("status.nothing", True, id="null is there"),
+        pytest.param("status.phase == Running", True, id="two equals signs"),
+        pytest.param("status.phase = Running", True, id="one equals sign"),
+        pytest.param("status.phase in (Failed, Error)", False, id="none of these"),
+        pytest.param("status.phase notin (Failed, Error)", True, id="not one of these"),
+        pytest.param("status.ready == true", True, id="truth values are texts"),
+        pytest.param("status.ratio == 2", True, id="whole floats are whole"),
+        pytest.param("status.conditions.0.type == Complete", True, id="index of a list"),
+        pytest.param("status.conditions.1.type == Complete", False, id="index beyond the list"),
+        pytest.param("status.succeeded > 2, status.phase == Succeeded", False, id="all must hold"),
+        pytest.param("metadata.labels.app/part == y", True, id="a name with a slash"),
+        pytest.param("metadata.labels.app.kubernetes.io/name == x", False, id="dots always part names"),
+        pytest.param("", True, id="no condition"),
+    ],
+)
 def test_a_success_condition_holds_when_all_its_requirements_do(condition: str, holds: bool) -> None:
     assert succeeded(Conditions(success=parse_condition(condition)), JOB) is holds
 

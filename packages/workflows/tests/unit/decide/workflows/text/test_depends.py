@@ -17,28 +17,31 @@ SKIPPED = frozenset(("Ok", "Skipped"))
 OMITTED = frozenset(("Omitted",))
 
 
-@pytest.mark.parametrize(("text", "outcomes", "want"), [
-    pytest.param("a", {"a": OK}, True, id="a name alone: it went well"),
-    pytest.param("a", {"a": SKIPPED}, True, id="a name alone: it was skipped"),
-    pytest.param("a", {"a": FAILED}, False, id="a name alone: it failed"),
-    pytest.param("a", {"a": OMITTED}, False, id="a name alone: it was omitted"),
-    pytest.param("a.Failed", {"a": FAILED}, True, id="a result"),
-    pytest.param("a.Succeeded", {"a": SKIPPED}, False, id="another result"),
-    pytest.param("!a.Failed", {"a": OK}, True, id="not"),
-    pytest.param("not a.Failed", {"a": OK}, True, id="not, as a word"),
-    pytest.param("!!a", {"a": OK}, True, id="not not"),
-    pytest.param("a && b", {"a": OK, "b": FAILED}, False, id="both"),
-    pytest.param("a || b", {"a": OK, "b": FAILED}, True, id="either"),
-    pytest.param("a and b or c", {"a": FAILED, "b": OK, "c": OK}, True, id="words; and binds closer than or"),
-    pytest.param("c || a && b", {"a": FAILED, "b": OK, "c": OK}, True, id="&& binds closer than ||"),
-    pytest.param("(c || a) && b", {"a": FAILED, "b": FAILED, "c": OK}, False, id="brackets"),
-    pytest.param("!(a || b)", {"a": FAILED, "b": FAILED}, True, id="not of brackets"),
-    pytest.param("my-task-1.Omitted", {"my-task-1": OMITTED}, True, id="hyphens in a name"),
-    pytest.param("a.AnySucceeded", {"a": frozenset(("AnySucceeded",))}, True, id="results of a loop"),
-    pytest.param("a.AllFailed", {"a": frozenset(("AnySucceeded",))}, False, id="other results of a loop"),
-    pytest.param("a", {}, False, id="a task without outcome has no true word"),
-    pytest.param("", {}, True, id="no condition"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "outcomes", "want"),
+    [
+        pytest.param("a", {"a": OK}, True, id="a name alone: it went well"),
+        pytest.param("a", {"a": SKIPPED}, True, id="a name alone: it was skipped"),
+        pytest.param("a", {"a": FAILED}, False, id="a name alone: it failed"),
+        pytest.param("a", {"a": OMITTED}, False, id="a name alone: it was omitted"),
+        pytest.param("a.Failed", {"a": FAILED}, True, id="a result"),
+        pytest.param("a.Succeeded", {"a": SKIPPED}, False, id="another result"),
+        pytest.param("!a.Failed", {"a": OK}, True, id="not"),
+        pytest.param("not a.Failed", {"a": OK}, True, id="not, as a word"),
+        pytest.param("!!a", {"a": OK}, True, id="not not"),
+        pytest.param("a && b", {"a": OK, "b": FAILED}, False, id="both"),
+        pytest.param("a || b", {"a": OK, "b": FAILED}, True, id="either"),
+        pytest.param("a and b or c", {"a": FAILED, "b": OK, "c": OK}, True, id="words; and binds closer than or"),
+        pytest.param("c || a && b", {"a": FAILED, "b": OK, "c": OK}, True, id="&& binds closer than ||"),
+        pytest.param("(c || a) && b", {"a": FAILED, "b": FAILED, "c": OK}, False, id="brackets"),
+        pytest.param("!(a || b)", {"a": FAILED, "b": FAILED}, True, id="not of brackets"),
+        pytest.param("my-task-1.Omitted", {"my-task-1": OMITTED}, True, id="hyphens in a name"),
+        pytest.param("a.AnySucceeded", {"a": frozenset(("AnySucceeded",))}, True, id="results of a loop"),
+        pytest.param("a.AllFailed", {"a": frozenset(("AnySucceeded",))}, False, id="other results of a loop"),
+        pytest.param("a", {}, False, id="a task without outcome has no true word"),
+        pytest.param("", {}, True, id="no condition"),
+    ],
+)
 def test_a_condition_follows_the_outcomes(text, outcomes, want):
     assert parse_depends(text).holds(outcomes) is want
 
@@ -47,20 +50,23 @@ def test_tasks_come_once_in_their_order():
     assert parse_depends("b && (a.Failed || b.Skipped) && stage-c").tasks == ("b", "a", "stage-c")
 
 
-@pytest.mark.parametrize(("text", "position", "why"), [
-    pytest.param("a b", 2, "join tasks", id="no operator"),
-    pytest.param("a &&", 4, "name is missing", id="nothing after an operator"),
-    pytest.param("&& a", 0, "name is missing", id="nothing before an operator"),
-    pytest.param("a & b", 2, "not expected", id="a single ampersand"),
-    pytest.param("(a", 2, r"'\)' is missing", id="an open bracket"),
-    pytest.param("a)", 1, "not expected", id="a closing bracket too many"),
-    pytest.param("a.Done", 2, "'Done' is not a result", id="an unknown result"),
-    pytest.param("a.", 0, "without a result", id="a point alone"),
-    pytest.param("a.Succeeded.b", 0, "without a result", id="two points"),
-    pytest.param("{{x}}", 0, "not expected", id="a tag"),
-    pytest.param("(" * 500, 100, "nested more than", id="brackets without end"),
-    pytest.param("!" * 500, 100, "nested more than", id="nots without end"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "position", "why"),
+    [
+        pytest.param("a b", 2, "join tasks", id="no operator"),
+        pytest.param("a &&", 4, "name is missing", id="nothing after an operator"),
+        pytest.param("&& a", 0, "name is missing", id="nothing before an operator"),
+        pytest.param("a & b", 2, "not expected", id="a single ampersand"),
+        pytest.param("(a", 2, r"'\)' is missing", id="an open bracket"),
+        pytest.param("a)", 1, "not expected", id="a closing bracket too many"),
+        pytest.param("a.Done", 2, "'Done' is not a result", id="an unknown result"),
+        pytest.param("a.", 0, "without a result", id="a point alone"),
+        pytest.param("a.Succeeded.b", 0, "without a result", id="two points"),
+        pytest.param("{{x}}", 0, "not expected", id="a tag"),
+        pytest.param("(" * 500, 100, "nested more than", id="brackets without end"),
+        pytest.param("!" * 500, 100, "nested more than", id="nots without end"),
+    ],
+)
 def test_what_cannot_be_read_is_refused_with_its_place(text, position, why):
     with pytest.raises(SyntaxProblem, match=why) as caught:
         parse_depends(text)

@@ -14,57 +14,68 @@ from moorage_workflows.decide.workflows.text.errors import AbsentValue, SyntaxPr
 from moorage_workflows.decide.workflows.text.tags import Reference, references, substitute, substitute_text
 
 SCOPE = {
-    "inputs.parameters.name": "ada", "inputs.parameters.count": "3", "inputs.parameters.my-list": '["a","b"]',
+    "inputs.parameters.name": "ada",
+    "inputs.parameters.count": "3",
+    "inputs.parameters.my-list": '["a","b"]',
     "inputs.parameters": '[{"name":"name","value":"ada"}]',
-    "inputs.parameters.later": "{{steps.a.outputs.result}}", "steps.a.outputs.result": 'say "hi"\nand \\ more',
-    "steps.b.outputs.parameters.x": None, "which": "a", "number": 5,
-}  # fmt: skip
+    "inputs.parameters.later": "{{steps.a.outputs.result}}",
+    "steps.a.outputs.result": 'say "hi"\nand \\ more',
+    "steps.b.outputs.parameters.x": None,
+    "which": "a",
+    "number": 5,
+}
 
 
-@pytest.mark.parametrize(("text", "want"), [
-    pytest.param("plain", "plain", id="no tag"),
-    pytest.param("{{inputs.parameters.name}}", "ada", id="a tag"),
-    pytest.param("{{ inputs.parameters.name }}!", "ada!", id="spaces in a tag"),
-    pytest.param("{{which}}{{which}}", "aa", id="two tags"),
-    pytest.param("{{unknown}} {{which}}", "{{unknown}} a", id="an unknown tag stays"),
-    pytest.param("{{ unknown }}", "{{ unknown }}", id="an unknown tag stays as written"),
-    pytest.param("{{steps.a.outputs.result}}", 'say "hi"\nand \\ more', id="quotes and newlines of a value"),
-    pytest.param("{{steps.{{which}}.outputs.result}}", 'say "hi"\nand \\ more', id="a tag in a tag"),
-    pytest.param("{{steps.{{unknown}}.id}}", "{{steps.{{unknown}}.id}}", id="an unknown tag in a tag"),
-    pytest.param("{{inputs.parameters.later}}", "{{steps.a.outputs.result}}", id="tags of a value stay"),
-    pytest.param("}} {{which}} }}", "}} a }}", id="closing braces alone"),
-    pytest.param("{{{which}}}", "{{{which}}}", id="three braces: the tag is named {which"),
-    pytest.param("{{=inputs.parameters.name}}", "ada", id="an expression"),
-    pytest.param("{{=asInt(inputs.parameters.count) + 1}}", "4", id="a number"),
-    pytest.param("{{=inputs.parameters.name == 'ada'}}", "true", id="a bool"),
-    pytest.param('{{=inputs.parameters.name == "ada"}}', "true", id="double quotes in an expression"),
-    pytest.param("{{=[1.5, 2.0, 'x']}}", '[1.5,2,"x"]', id="a list is compact JSON"),
-    pytest.param("{{={b: 1, a: nil} }}", '{"a":null,"b":1}', id="a map is JSON with sorted keys"),
-    pytest.param("{{='a\\n' + `b`}}", "a\nb", id="escapes in an expression"),
-    pytest.param("{{=inputs.parameters['my-list'] | fromJSON() | join('-')}}", "a-b", id="a hyphen in a name"),
-    pytest.param("{{=inputs.parameters.name + which}}", "adaa", id="longer names win over inputs.parameters"),
-    pytest.param("{{inputs.parameters}}", '[{"name":"name","value":"ada"}]', id="but not in a simple tag"),
-    pytest.param("{{=toJson(number)}}", "5", id="a value that is not a string"),
-    pytest.param("{{=steps.b.outputs.parameters.x ?? 'none'}}", "none", id="an absent output has a fallback"),
-    pytest.param("{{=steps.b.outputs.parameters.x}}", "{{=steps.b.outputs.parameters.x}}", id="nil stays"),
-    pytest.param("{{=unknown}}", "{{=unknown}}", id="an unknown variable stays"),
-    pytest.param("{{=unknown.x ?? 'y'}}", "{{=unknown.x ?? 'y'}}", id="an unknown first name is no nil"),
-    pytest.param("{{=inputs.parameters.none ?? 'y'}}", "y", id="an unknown last name is nil before ??"),
-    pytest.param("{{=asInt(which)}}", "{{=asInt(which)}}", id="what fails stays"),
-    pytest.param("{{=item ?? 'x'}}", "{{=item ?? 'x'}}", id="item waits"),
-    pytest.param("{{=retries == '0'}}", "{{=retries == '0'}}", id="retries wait"),
-    pytest.param("{{=lastRetry?.status ?? 'x'}}", "{{=lastRetry?.status ?? 'x'}}", id="lastRetry waits"),
-    pytest.param("{{=workflow.status == ''}}", "{{=workflow.status == ''}}", id="workflow.status waits"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param("plain", "plain", id="no tag"),
+        pytest.param("{{inputs.parameters.name}}", "ada", id="a tag"),
+        pytest.param("{{ inputs.parameters.name }}!", "ada!", id="spaces in a tag"),
+        pytest.param("{{which}}{{which}}", "aa", id="two tags"),
+        pytest.param("{{unknown}} {{which}}", "{{unknown}} a", id="an unknown tag stays"),
+        pytest.param("{{ unknown }}", "{{ unknown }}", id="an unknown tag stays as written"),
+        pytest.param("{{steps.a.outputs.result}}", 'say "hi"\nand \\ more', id="quotes and newlines of a value"),
+        pytest.param("{{steps.{{which}}.outputs.result}}", 'say "hi"\nand \\ more', id="a tag in a tag"),
+        pytest.param("{{steps.{{unknown}}.id}}", "{{steps.{{unknown}}.id}}", id="an unknown tag in a tag"),
+        pytest.param("{{inputs.parameters.later}}", "{{steps.a.outputs.result}}", id="tags of a value stay"),
+        pytest.param("}} {{which}} }}", "}} a }}", id="closing braces alone"),
+        pytest.param("{{{which}}}", "{{{which}}}", id="three braces: the tag is named {which"),
+        pytest.param("{{=inputs.parameters.name}}", "ada", id="an expression"),
+        pytest.param("{{=asInt(inputs.parameters.count) + 1}}", "4", id="a number"),
+        pytest.param("{{=inputs.parameters.name == 'ada'}}", "true", id="a bool"),
+        pytest.param('{{=inputs.parameters.name == "ada"}}', "true", id="double quotes in an expression"),
+        pytest.param("{{=[1.5, 2.0, 'x']}}", '[1.5,2,"x"]', id="a list is compact JSON"),
+        pytest.param("{{={b: 1, a: nil} }}", '{"a":null,"b":1}', id="a map is JSON with sorted keys"),
+        pytest.param("{{='a\\n' + `b`}}", "a\nb", id="escapes in an expression"),
+        pytest.param("{{=inputs.parameters['my-list'] | fromJSON() | join('-')}}", "a-b", id="a hyphen in a name"),
+        pytest.param("{{=inputs.parameters.name + which}}", "adaa", id="longer names win over inputs.parameters"),
+        pytest.param("{{inputs.parameters}}", '[{"name":"name","value":"ada"}]', id="but not in a simple tag"),
+        pytest.param("{{=toJson(number)}}", "5", id="a value that is not a string"),
+        pytest.param("{{=steps.b.outputs.parameters.x ?? 'none'}}", "none", id="an absent output has a fallback"),
+        pytest.param("{{=steps.b.outputs.parameters.x}}", "{{=steps.b.outputs.parameters.x}}", id="nil stays"),
+        pytest.param("{{=unknown}}", "{{=unknown}}", id="an unknown variable stays"),
+        pytest.param("{{=unknown.x ?? 'y'}}", "{{=unknown.x ?? 'y'}}", id="an unknown first name is no nil"),
+        pytest.param("{{=inputs.parameters.none ?? 'y'}}", "y", id="an unknown last name is nil before ??"),
+        pytest.param("{{=asInt(which)}}", "{{=asInt(which)}}", id="what fails stays"),
+        pytest.param("{{=item ?? 'x'}}", "{{=item ?? 'x'}}", id="item waits"),
+        pytest.param("{{=retries == '0'}}", "{{=retries == '0'}}", id="retries wait"),
+        pytest.param("{{=lastRetry?.status ?? 'x'}}", "{{=lastRetry?.status ?? 'x'}}", id="lastRetry waits"),
+        pytest.param("{{=workflow.status == ''}}", "{{=workflow.status == ''}}", id="workflow.status waits"),
+    ],
+)
 def test_tags_of_a_text_are_replaced(text, want):
     assert substitute_text(text, SCOPE) == want
 
 
 def test_tags_stand_anywhere_in_a_document():
     document = {
-        "{{which}}": ["{{inputs.parameters.name}}", {"deep": "{{=1 + 1}}"}], "number": 3, "float": 1.0,
-        "none": None, "text": "é{{which}}\u2028",
-    }  # fmt: skip
+        "{{which}}": ["{{inputs.parameters.name}}", {"deep": "{{=1 + 1}}"}],
+        "number": 3,
+        "float": 1.0,
+        "none": None,
+        "text": "é{{which}}\u2028",
+    }
     assert substitute(document, SCOPE) == {
         "a": ["ada", {"deep": "2"}],
         "number": 3,
@@ -84,14 +95,17 @@ def test_braces_that_no_tag_closes_in_their_string_stay():
     assert substitute(document, SCOPE) == {**document, "after": "a"}
 
 
-@pytest.mark.parametrize(("text", "kind", "words"), [
-    pytest.param("{{which", SyntaxProblem, "not closed", id="a tag without its end"),
-    pytest.param("{{=1 +}}", SyntaxProblem, "a value is missing", id="wrong syntax never stays"),
-    pytest.param("{{=nosuch(1)}}", SyntaxProblem, "no function nosuch", id="nor does an unknown function"),
-    pytest.param("{{number}}", TextError, "of type int", id="a simple tag of a number"),
-    pytest.param("{{steps.b.outputs.parameters.x}}", AbsentValue, "absent optional", id="an absent output"),
-    pytest.param("{{=repeat('x', 99999999)}}", TooMuchWork, "string of", id="a huge string"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        pytest.param("{{which", SyntaxProblem, "not closed", id="a tag without its end"),
+        pytest.param("{{=1 +}}", SyntaxProblem, "a value is missing", id="wrong syntax never stays"),
+        pytest.param("{{=nosuch(1)}}", SyntaxProblem, "no function nosuch", id="nor does an unknown function"),
+        pytest.param("{{number}}", TextError, "of type int", id="a simple tag of a number"),
+        pytest.param("{{steps.b.outputs.parameters.x}}", AbsentValue, "absent optional", id="an absent output"),
+        pytest.param("{{=repeat('x', 99999999)}}", TooMuchWork, "string of", id="a huge string"),
+    ],
+)
 def test_what_cannot_be_replaced_is_refused_even_where_tags_may_stay(text, kind, words):
     with pytest.raises(kind, match=words):
         substitute_text(text, SCOPE)
@@ -114,12 +128,15 @@ def test_where_there_is_something_strict_an_expression_must_not_fail():
     assert "asInt(which)" in caught.value.message
 
 
-@pytest.mark.parametrize(("text", "tag"), [
-    ("{{other.x}}", "other.x"),
-    ("{{=other.x + 1}}", "other.x"),
-    ("{{=item}}", "item"),
-    ("{{=1 > 0 ? a : b}}", "a"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "tag"),
+    [
+        ("{{other.x}}", "other.x"),
+        ("{{=other.x + 1}}", "other.x"),
+        ("{{=item}}", "item"),
+        ("{{=1 > 0 ? a : b}}", "a"),
+    ],
+)
 def test_every_tag_has_to_be_known_where_none_may_stay(text, tag):
     with pytest.raises(UnresolvedTag) as caught:
         substitute_text(text, SCOPE, allow_unresolved=False)
