@@ -509,7 +509,7 @@ class AsyncJobs(Group):
         """
         await self._json("DELETE", await self._path("jobs", namespace, name), params={"delete": True})
         if forget:
-            await self._json("DELETE", await self._path("jobs", namespace, name, "kept"))
+            await self._json("DELETE", await self._path("jobs", namespace, name, "records"))
 
 
 class AsyncClient(Group):

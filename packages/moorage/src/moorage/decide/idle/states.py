@@ -32,13 +32,13 @@ class State(StrEnum):
 
 
 MEANINGS: Mapping[State, str] = {
-    State.ACTIVE: "It is used, or its use is unknown.",
-    State.IDLE: "It is idle, for less than the policy waits before it warns.",
-    State.WARNED: "Its owner was warned.",
-    State.REMINDED: "Its owner was reminded.",
-    State.SNOOZED: "Its owner snoozed it, until a moment.",
-    State.SUSPENDED: "It was suspended. Its volumes stay, and one command resumes it.",
-    State.EXEMPT: "The policy exempts it.",
+    State.ACTIVE: "The work is used, or its use is unknown.",
+    State.IDLE: "The work is idle, for a shorter time than `warnAfter` of the policy.",
+    State.WARNED: "The owner was warned.",
+    State.REMINDED: "The owner was reminded.",
+    State.SNOOZED: "The owner snoozed the work until a certain time.",
+    State.SUSPENDED: "The work was suspended. Its volumes stay, and one command resumes it.",
+    State.EXEMPT: "The policy exempts the work.",
 }
 
 MOVES: Moves[State] = Moves("work", {

@@ -347,7 +347,7 @@ async def test_stored_logs_of_steps_are_for_those_who_may_read_logs(ada):
     await ada.keep(STEPS, plays=False)
     uid = await keep_pod(ada, log=b"2026-03-01T11:00:00Z secret\n")
     ada.api.readers -= {("ada", "team"), ("ada", None)}
-    for path in (f"kept/{uid}", "kept"):
+    for path in (f"records/{uid}", "records"):
         assert (await ada.get(f"/api/v1/workflows/team/train/{path}")).status == 403, path
     log = (await ada.get("/api/v1/workflows/team/train/log")).text
     assert ("may not read the logs" in log, "secret" in log) == (True, False)
