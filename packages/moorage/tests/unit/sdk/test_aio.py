@@ -195,6 +195,12 @@ def test_a_run_is_asked_for_followed_waited_for_and_cancelled(fake, client):
     fake.put("DELETE /api/v1/jobs/lab/train", None, 204)
     client.jobs.delete("train")
     assert [request[1].query_params["delete"] for request in fake.asked[1:]] == ["false", "true"]
+    fake.put("DELETE /api/v1/jobs/lab/train/records", {"pods": 1})
+    client.jobs.delete("train", forget=True)
+    assert [request[0] for request in fake.asked[-2:]] == [
+        "DELETE /api/v1/jobs/lab/train",
+        "DELETE /api/v1/jobs/lab/train/records",
+    ]
 
 
 def test_idle_work_is_snoozed_and_runs_are_suspended_and_resumed(fake, client):
