@@ -52,7 +52,7 @@ def test_a_running_cluster_is_backed_up_and_restored_with_a_map_half_done(data: 
     wait_until("two items", lambda: len(moor("map", "results", "m", data=data).stdout.splitlines()) >= 2)
     said = typed("backup", str(file), data=data).stderr
     assert "1 map" in said
-    assert "1 kept attempt" in said
+    assert "1 stored attempt" in said
 
     looked = moor_json("restore", "--dry-run", str(file), data=data)
     done = looked["rows"]["results"]

@@ -99,7 +99,7 @@ def described(rows: dict[str, int]) -> str:
         ("login_sessions", "session"),
         ("audit_log", "audit record"),
         ("intervals", "interval of GPU use"),
-        ("attempt_jobs", "kept attempt"),
+        ("attempt_jobs", "stored attempt"),
         ("workflow_runs", "workflow"),
     )
     parts = [counted(rows.get(table, 0), name) for table, name in names if name != "interval of GPU use"]

@@ -227,7 +227,7 @@ def load_sheet(path: Path) -> PriceSheet:
             return parse_rows(csv.DictReader(text.splitlines()))
         sheet = parse_sheet(parse_document(text))
         if not sheet.offers:
-            raise UsageError("the file offers no machine: machines is empty")
+            raise UsageError("the file has no machines: machines is empty")
         return sheet
     except (UnicodeDecodeError, DocumentError, csv.Error) as error:
         first = str(error).partition("\n")[0]

@@ -36,8 +36,8 @@ def convert(files: tuple[Path, ...], explain: bool, time_zone: str, output: str)
     """Convert CronJobs to CronWorkflows, and Argo's manifests to the spellings of v4.
 
     FILE is a YAML or JSON file with any number of documents, or - for stdin. Documents of other kinds are copied
-    unchanged. Fields that behave differently afterwards, or have no counterpart, are listed on stderr. Comments
-    are lost. The exit code is 1 if a document cannot be converted.
+    unchanged. Fields that behave differently afterwards, or that a Workflow does not have, are listed on stderr.
+    Comments are lost. The exit code is 1 if a document cannot be converted.
     """
     from moorage_workflows.decide.workflows.convert import convert_documents
 

@@ -203,7 +203,7 @@ def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             raise _No("it submits a file, not --from a template")
         option, equals, value = word.partition("=")
         if option not in _VALUED:
-            raise _No(f"the option {option} cannot be converted: a CronWorkflow has no such field")
+            raise _No(f"the option {option} cannot be converted")
         if not equals:
             if index >= len(words):
                 raise _No(f"the option {option} has no value")
@@ -235,7 +235,7 @@ def _tags(form: str) -> str:
     def tag(match: re.Match[str]) -> str:
         if match[1] not in _DATES:
             allowed = ", ".join(f"%{letter}" for letter in (*_DATES, *_SHORTHANDS))
-            raise _No(f"`date` is called with %{match[1]}, and Argo has no tag for this letter: use {allowed}")
+            raise _No(f"`date` is called with %{match[1]}, which cannot be converted: use {allowed}")
         return _DATES[match[1]]
 
     return re.sub(r"%(.?)", tag, form)

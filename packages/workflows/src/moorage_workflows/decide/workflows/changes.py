@@ -17,7 +17,7 @@ class Outcome(StrEnum):
 
     KEPT = "kept"  # it means the same, perhaps under another name
     CHANGED = "changed"  # it is there, and behaves differently
-    LOST = "lost"  # it has no counterpart
+    LOST = "lost"  # the other kind does not have it
     DROPPED = "dropped"  # it said nothing: the API server had written it, or it was a default
     ADVICE = "advice"  # something that a person may want to do
     REFUSED = "refused"  # the document is not converted because of it

@@ -242,7 +242,7 @@ class _Reader:
             if self._word(word):
                 return Value(value)
         if self._peek() not in ("@", "$", "."):
-            raise self._error(f"has {self._peek() or 'its end'!r} in a filter: write @.field, string or number")
+            raise self._error(f"has {self._peek() or 'its end'!r} in a filter: use @.field, a string or a number")
         return self._path(depth)
 
     def _quoted(self) -> str:
