@@ -41,7 +41,7 @@ from moorage.decide.usage.samples import Level, floor
 from moorage.model.names import PRICES_CONFIGMAP, PRICES_KEY, SYSTEM_NAMESPACE
 from moorage.model.retention import SAMPLE_HOURS, SAMPLE_WINDOW_DAYS
 from moorage.model.tenant import TENANTS
-from moorage.server.rightsizing import KEPT_SECONDS
+from moorage.server.rightsizing import CACHE_SECONDS
 from moorage.server.service import ServerService
 from moorage_kube.clock import SYSTEM, rfc3339
 from moorage_kube.resources import CONFIGMAPS, JOBS, NODES, PODS
@@ -229,7 +229,7 @@ async def measure(service: ServerService, days: float, times: int) -> None:
         gc.freeze()
         print(f"{HEAD}  report")
         for title, (path, body) in reports(days).items():
-            pause = KEPT_SECONDS + 0.1 if title == "rightsize" else 0.0  # until it reads anew
+            pause = CACHE_SECONDS + 0.1 if title == "rightsize" else 0.0  # until it reads anew
             words, answer = await timed(service, path, token=TOKEN, body=body, times=times, pause=pause)
             rows = next((len(answer[name]) for name in ("rows", "jobs", "works", "work") if name in answer), 0)
             print(f"{words}  {title}: {rows:,} rows", flush=True)

@@ -62,7 +62,7 @@ def raise_file_limit() -> int:
 
 
 @dataclass(eq=False, slots=True)
-class Connection:
+class ClientConnection:
     """One connection; `close` closes it at once."""
 
     address: str
@@ -74,16 +74,16 @@ class Connections:
     """All connections of one service. Every method takes constant time."""
 
     bounds: Bounds
-    _connections: set[Connection] = field(default_factory=set)
-    _refused: set[Connection] = field(default_factory=set)
+    _connections: set[ClientConnection] = field(default_factory=set)
+    _refused: set[ClientConnection] = field(default_factory=set)
     _of_address: dict[str, int] = field(default_factory=dict)
-    _waiting: OrderedDict[Connection, None] = field(default_factory=OrderedDict)
-    _waiting_of: dict[str, OrderedDict[Connection, None]] = field(default_factory=dict)
+    _waiting: OrderedDict[ClientConnection, None] = field(default_factory=OrderedDict)
+    _waiting_of: dict[str, OrderedDict[ClientConnection, None]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._connections)
 
-    def enter(self, connection: Connection) -> Refusal | None:
+    def enter(self, connection: ClientConnection) -> Refusal | None:
         """Add a connection, which first waits for its client.
 
         It may close another connection; the result is a refusal or None.
@@ -98,7 +98,7 @@ class Connections:
         self.waits(connection)
         return None
 
-    def may_refuse(self, connection: Connection) -> bool:
+    def may_send_refusal(self, connection: ClientConnection) -> bool:
         """Whether a refused connection may stay open until its client has read the refusal.
 
         If so, call `leave` afterwards.
@@ -108,7 +108,7 @@ class Connections:
         self._refused.add(connection)
         return True
 
-    def waits(self, connection: Connection) -> None:
+    def waits(self, connection: ClientConnection) -> None:
         """Mark the connection as waiting for its client."""
         if connection not in self._connections:
             return
@@ -118,7 +118,7 @@ class Connections:
         of_address[connection] = None
         of_address.move_to_end(connection)
 
-    def works(self, connection: Connection) -> None:
+    def works(self, connection: ClientConnection) -> None:
         """Mark the connection as answering a request: it is not closed for another connection."""
         if self._waiting.pop(connection, connection) is None:
             of_address = self._waiting_of[connection.address]
@@ -126,7 +126,7 @@ class Connections:
             if not of_address:
                 del self._waiting_of[connection.address]
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: ClientConnection) -> None:
         """Remove the connection; a second call does nothing."""
         self._refused.discard(connection)
         if connection not in self._connections:
@@ -137,7 +137,7 @@ class Connections:
         if not self._of_address[connection.address]:
             del self._of_address[connection.address]
 
-    def _close_first(self, waiting: OrderedDict[Connection, None] | None) -> bool:
+    def _close_first(self, waiting: OrderedDict[ClientConnection, None] | None) -> bool:
         if not waiting:
             return False
         connection = next(iter(waiting))

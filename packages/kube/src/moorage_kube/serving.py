@@ -22,7 +22,7 @@ from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.connections import (
     CLIENT_CERTIFICATE,
     Bounds,
-    Connection,
+    ClientConnection,
     Connections,
     Refusal,
     bounds,
@@ -286,11 +286,11 @@ class _Entrance(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         peer = transport.get_extra_info("peername")
-        connection = Connection(peer[0] if peer else "", transport.abort)
+        connection = ClientConnection(peer[0] if peer else "", transport.abort)
         refusal = self._connections.enter(connection)
         if refusal is not None:
             log.info("too many connections", extra={"address": connection.address, "status": refusal.value})
-            if not self._connections.may_refuse(connection):
+            if not self._connections.may_send_refusal(connection):
                 transport.abort()
                 return
         if self._context is None:
@@ -310,7 +310,7 @@ class _Entrance(asyncio.Protocol):
         self,
         transport: asyncio.Transport,
         context: ssl.SSLContext,
-        connection: Connection,
+        connection: ClientConnection,
         refusal: Refusal | None,
     ) -> None:
         secured: asyncio.Transport | None = None
@@ -330,7 +330,9 @@ class _Entrance(asyncio.Protocol):
             if self._early:
                 protocol.data_received(bytes(self._early))
 
-    def _begin(self, transport: asyncio.Transport, connection: Connection, refusal: Refusal | None) -> _Protocol:
+    def _begin(
+        self, transport: asyncio.Transport, connection: ClientConnection, refusal: Refusal | None
+    ) -> _Protocol:
         protocol = _Protocol(
             **self._options, connections=self._connections, connection=connection, refusal=refusal
         )
@@ -363,7 +365,7 @@ class _Protocol(HttpToolsProtocol):
         self,
         *,
         connections: Connections,
-        connection: Connection,
+        connection: ClientConnection,
         refusal: Refusal | None = None,
         waits: Waits = DEFAULT_WAITS,
         **options: Any,
@@ -371,7 +373,7 @@ class _Protocol(HttpToolsProtocol):
         super().__init__(**options)
         self._waits = waits
         self._connections = connections
-        self._guest = connection
+        self._connection = connection
         self._refusal = refusal
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -380,7 +382,7 @@ class _Protocol(HttpToolsProtocol):
         if self._refusal is not None:
             self._turn_away(self._refusal)
             return
-        outer.on_lost = functools.partial(self._connections.leave, self._guest)
+        outer.on_lost = functools.partial(self._connections.leave, self._connection)
         self._expect("head", self._waits.idle)  # clients open connections ahead of their need
 
     def _turn_away(self, refusal: Refusal) -> None:
@@ -430,11 +432,11 @@ class _Protocol(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
     def _mark(self) -> None:
-        """Report to the connections whether the connection waits for its client."""
+        """Mark the connection as waiting for its client, or as answering a request."""
         if self._is_answering() and not self.flow.write_paused:
-            self._connections.works(self._guest)
+            self._connections.works(self._connection)
         else:
-            self._connections.waits(self._guest)
+            self._connections.waits(self._connection)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -501,7 +503,7 @@ class _Protocol(HttpToolsProtocol):
         self.scope["headers"] = headers
         self._forget()
         self._is_websocket = True
-        self._connections.works(self._guest)
+        self._connections.works(self._connection)
         super().handle_websocket_upgrade()
 
     def on_headers_complete(self) -> None:
@@ -572,7 +574,7 @@ class _Protocol(HttpToolsProtocol):
         if self._raw is not None:
             self._raw.reader.feed_eof()
         self._forget()
-        self._connections.leave(self._guest)
+        self._connections.leave(self._connection)
         super().connection_lost(exc)
 
     def _take_over(self, headers: Iterable[tuple[bytes, bytes]]) -> RawConnection:
@@ -615,7 +617,7 @@ class Indoors:
         if not self._config.loaded:
             self._config.load()
         ours, theirs = socket.socketpair()
-        connection = Connection(address, functools.partial(_shut, theirs))
+        connection = ClientConnection(address, functools.partial(_shut, theirs))
         if self._connections.enter(connection) is not None:
             ours.close()
             theirs.close()

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_kube.connections import FILES, MOST_CONNECTIONS, Bounds, Connection, Connections, Refusal, bounds
+from moorage_kube.connections import (
+    FILES,
+    MOST_CONNECTIONS,
+    Bounds,
+    ClientConnection,
+    Connections,
+    Refusal,
+    bounds,
+)
 
 STEPS = st.lists(
     st.tuples(
@@ -22,12 +30,12 @@ STEPS = st.lists(
 def test_the_bounds_hold_and_only_who_waits_is_closed_the_longest_first(steps, total, of_address):
     """Against a plain list, in the order of their last wait."""
     connections = Connections(Bounds(total, min(total, of_address)))
-    inside: list[Connection] = []
-    waiting: list[Connection] = []
-    closed: list[Connection] = []
+    inside: list[ClientConnection] = []
+    waiting: list[ClientConnection] = []
+    closed: list[ClientConnection] = []
     for step, address, at in steps:
         if step == "enter":
-            connection = Connection(str(address), lambda: None)
+            connection = ClientConnection(str(address), lambda: None)
             connection.close = lambda connection=connection: closed.append(connection)
             mine = [one for one in inside if one.address == connection.address]
             victims, refusal = [], None

@@ -10,7 +10,7 @@ import pytest
 import uvicorn
 
 from moorage_kube import serving
-from moorage_kube.connections import REFUSED, Bounds, Connection, Connections
+from moorage_kube.connections import REFUSED, Bounds, ClientConnection, Connections
 from moorage_kube.serving import Waits, _Entrance
 
 pytestmark = pytest.mark.anyio
@@ -281,7 +281,7 @@ async def test_one_clients_connections_do_not_keep_others_out(caplog):
 
 def is_closed_for_another(client: Client, connections: Connections) -> bool:
     """Whether a full connections closes this client, the only one that it has, for one of the same address."""
-    connections.enter(Connection(client.transport.get_extra_info("peername")[0], lambda: None))
+    connections.enter(ClientConnection(client.transport.get_extra_info("peername")[0], lambda: None))
     return client.transport.aborted
 
 

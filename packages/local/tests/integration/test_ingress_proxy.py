@@ -461,7 +461,7 @@ async def test_a_thousand_connections_that_wait_keep_nobody_out() -> None:
             held[-1][1].write((b"", b"GET / HTTP/1.1\r\nHo")[at % 2])
         for _ in range(5):
             assert status_of(await exchange(proxy, HEAD)) == 200
-        assert len(proxy._door) <= 20
+        assert len(proxy._connections) <= 20
         for _, writer in held:
             writer.close()
 

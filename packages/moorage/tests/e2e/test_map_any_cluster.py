@@ -176,7 +176,7 @@ async def test_a_map_that_is_restored_has_its_mapjob_and_workers_again(api, maps
     await api.delete(MAPJOBS, "kept", maps.namespace)  # its map in the queue goes with it
     await until("it to be deleted", lambda: _is_gone(api, maps.namespace, "kept"))
     restored = await asyncio.to_thread(cluster.moor, "restore", "--force", *target)
-    assert f"map {maps.namespace}/records" not in restored.stderr  # other tests' maps may be warned of
+    assert f"map {maps.namespace}/kept" not in restored.stderr  # other tests' maps may be warned of
     await until("it to be accepted", lambda: maps.has("kept", "Accepted", "True"))
     again = await api.get(MAPJOBS, "kept", maps.namespace)
     assert again["metadata"]["uid"] != made["metadata"]["uid"]

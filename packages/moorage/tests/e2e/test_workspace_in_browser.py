@@ -101,7 +101,7 @@ def test_jupyterlab_runs_a_cell_and_after_a_stop_and_a_start_the_file_is_still_t
     person.open("lab")
     page.get_by_text("This workspace is stopped").wait_for()
     cluster.moor("workspace", "start", "lab", "--wait", timeout=300)
-    person.open("lab", "/files/records.txt")
+    person.open("lab", "/files/kept.txt")
     page.get_by_text("still here").wait_for()
 
 

@@ -53,7 +53,7 @@ class OperatorApi(FakeApi):
         return f"Bearer {self.token}"
 
 
-class QuickClock(FakeClock):
+class YieldingClock(FakeClock):
     """Sleeps that are over at once."""
 
     async def sleep(self, seconds: float) -> None:
@@ -83,7 +83,7 @@ class Served:
     async def running(self) -> AsyncIterator[RemoteStore]:
         stop = asyncio.Event()
         serving = asyncio.create_task(serve(self.service.app, self.socket, stop=stop))
-        store = RemoteStore(self.api, clock=QuickClock())
+        store = RemoteStore(self.api, clock=YieldingClock())
         try:
             yield store
         finally:
@@ -289,7 +289,7 @@ async def test_the_operator_is_never_asked_to_slow_down(tmp_path: Path) -> None:
 async def test_a_server_that_is_away_is_a_storage_error_after_some_tries(tmp_path: Path) -> None:
     site = Served(tmp_path)
     site.socket.close()
-    store = RemoteStore(site.api, clock=(clock := QuickClock()))
+    store = RemoteStore(site.api, clock=(clock := YieldingClock()))
     before = clock.monotonic()
     with pytest.raises(StorageError, match="records of workflows cannot be reached at http://127"):
         await store.unfinished()

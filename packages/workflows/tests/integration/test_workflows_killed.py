@@ -472,8 +472,9 @@ async def test_claims_take_the_parameters_of_the_workflow(tmp_path: Path) -> Non
         return list((await api.list(PVCS)).items)
 
     async with background(operate(an_operator(api, records))):
-        [claim] = await until("the claim", claims)
+        await until("the claim", claims)
     records.close()
+    [claim] = await claims()
     assert claim["metadata"]["name"] == "claims-work"
     assert claim["spec"]["resources"]["requests"] == {"storage": "2Gi"}
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from moorage_kube.connections import Bounds, Connection, Connections, Refusal
+from moorage_kube.connections import Bounds, ClientConnection, Connections, Refusal
 from moorage_local.ingress.http1 import (
     CHUNK_LINE_MAX,
     HEAD_MAX,
@@ -116,7 +116,7 @@ class Proxy:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = writer.get_extra_info("peername")
-        connection = Connection(peer[0] if peer else "", writer.transport.abort)
+        connection = ClientConnection(peer[0] if peer else "", writer.transport.abort)
         refusal = self._connections.enter(connection)
         try:
             with contextlib.suppress(ClientGone, BackendGone, ConnectionError, asyncio.IncompleteReadError):
@@ -124,7 +124,7 @@ class Proxy:
                     log.info(
                         "too many connections", extra={"address": connection.address, "status": refusal.value}
                     )
-                    if not self._connections.may_refuse(connection):
+                    if not self._connections.may_send_refusal(connection):
                         return
                     whose = " from your address" if refusal is Refusal.ADDRESS else ""
                     await self._say(writer, refusal.value, f"too many connections{whose}; try again in a moment")
@@ -143,7 +143,7 @@ class Proxy:
             writer.close()
 
     async def _exchange(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: Connection
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connection: ClientConnection
     ) -> bool:
         """Serve one request. Return whether the connection may have another request."""
         try:

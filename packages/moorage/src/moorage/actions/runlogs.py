@@ -10,7 +10,7 @@ from typing import Protocol, cast
 from msgspec import Struct
 
 from moorage.actions.runs import jobs_of_run, missing_attempt, pods_of_run
-from moorage.actions.storedrecords import RunRecords, kept_of, lines_of
+from moorage.actions.storedrecords import RunRecords, lines_of, record_of
 from moorage.api.storedrecords import StoredLog, StoredRun
 from moorage.decide.runs.state import PodView, RunView, State, view_run
 from moorage.decide.runs.storedruns import shown_container, stored_pods_of, view_deleted
@@ -102,7 +102,7 @@ class RunWatch(Protocol):
 class RunLog:
     """The log of one run, read as the caller. `open` first, then `read` or `follow` once.
 
-    `tail`: the last lines of each pod; `attempt` None: all; `kept`: reads the stored logs of deleted pods.
+    `tail`: the last lines of each pod; `attempt` None: all; `records`: reads the stored logs of deleted pods.
     """
 
     def __init__(
@@ -112,15 +112,15 @@ class RunLog:
         name: str,
         *,
         clock: Clock,
-        kept: RunRecords,
+        records: RunRecords,
         tail: int | None = None,
         since_seconds: int | None = None,
         attempt: int | None = None,
     ) -> None:
         self._api = api
-        self._kept = kept
-        self._kept_run = StoredRun()
-        self._kept_logs: dict[str, StoredLog] = {}  # read already, by the pod's uid
+        self._records = records
+        self._record = StoredRun()
+        self._stored_logs: dict[str, StoredLog] = {}  # read already, by the pod's uid
         self._pods: dict[str, PodView] = {}
         self._namespace = namespace
         self._name = name
@@ -151,14 +151,14 @@ class RunLog:
         try:
             jobs = await jobs_of_run(self._api, self._namespace, self._name)
         except NotFound:
-            self._kept_run = await self._kept.run(self._namespace, self._name)
-            run = view_deleted(self._kept_run)
+            self._record = await self._records.run(self._namespace, self._name)
+            run = view_deleted(self._record)
             if run is None:
                 raise
             self._pods = {pod.name: pod for pod in run.pods}
             return run
         pods = await pods_of_run(self._api, self._namespace, self._name)
-        self._kept_run = await kept_of(self._kept, view_run(jobs, pods))
+        self._record = await record_of(self._records, view_run(jobs, pods))
         return self._view(jobs, pods)
 
     async def read(self) -> AsyncGenerator[Event]:
@@ -176,9 +176,9 @@ class RunLog:
     async def follow(self, watch: RunWatch) -> AsyncGenerator[Event]:
         """Yield lines as they arrive, attempt after attempt, until the run (or the attempt) has ended."""
         if self._opened().state is State.DELETED:
-            async with aclosing(self.read()) as kept_events:
-                async for kept_event in kept_events:
-                    yield kept_event
+            async with aclosing(self.read()) as events:
+                async for stored in events:
+                    yield stored
             return
         conducting = asyncio.create_task(self._conduct(watch))
         try:
@@ -297,7 +297,7 @@ class RunLog:
 
     def _view(self, jobs: Sequence[Obj], pods: Sequence[Obj]) -> RunView:
         self._containers |= {pod["metadata"]["name"]: shown_container(pod) for pod in pods}
-        run = view_run(jobs, pods, kept=stored_pods_of(self._kept_run, jobs))
+        run = view_run(jobs, pods, kept=stored_pods_of(self._record, jobs))
         self._pods |= {pod.name: pod for pod in run.pods}
         return run
 
@@ -316,7 +316,9 @@ class RunLog:
         pod = next((pod for pod in reversed(run.pods) if self._is_due(pod) and not pod.gone), None)
         if pod is None:
             if gone := [pod for pod in run.pods if self._is_due(pod)]:
-                self._kept_logs[gone[-1].uid] = await self._kept.log(self._namespace, self._name, gone[-1].uid)
+                self._stored_logs[gone[-1].uid] = await self._records.log(
+                    self._namespace, self._name, gone[-1].uid
+                )
             return
         source = self._api.logs(pod.name, self._namespace, container=self._containers.get(pod.name), tail_lines=0)
         try:
@@ -331,7 +333,7 @@ class RunLog:
 
     async def _lines(self, pod: str, *, follow: bool, ended: Callable[[], bool]) -> AsyncGenerator[Event]:
         if self._pods[pod].gone:
-            for event in await self._kept_events(pod, Gone(pod)):
+            for event in await self._stored_events(pod, Gone(pod)):
                 yield event
             return
         has_begun = False
@@ -353,23 +355,23 @@ class RunLog:
                     has_begun = True
                     yield Line(pod, line)
         except NotFound:
-            for event in await self._kept_events(pod, Gone(pod)):
+            for event in await self._stored_events(pod, Gone(pod)):
                 yield event
         except ApiError as error:
             unreadable = Unreadable(pod, error.message)
             if has_begun or not isinstance(error, ServerError):
                 yield unreadable
                 return
-            for event in await self._kept_events(pod, unreadable):  # its node is away
+            for event in await self._stored_events(pod, unreadable):  # its node is away
                 yield event
 
-    async def _kept_events(self, pod: str, otherwise: Gone | Unreadable) -> list[Event]:
+    async def _stored_events(self, pod: str, otherwise: Gone | Unreadable) -> list[Event]:
         """The stored log of a pod; `otherwise` if there is none."""
         uid = self._pods[pod].uid
-        kept = self._kept_logs.pop(uid, None)
+        kept = self._stored_logs.pop(uid, None)
         if kept is None:
             try:
-                kept = await self._kept.log(self._namespace, self._name, uid)
+                kept = await self._records.log(self._namespace, self._name, uid)
             except NotFound:
                 return [otherwise]
             except ApiError as error:

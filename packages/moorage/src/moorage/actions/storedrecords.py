@@ -43,13 +43,13 @@ class StepRecords(Protocol):
         ...
 
 
-async def kept_of(kept: RunRecords, run: RunView) -> StoredRun:
+async def record_of(records: RunRecords, run: RunView) -> StoredRun:
     """The record of a run, if the run needs it; otherwise the server is not asked.
 
     A store that cannot be read does not hide a run that exists.
     """
     try:
-        return await kept.run(run.namespace, run.name) if needs_records(run, peaks=True) else StoredRun()
+        return await records.run(run.namespace, run.name) if needs_records(run, peaks=True) else StoredRun()
     except ServerError:
         return StoredRun()
 

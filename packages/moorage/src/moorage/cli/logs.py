@@ -72,7 +72,7 @@ def logs(
             tail=tail,
             since_seconds=since_seconds,
             attempt=attempt,
-            kept=RecordsOfServer(session),
+            records=RecordsOfServer(session),
         )
         if not follow:
             await _print(log, prefix=prefix, whole=tail is None and since_seconds is None)
@@ -90,7 +90,7 @@ async def follow_to_the_end(session: Session, name: str) -> int:
 
     Ctrl-C detaches: it prints how to follow again, and returns 130.
     """
-    log = RunLog(session.api, session.namespace, name, clock=session.clock, kept=RecordsOfServer(session))
+    log = RunLog(session.api, session.namespace, name, clock=session.clock, records=RecordsOfServer(session))
     try:
         run = await _follow(session, log, name)
     except asyncio.CancelledError:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from moorage_kube.remote.config import Connection as KubeConnection
 
 HOLDS = timedelta(hours=1)  # then the cluster is asked again: a better address may have come
-KEPT_MAX = 20
+ADDRESSES_MAX = 20
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ def keep_address(connection: KubeConnection, address: Address) -> None:
         or msgspec.structs.replace(before, found_at=address.found_at) != address
         or address.found_at - before.found_at > HOLDS / 2
     ):
-        _write(dict([*known.items(), (key, address)][-KEPT_MAX:]))
+        _write(dict([*known.items(), (key, address)][-ADDRESSES_MAX:]))
 
 
 def forget_address(connection: KubeConnection) -> None:

@@ -78,9 +78,9 @@ def _authorization(connection: KubeConnection, address: Address, now: datetime) 
     elif connection.token:
         token = connection.token
     elif connection.client_cert_pem and not connection.username and connection.exec_plugin is None:
-        from moorage.client.certificatelogin import kept_token
+        from moorage.client.certificatelogin import cached_token
 
-        token = kept_token(connection, address.url, now)
+        token = cached_token(connection, address.url, now)
     return f"Bearer {token}" if token else ""
 
 

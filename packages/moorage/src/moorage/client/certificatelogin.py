@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from moorage_kube.remote.config import Connection as KubeConnection
 
 SPARE = timedelta(seconds=60)  # before its end a token is not used any more
-KEPT = 20  # tokens of clusters
+TOKENS_MAX = 20  # tokens of clusters
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,10 @@ class Prover:
         A server that was installed again does not know the tokens of the old one.
         """
         key = _key(self._connection, url)
-        was_kept = self._token is not None or key in cached_tokens()
+        was_cached = self._token is not None or key in cached_tokens()
         self._token = None
         _write({other: kept for other, kept in cached_tokens().items() if other != key})
-        return was_kept
+        return was_cached
 
     async def _prove(self, url: str, ca: str) -> Token:
         from cryptography.hazmat.primitives.asymmetric import ec
@@ -182,7 +182,7 @@ def cached_tokens() -> dict[str, Token]:
         return {}
 
 
-def kept_token(connection: KubeConnection, url: str, now: datetime) -> str:
+def cached_token(connection: KubeConnection, url: str, now: datetime) -> str:
     """Return the stored token of an earlier command for the server at an address; "" without a valid token."""
     token = cached_tokens().get(_key(connection, url))
     return token.text if token is not None and token.holds(now) else ""
@@ -190,7 +190,7 @@ def kept_token(connection: KubeConnection, url: str, now: datetime) -> str:
 
 def _keep(key: str, token: Token, now: datetime) -> None:
     tokens = {other: kept for other, kept in cached_tokens().items() if kept.holds(now)}
-    _write(dict([*tokens.items(), (key, token)][-KEPT:]))
+    _write(dict([*tokens.items(), (key, token)][-TOKENS_MAX:]))
 
 
 def _write(tokens: Mapping[str, Token]) -> None:

@@ -180,7 +180,7 @@ class Webhook:
             api, CONFIGMAPS, SYSTEM_NAMESPACE, field_selector=f"metadata.name={SCHEDULER_CONFIGMAP}"
         )
         # decisions with their own state
-        self._desk = MachineJudge(self._machines, self._reservations, clock)
+        self._judge = MachineJudge(self._machines, self._reservations, clock)
         self._kills = KillCaches(api)
         self._people = shared.of(api, SERVICEACCOUNTS, PEOPLE_NAMESPACE)
         # reviews wait until these kinds are listed; without the others the webhook is not ready
@@ -286,7 +286,7 @@ class Webhook:
             return Verdict((), unfit)
         if mutating:
             return admit(self._request(asked, asked.object, mutating=True)) if kind in TEMPLATES else Verdict()
-        refusals = self._desk.judge(kind, asked.object, asked.old_object, user=user.username, groups=user.groups)
+        refusals = self._judge.judge(kind, asked.object, asked.old_object, user=user.username, groups=user.groups)
         refusals += _judge_ours(kind, asked.object, asked.old_object)
         refusals += self._judge_of_tenants(asked, asked.object)
         if kind in TEMPLATES:
@@ -339,8 +339,8 @@ class Webhook:
             policy=policy,
             facts=self._gpu_facts(),
             known=self._kills.known(obj) if is_new_pod else None,
-            pools=self._desk.pools(),
-            gpu_machines=self._desk.gpu_machines(),
+            pools=self._judge.pools(),
+            gpu_machines=self._judge.gpu_machines(),
             namespace=self._namespaces.get(asked.namespace),
             tenant=tenant,
             tenants=tenants,

@@ -84,13 +84,13 @@ async def all_of(events):
         return [brief(event) async for event in events]
 
 
-class NothingKept:
+class NoRecords:
     async def run(self, _namespace, _name):
         return StoredRun()
 
 
 def log_of(api, **options):
-    return RunLog(api, "lab", "train", clock=FakeClock(), kept=NothingKept(), **options)
+    return RunLog(api, "lab", "train", clock=FakeClock(), records=NoRecords(), **options)
 
 
 async def test_attempts_come_in_order_with_the_default_container_of_each_pod():

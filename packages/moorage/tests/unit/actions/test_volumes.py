@@ -40,5 +40,7 @@ async def test_a_volume_made_by_a_controller_has_the_owner_of_its_pods(claim, po
 def test_a_bare_pod_that_is_being_deleted_uses_no_volume_any_more():
     """`moor volume delete` after `moor volume cp` was refused while the pod of the copy ended."""
     bare = a_pod("volume-cp-1", claims=["data"], deleting=True, phase="Running")
-    made_again = a_pod("train-1", claims=["data"], deleting=True, phase="Running", owner=an_owner())
+    made_again = a_pod(
+        "train-1", claims=["data"], deleting=True, phase="Running", owner=an_owner() | {"controller": False}
+    )
     assert users_by_claim([bare, made_again]) == {("lab", "data"): ["train-1"]}

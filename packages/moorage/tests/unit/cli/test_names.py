@@ -41,7 +41,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_each_kind_is_read_in_the_namespace_of_the_session(kind, want, moor):
     moor.node("gpu-1", gpus=1)
     moor.server.serves = moor.api
-    moor.api.put(JOBS, a_run_job("train"))
+    moor.api.put(JOBS, a_run_job("train", name="train-1"))
     moor.api.put(JOBS, a_run_job("b", namespace="other"))
     moor.api.put(PVCS, an_object(PVCS, "data"))
     session = Session(api=moor.api, namespace="lab", server=moor.server)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -65,12 +64,14 @@ async def test_the_server_of_the_configmap_is_asked_with_the_kubeconfigs_token(a
 )
 async def test_a_refusal_has_the_message_of_the_server(status, body, kind, message, hint, api):
     async def handler(_: web.Request) -> web.Response:
-        text = body if isinstance(body, str) else json.dumps(body)
-        return web.Response(text=text, status=status)
+        if isinstance(body, str):
+            return web.Response(text=body, status=status)
+        return web.json_response(body, status=status)
 
     async with answering(api, handler) as ours:
-        with pytest.raises(kind, match=message) as caught:
+        with pytest.raises(kind) as caught:
             await ours.ask(dict, "GET", "/api/v1/top")
+    assert message in caught.value.message
     assert caught.value.hint == hint
 
 

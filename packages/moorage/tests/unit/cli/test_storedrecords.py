@@ -21,7 +21,7 @@ from moorage_kube.testing.builders import a_container_status, an_owner
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_testing.builders import a_run_job, a_run_pod, keyed
 
-KEPT = "/api/v1/jobs/default/train/records"
+RECORDS = "/api/v1/jobs/default/train/records"
 OVERVIEW = "/api/v1/jobs/default/train/overview"
 JOB = a_run_job(
     namespace="default", uid="j1", created=NOON, annotations=keyed(owner="ada"), suspend=True, status={"failed": 0}
@@ -56,10 +56,10 @@ def gone(moor):
     """A run whose pod is deleted; the server has its records."""
     moor.clock = FakeClock()
     moor.api.put(JOBS, JOB)
-    moor.server.answers[KEPT] = msgspec.to_builtins(facts())
+    moor.server.answers[RECORDS] = msgspec.to_builtins(facts())
     moor.server.answers[OVERVIEW] = overview_of_gone()
     log = StoredLog(lines=b"2026-11-21T12:00:00Z one\n2026-11-21T12:00:01Z two\n", cut=True, most_bytes=2**20)
-    moor.server.answers[f"{KEPT}/p1"] = msgspec.to_builtins(log)
+    moor.server.answers[f"{RECORDS}/p1"] = msgspec.to_builtins(log)
     return moor
 
 

@@ -60,7 +60,7 @@ class _Started(Struct, frozen=True):
 class WorkflowLog:
     """The logs of one workflow, read as the caller. Call `open` first, then `read` or `follow` once.
 
-    `step`: as `is_step` reads it; empty: all. `tail` and `since_seconds`: of each pod. `kept`: reads
+    `step`: as `is_step` reads it; empty: all. `tail` and `since_seconds`: of each pod. `pod_records`: reads
     the stored logs of deleted pods.
     """
 
@@ -71,7 +71,7 @@ class WorkflowLog:
         name: str,
         *,
         clock: Clock,
-        kept: StepRecords,
+        pod_records: StepRecords,
         step: str = "",
         pod: str = "",
         container: str = "",
@@ -82,7 +82,7 @@ class WorkflowLog:
         self._api, self._namespace, self._name, self._clock = api, namespace, name, clock
         self._step, self._pod, self._container = step, pod, container
         self._tail, self._since, self._records = tail, since_seconds, records
-        self._kept = kept
+        self._pod_records = pod_records
         self._uid = ""
         self._ended: set[str] = set()  # pods that are over
         self._read: set[str] = set()  # uids of pods that were begun
@@ -108,10 +108,10 @@ class WorkflowLog:
         """The lines up to now, pod after pod, in the order of their start."""
         pods = {_uid(pod): pod for pod in await self._pods()}
         view = await self._view()
-        gone = {pod.uid: pod for pod in await self._kept_pods() if pod.uid not in pods}
+        gone = {pod.uid: pod for pod in await self._stored_pods() if pod.uid not in pods}
         nodes = _nodes(view)
         starts = [(_start(pod), uid) for uid, pod in pods.items()]
-        starts += [(_kept_start(pod, nodes), uid) for uid, pod in gone.items()]
+        starts += [(_stored_start(pod, nodes), uid) for uid, pod in gone.items()]
         for _, uid in sorted(starts):
             if uid in gone:
                 for event in await self._gone_lines(gone[uid], nodes):
@@ -174,10 +174,10 @@ class WorkflowLog:
 
     async def _pass_on_gone(self, queue: asyncio.Queue[StepEvent | None]) -> None:
         present = {_uid(pod) for pod in await self._pods()}
-        gone = [pod for pod in await self._kept_pods() if pod.uid not in present | self._read]
+        gone = [pod for pod in await self._stored_pods() if pod.uid not in present | self._read]
         if gone:
             nodes = _nodes(await self._view())
-            for pod in sorted(gone, key=lambda pod: _kept_start(pod, nodes)):
+            for pod in sorted(gone, key=lambda pod: _stored_start(pod, nodes)):
                 for event in await self._gone_lines(pod, nodes):
                     await queue.put(event)
 
@@ -202,27 +202,29 @@ class WorkflowLog:
                     has_begun = True
                     yield StepLine(step, name, line)
         except (NotFound, ServerError) as error:  # the pod is deleted, or its node is unreachable
-            for event in [] if has_begun else await self._kept_lines(step, name, uid, error.message):
+            for event in [] if has_begun else await self._stored_lines(step, name, uid, error.message):
                 yield event
         except ApiError as error:
             yield StepUnread(step, name, error.message)
 
-    async def _kept_pods(self) -> list[_Started]:
+    async def _stored_pods(self) -> list[_Started]:
         """Pods on record that may have printed something."""
-        pods = await self._kept.steps(self._namespace, self._name, self._uid, pod=self._pod)
+        pods = await self._pod_records.steps(self._namespace, self._name, self._uid, pod=self._pod)
         return [_Started(pod.uid, pod.name, pod.started) for pod in pods if pod.started is not None]
 
     async def _gone_lines(self, pod: _Started, nodes: Mapping[str, str]) -> list[StepEvent]:
         step = step_path(nodes[pod.name], self._name) if pod.name in nodes else pod.name
         if self._step and not is_step(step, self._step):
             return []
-        return await self._kept_lines(step, pod.name, pod.uid, "")
+        return await self._stored_lines(step, pod.name, pod.uid, "")
 
-    async def _kept_lines(self, step: str, name: str, uid: str, failure: str) -> list[StepEvent]:
+    async def _stored_lines(self, step: str, name: str, uid: str, failure: str) -> list[StepEvent]:
         """The stored log of a pod, or of the requested container; `failure` as a message if none is stored."""
         self._read.add(uid)
         try:
-            log = await self._kept.step_log(self._namespace, self._name, self._uid, uid, container=self._container)
+            log = await self._pod_records.step_log(
+                self._namespace, self._name, self._uid, uid, container=self._container
+            )
         except NotFound as error:
             return [StepUnread(step, name, failure or error.message)]
         except ApiError as error:
@@ -295,7 +297,7 @@ def _uid(pod: Obj) -> str:
     return str(pod["metadata"].get("uid") or "")
 
 
-def _kept_start(pod: _Started, nodes: Mapping[str, str]) -> tuple[str, str]:
+def _stored_start(pod: _Started, nodes: Mapping[str, str]) -> tuple[str, str]:
     return rfc3339(pod.started), nodes.get(pod.name, pod.name)
 
 

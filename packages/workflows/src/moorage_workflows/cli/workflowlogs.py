@@ -79,7 +79,7 @@ async def _open(session: Session, name: str, **chosen: Any) -> tuple[WorkflowLog
         name,
         clock=session.clock,
         records=ServerRecords(session),
-        kept=RecordsOfServer(session),
+        pod_records=RecordsOfServer(session),
         **chosen,
     )
     return log, await log.open()

@@ -25,4 +25,4 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, ...]:
     if request.param != "busybox":
         return (path,)
     folder.mkdir()
-    return (shutil.copy(path, folder / "busybox"), "sh")
+    return (str(shutil.copy(path, folder / "busybox")), "sh")

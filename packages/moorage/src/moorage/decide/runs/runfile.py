@@ -29,7 +29,7 @@ TEXTS = (
 FIELDS = ("command", *TEXTS, *INTEGERS, *LISTS, "env", "labels", *FLAGS)
 OTHER_NAMES = {"args": "command", "cmd": "command"}
 OPTIONS_MAX = 64 * 1024  # bytes of options that a run keeps; annotations may have 256 KiB in all
-NEVER_KEPT = ("name", "namespace")
+NEVER_STORED = ("name", "namespace")
 
 
 def parse_run_file(document: Any) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def options_of(request: RunRequest) -> str:
     default = RunRequest(command=())
     for name in RunRequest.__struct_fields__:
         value = getattr(request, name)
-        if name not in NEVER_KEPT and value != getattr(default, name):
+        if name not in NEVER_STORED and value != getattr(default, name):
             options[name] = list(value) if isinstance(value, tuple) else value
     if request.shown == request.command:
         options.pop("shown", None)
@@ -77,7 +77,7 @@ def options_of(request: RunRequest) -> str:
 
 def stored_request(job: Obj) -> RunRequest | None:
     """The request of a run, without its name, from its first Job. None if the Job does not store it."""
-    options = _kept_options(annotations_of(job).get(OPTIONS_ANNOTATION, ""))
+    options = _stored_options(annotations_of(job).get(OPTIONS_ANNOTATION, ""))
     if options is None:
         return None
     containers: Any = job["spec"]["template"]["spec"].get("containers") or [{}]
@@ -86,13 +86,13 @@ def stored_request(job: Obj) -> RunRequest | None:
     return RunRequest(env=env, **{"shown": options["command"]} | options)
 
 
-def _kept_options(text: str) -> Any:
+def _stored_options(text: str) -> Any:
     """Parse the options that `options_of` wrote to a dict by field. None if the text has another form."""
     try:
         options = json.loads(text)
     except ValueError:
         return None
-    known = set(RunRequest.__struct_fields__) - set(NEVER_KEPT)
+    known = set(RunRequest.__struct_fields__) - set(NEVER_STORED)
     if not isinstance(options, dict):
         return None
     if not options.get("command") or set(options) - known:

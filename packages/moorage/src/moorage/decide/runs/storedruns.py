@@ -257,7 +257,7 @@ def gone_pod(pod: StoredPod, at: datetime, *, ended: datetime | None) -> StoredP
     )
 
 
-def kept_view(pod: StoredPod) -> PodView:
+def stored_view(pod: StoredPod) -> PodView:
     """A stored pod as a part of its run."""
     return PodView(
         name=pod.name,
@@ -281,7 +281,7 @@ def kept_view(pod: StoredPod) -> PodView:
 def stored_pods_of(kept: StoredRun, jobs: Iterable[Obj]) -> tuple[PodView, ...]:
     """The stored pods of these Jobs. Pods of an earlier run with the same name belong to other Jobs."""
     uids = {uid_of(job) for job in jobs}
-    return tuple(kept_view(pod) for pod in kept.pods if pod.job_uid in uids)
+    return tuple(stored_view(pod) for pod in kept.pods if pod.job_uid in uids)
 
 
 def needs_records(run: RunView, *, peaks: bool) -> bool:

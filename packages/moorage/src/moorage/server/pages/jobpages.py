@@ -334,17 +334,17 @@ async def _log(context: Context, user: User, run: RunView, pod: PodView, query: 
     Problem.
     """
     if pod.gone:
-        return await _kept_log(context, user, run, pod, query)
+        return await _stored_log(context, user, run, pod, query)
     api = cast(PodApi, context.acting(user))
     container = shown_container(context.cluster.pods.get(pod.name, run.namespace) or {})
     try:
         tail = await read_tail(api, pod.name, run.namespace, container, query)
     except NotFound:
-        return await _kept_log(context, user, run, pod, query)
+        return await _stored_log(context, user, run, pod, query)
     except BadRequest:
         return ""  # its container has not begun
     except ServerError as error:
-        if kept := await _kept_log(context, user, run, pod, query):
+        if kept := await _stored_log(context, user, run, pod, query):
             return kept
         raise as_problem(error) from error
     except ApiError as error:
@@ -395,7 +395,7 @@ class Tail:
         return self._query in line.decode(errors="replace").casefold()
 
 
-async def _kept_log(context: Context, user: User, run: RunView, pod: PodView, query: str) -> str:
+async def _stored_log(context: Context, user: User, run: RunView, pod: PodView, query: str) -> str:
     """The stored end of a log, or of its lines that contain `query`; empty where there is none. Raises
     Problem.
 

@@ -115,7 +115,7 @@ async def job_logs(call: Call[None, JobLogs]) -> StreamingResponse:
         clock=context.clock,
         tail=query.tail,
         attempt=query.attempt,
-        kept=RecordsForUser(context, call.user),
+        records=RecordsForUser(context, call.user),
     )
     await run_log.open(follow=query.follow)
     return StreamingResponse(

@@ -235,7 +235,9 @@ async def test_workers_killed_for_memory_again_and_again_stop_the_map() -> None:
     ended = a_container_status(exit_code=137, reason="OOMKilled", finished=NOON)
     for number in range(3):
         status = {"phase": "Failed", "containerStatuses": [ended]}
-        await a_worker(api, f"features-{number}", status=status, creationTimestamp=THEN, **PLAIN)
+        await a_worker(
+            api, f"features-{number}", status=status, creationTimestamp=THEN, **PLAIN | {"finalizers": []}
+        )
     await told_by_the_job_controller(api, active=37, failed=3)
     await settle(api)
     assert await reason(api, "Failed") == "True OutOfMemory"

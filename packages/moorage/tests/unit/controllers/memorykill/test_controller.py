@@ -1,4 +1,4 @@
-"""The controller of memory kills and the webhook's sessions before an API: noted, told, held, let go."""
+"""The controller of memory kills and the webhook's caches before an API: noted, told, held, let go."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class World:
 
     def start(self) -> None:
         self.controller = MemoryKillController(Shared(api=self.api, clock=self.clock))
-        self.sessions = KillCaches(self.api)
+        self.caches = KillCaches(self.api)
 
     def policy(self, level: str) -> Obj:
         return {"metadata": {"name": "p"}, "spec": {"rules": {"restartBomb": {"level": level}}}}
@@ -71,9 +71,9 @@ class World:
         return self.api.put(PODS, pod | {"status": status})
 
     async def run(self) -> None:
-        for informer in (*self.controller.informers, *self.sessions.informers):
+        for informer in (*self.controller.informers, *self.caches.informers):
             self.tasks.append(asyncio.create_task(informer.run()))
-        await wait_synced(*self.controller.informers, *self.sessions.informers)
+        await wait_synced(*self.controller.informers, *self.caches.informers)
 
     async def stop(self) -> None:
         for task in self.tasks:
@@ -135,7 +135,7 @@ async def test_the_webhook_knows_of_the_kill_and_the_operator_lets_go_when_it_is
     world.kill(world.pod("web-a"))
     await world.settle()
     new = world.pod("web-b")
-    known = world.sessions.known(new)
+    known = world.caches.known(new)
     found = answer(new, known or Known(), rule_of(Policy({"restartBomb": {"level": "fill"}})))
     assert isinstance(found, Hold)
     new = behind_gate(new, found.kill)
@@ -143,7 +143,7 @@ async def test_the_webhook_knows_of_the_kill_and_the_operator_lets_go_when_it_is
     world.api.put(PODS, new)
     await world.passes()
     assert ("Pod", "HeldForMemory") in await world.events()
-    assert (world.sessions.known(world.pod("web-c")) or Known()).held == 1
+    assert (world.caches.known(world.pod("web-c")) or Known()).held == 1
     stored = await world.pod_now("web-b")
     stored["metadata"]["annotations"]["moorage.dev/memory-release"] = "yes"
     world.api.put(PODS, stored)
@@ -151,7 +151,7 @@ async def test_the_webhook_knows_of_the_kill_and_the_operator_lets_go_when_it_is
     stored = await world.pod_now("web-b")
     assert stored["spec"]["schedulingGates"] == [{"name": "other"}]
     assert labels_of(stored)["moorage.dev/memory"] == "released"
-    assert world.sessions.known(world.pod("web-c")) is None  # forgiven
+    assert world.caches.known(world.pod("web-c")) is None  # forgiven
 
 
 async def test_the_webhook_remembers_by_the_owners_note_when_the_pod_is_gone(world):
@@ -159,7 +159,7 @@ async def test_the_webhook_remembers_by_the_owners_note_when_the_pod_is_gone(wor
     await world.passes()
     world.api.remove(PODS, "web-a", "lab")
     await world.settle()
-    known = world.sessions.known(world.pod("web-b"))
+    known = world.caches.known(world.pod("web-b"))
     assert known is not None
     assert [kill.pod for kill in known.kills] == ["web-a"]
 
@@ -169,7 +169,7 @@ async def test_a_pod_that_is_gone_before_anybody_looked_was_killed_none_the_less
     await world.settle()
     world.api.remove(PODS, "web-a", "lab")  # as a StatefulSet's controller does
     await world.settle()
-    assert world.sessions.known(world.pod("web-b")) is not None
+    assert world.caches.known(world.pod("web-b")) is not None
     await world.passes()
     keeper = await world.api.get(REPLICASETS, "web-1", "lab")
     assert [kill.pod for kill in ledger_from(annotations_of(keeper)[NOTE]).kills] == ["web-a"]
@@ -191,7 +191,7 @@ async def test_a_milder_policy_lets_go_of_what_is_held(world, level):
     world.kill(world.pod("web-a"))
     await world.settle()
     new = world.pod("web-b")
-    known = world.sessions.known(new)
+    known = world.caches.known(new)
     assert known is not None
     new = behind_gate(new, known.kills[0])
     world.api.put(PODS, new)
@@ -216,7 +216,7 @@ async def test_owners_of_other_kinds_are_not_written_to(world):
     await world.passes(2)
     assert await world.events() == [("Workflow", "KilledForMemory")]
     assert not [call for call in world.api.calls if call.verb == "patch"]
-    assert world.sessions.known(world.pod("step-1-retry", "Workflow", "argoproj.io/v1alpha1")) is not None
+    assert world.caches.known(world.pod("step-1-retry", "Workflow", "argoproj.io/v1alpha1")) is not None
 
 
 async def test_an_owner_that_is_gone_or_another_of_its_name_is_left_alone(world):
@@ -243,14 +243,14 @@ async def test_a_stateful_sets_note_is_read_back_by_the_webhook(world):
     await world.settle()
     pod = world.pod("w-0", "StatefulSet", owner="uid-w")
     pod["metadata"]["labels"] = {"controller-revision-hash": "1"}
-    assert (world.sessions.known(pod) or Known()).kills[0].pod == "w-0"
+    assert (world.caches.known(pod) or Known()).kills[0].pod == "w-0"
     pod["metadata"]["labels"] = {"controller-revision-hash": "2"}
-    assert world.sessions.known(pod) is None
+    assert world.caches.known(pod) is None
 
 
-async def test_the_desk_waits_for_its_copies_but_not_for_ever():
-    sessions = KillCaches(FakeApi())
-    assert not sessions.synced
+async def test_the_caches_are_waited_for_but_not_for_ever():
+    caches = KillCaches(FakeApi())
+    assert not caches.synced
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(sessions.settle(), 120)
-    assert sessions.known({"metadata": {"name": "x"}}) is None
+        await asyncio.wait_for(caches.settle(), 120)
+    assert caches.known({"metadata": {"name": "x"}}) is None

@@ -43,7 +43,7 @@ def an_ingress(
     }
 
 
-def an_object(spec: Any, notes: Any = None) -> Any:
+def an_object_with_hosts(spec: Any, notes: Any = None) -> Any:
     return {"metadata": {"name": "x", "namespace": "x", "annotations": notes or {}}, "spec": spec}
 
 
@@ -286,7 +286,7 @@ OTHER_MIDDLEWARE = {"middlewares": [{"name": "x"}, {"name": "x", "namespace": "a
     ],
 )
 def test_other_kinds_that_name_hosts_are_held_to_the_same(kind: str, spec: Any) -> None:
-    assert fields(an_object(spec), kind=kind, reserved=RESERVED)
+    assert fields(an_object_with_hosts(spec), kind=kind, reserved=RESERVED)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_other_kinds_that_name_hosts_are_held_to_the_same(kind: str, spec: Any) 
     ],
 )
 def test_rules_of_traefik_that_may_match_a_host_of_the_platform_are_refused(rule: str) -> None:
-    assert fields(an_object({"routes": [{"match": rule}]}), kind="IngressRoute", reserved=RESERVED)
+    assert fields(an_object_with_hosts({"routes": [{"match": rule}]}), kind="IngressRoute", reserved=RESERVED)
 
 
 OWN_SERVICES = [{"name": "x"}, {"name": "y", "namespace": "x"}]
@@ -347,7 +347,7 @@ OWN_SERVICES = [{"name": "x"}, {"name": "y", "namespace": "x"}]
     ],
 )
 def test_other_kinds_with_hosts_of_ones_own_pass(kind: str, spec: Any) -> None:
-    assert not fields(an_object(spec), kind=kind, reserved=RESERVED)
+    assert not fields(an_object_with_hosts(spec), kind=kind, reserved=RESERVED)
 
 
 # --- what steers a controller
@@ -423,7 +423,7 @@ def test_a_path_that_ends_its_line_is_refused(path: str) -> None:
 )
 def test_annotations_that_are_hosts_are_judged_as_hosts(kind: str, key: str) -> None:
     for value, wrong in ((f"x.example.net, {HOST}", 1), ("x.example.net,y.example.net", 0), ("", 0)):
-        refused = fields(an_object({}, {key: value}), kind=kind, reserved=RESERVED)
+        refused = fields(an_object_with_hosts({}, {key: value}), kind=kind, reserved=RESERVED)
         assert refused == [f"metadata.annotations[{key}]"] * wrong
 
 
@@ -437,7 +437,7 @@ def test_annotations_that_are_hosts_are_judged_as_hosts(kind: str, key: str) -> 
     ],
 )
 def test_a_service_takes_no_address_and_leads_nowhere_else(spec: Any, field: str) -> None:
-    assert fields(an_object(spec), kind="Service") == [field]
+    assert fields(an_object_with_hosts(spec), kind="Service") == [field]
 
 
 @pytest.mark.parametrize("spec", [{}, {"type": "LoadBalancer"}])
@@ -463,12 +463,12 @@ def test_a_service_takes_no_address_and_leads_nowhere_else(spec: Any, field: str
     ],
 )
 def test_annotations_of_a_service_that_take_an_address_are_refused(spec: Any, key: str) -> None:
-    assert fields(an_object(spec, {key: "x"}), kind="Service") == [f"metadata.annotations[{key}]"]
+    assert fields(an_object_with_hosts(spec, {key: "x"}), kind="Service") == [f"metadata.annotations[{key}]"]
 
 
 @pytest.mark.parametrize("spec", [{}, {"type": "ClusterIP"}, {"type": "NodePort"}, {"type": "LoadBalancer"}])
 def test_other_services_pass(spec: Any) -> None:
-    assert fields(an_object(spec), kind="Service", reserved=RESERVED) == []
+    assert fields(an_object_with_hosts(spec), kind="Service", reserved=RESERVED) == []
 
 
 OUTER = [

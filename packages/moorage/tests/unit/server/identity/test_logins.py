@@ -441,10 +441,8 @@ def come_back(logins, binding, state, code="right"):
 
 async def test_logins_that_strangers_begin_at_the_provider_are_not_written(site):
     async with site.running():
-        sessions, logins = (
-            site.service.sessions,
-            Logins(site.api, People(site.api), site.service.sessions, clock=site.clock),
-        )
+        sessions = site.service.sessions
+        logins = Logins(site.api, People(site.api), sessions, clock=site.clock)
         logins.provider = AProvider()
         await sessions.do(lambda store: store.all())
         before = read_mark(site.folder / "people.db")
@@ -480,9 +478,8 @@ async def test_the_keys_are_not_read_again_for_every_cookie_that_a_stranger_make
                 await come_back(logins, f"made-up {number}", "state")
         assert reads() == before
         await rotate_keys(site.api)
-        new = await Logins(site.api, People(site.api), site.service.sessions).device_mark(
-            "ada"
-        )  # another server's
+        other = Logins(site.api, People(site.api), site.service.sessions)  # of another server
+        new = await other.device_mark("ada")
         site.clock.advance(STRANGER_SECONDS)
         assert await logins._device_of(new, "ada")
         assert await logins._device_of(mark, "ada")

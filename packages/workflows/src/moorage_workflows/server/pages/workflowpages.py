@@ -249,7 +249,7 @@ async def _parts(site: Site, request: Request, seen: Seen) -> dict[str, str]:
     rights = await site.allowed(request, CONTROLS, [seen.view.namespace])
     now = site.context.now()
     why = await _why(site.context, request.state.user, seen)
-    kept = await _kept_pods(site.context, request.state.user, seen, at) if at else {}
+    kept = await _stored_pods(site.context, request.state.user, seen, at) if at else {}
     # thousands of nodes take a tenth of a second: others are served meanwhile
     return await asyncio.to_thread(_rendered, seen, (opened, closed), at, links, rights, now, why, kept)
 
@@ -403,7 +403,7 @@ async def _log(context: Context, user: User, view: WorkflowView, node: NodeRecor
     except BadRequest:
         return "", is_over  # its container has not begun
     except (NotFound, ServerError) as error:  # the pod is deleted, or its node is unreachable
-        if (kept := await _kept_log(context, user, view, node)) is not None:
+        if (kept := await _stored_log(context, user, view, node)) is not None:
             return kept, is_over
         if not isinstance(error, NotFound):
             raise as_problem(error) from error
@@ -414,7 +414,7 @@ async def _log(context: Context, user: User, view: WorkflowView, node: NodeRecor
     return tail.text(), is_over
 
 
-async def _kept_log(context: Context, user: User, view: WorkflowView, node: NodeRecord) -> str | None:
+async def _stored_log(context: Context, user: User, view: WorkflowView, node: NodeRecord) -> str | None:
     """The end of the stored log of a step; None if none is stored. Raises Problem."""
     kept = RecordsForUser(context, user)
     try:
@@ -433,7 +433,7 @@ async def _kept_log(context: Context, user: User, view: WorkflowView, node: Node
     return (f"{Cut(node.pod_name, log.most_bytes).text}\n" if is_cut else "") + tail.text()
 
 
-async def _kept_pods(context: Context, user: User, seen: Seen, at: str) -> dict[str, StoredPod]:
+async def _stored_pods(context: Context, user: User, seen: Seen, at: str) -> dict[str, StoredPod]:
     """The records of the pods of the chosen node, or of its attempts, by their names."""
     name = next((node.name for node in seen.nodes if node.id == at), "")
     tries = [node for node in seen.nodes if node.id == at or (name and node.name.startswith(f"{name}("))]

@@ -254,7 +254,7 @@ async def workflow_logs(call: Call[None, LogsByArgo]) -> Response:
         tail=query.tail if query.tail is not None else query.tail_by_argo,
         since_seconds=query.since_seconds,
         records=records_of(context, call.user),
-        kept=RecordsForUser(context, call.user),
+        pod_records=RecordsForUser(context, call.user),
     )
     await log.open()
     follow = query.follow or query.follow_by_argo
