@@ -41,9 +41,9 @@ class Cancelled(Struct, frozen=True):
 # -- reading
 
 
-async def get_deleted(kept: RunRecords, namespace: str, name: str) -> RunView | None:
+async def get_deleted(records: RunRecords, namespace: str, name: str) -> RunView | None:
     """The record of a run with deleted Jobs; None if nothing is stored."""
-    return view_deleted(await kept.run(namespace, name)) if is_run_name(name) else None
+    return view_deleted(await records.run(namespace, name)) if is_run_name(name) else None
 
 
 async def jobs_of_run(api: Api, namespace: str, name: str) -> list[Obj]:
