@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,20 +37,6 @@ def an_operator(
     """The controller of one operator; `number` tells it from those before it."""
     shared = Shared(api=api, clock=clock, **options)
     return WorkflowController(shared, records, holder=f"operator-{number}", runtime=a_runtime, check=faults_of)
-
-
-@contextlib.asynccontextmanager
-async def background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Let this run until the end of the block, and cancel it there."""
-    tasks = [asyncio.create_task(each) for each in work]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
 
 async def operate(controller: WorkflowController) -> None:

@@ -34,16 +34,13 @@ from moorage_kube.remote.events import EventRecorder
 from moorage_kube.resources import EVENTS, JOBS, PODS
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import Killed
 
 pytestmark = pytest.mark.anyio
 
 SLOT = timedelta(seconds=30)
 HOUR = timedelta(hours=1)
 SLOTS = 5  # between two looks
-
-
-class Killed(BaseException):
-    """The server dies here."""
 
 
 class MortalApi(FakeApi):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from moorage_kube.informer import Informer, wait_synced
@@ -13,7 +13,7 @@ from moorage_local.testing.fakeapi import FakeApi
 
 
 class Killed(BaseException):
-    """The client of the API ends at this write."""
+    """The process ends here."""
 
 
 class MortalApi(FakeApi):
@@ -60,6 +60,20 @@ def writes(api: FakeApi) -> list[str]:
     return [f"{call.verb} {call.resource} {call.name}" for call in done]
 
 
+@contextlib.asynccontextmanager
+async def background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run coroutines until the end of the block, then cancel them. Raises their errors."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
 class Controller(Protocol):
     @property
     def informers(self) -> Sequence[Informer]: ...
@@ -71,11 +85,6 @@ C = TypeVar("C", bound=Controller)
 @contextlib.asynccontextmanager
 async def running(controller: C) -> AsyncIterator[C]:
     """Run the controller's informers; the controller, once they are in sync."""
-    tasks = [asyncio.create_task(informer.run()) for informer in controller.informers]
-    try:
+    async with background(*(informer.run() for informer in controller.informers)):
         await wait_synced(*controller.informers)
         yield controller
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

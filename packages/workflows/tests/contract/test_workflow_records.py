@@ -20,7 +20,7 @@ from moorage_kube.clock import rfc3339
 from moorage_kube.errors import BadRequest, Conflict, LeaseLost, NotFound, QuotaExceeded, StorageError
 from moorage_kube.resources import CONFIGMAPS
 from moorage_kube.serving import serve
-from moorage_kube.testing.clock import NOON, FakeClock
+from moorage_kube.testing.clock import NOON, FakeClock, QuickClock
 from moorage_local.testing.fakeapi import FakeApi
 from moorage_workflows.controllers.workflow.records import RecordStore
 from moorage_workflows.controllers.workflow.remote import RemoteStore
@@ -53,11 +53,11 @@ class OperatorApi(FakeApi):
         return f"Bearer {self.token}"
 
 
-class YieldingClock(FakeClock):
-    """Sleeps that are over at once."""
+class YieldingClock(QuickClock):
+    """Lets other tasks run at each sleep."""
 
     async def sleep(self, seconds: float) -> None:
-        self.advance(seconds)
+        await super().sleep(seconds)
         await asyncio.sleep(0)
 
 

@@ -10,20 +10,19 @@ from datetime import timedelta
 
 import pytest
 from aiohttp import web
-from tests.workflowoperators import background
 
 from moorage.controllers.base import Shared
 from moorage.model.argo import CRON_LABEL, CRON_WORKFLOWS, WORKFLOWS
 from moorage.model.names import BEATS_FINALIZER
 from moorage.notify import Outbound
 from moorage_kube.errors import Conflict
-from moorage_kube.informer import wait_synced
 from moorage_kube.meta import Key
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import EVENTS
 from moorage_kube.testing.builders import an_object
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import running
 from moorage_workflows.controllers.monitor.controller import RunMonitorController, SlotMonitorController
 
 pytestmark = pytest.mark.anyio
@@ -88,12 +87,8 @@ def api(clock: FakeClock) -> FakeApi:
     return FakeApi(clock=clock)
 
 
-@contextlib.asynccontextmanager
-async def a_monitor(api: FakeApi, clock: FakeClock, kind=RunMonitorController, outbound: Outbound = LOCAL):
-    controller = kind(Shared(api=api, clock=clock, outbound=outbound))
-    async with background(*(informer.run() for informer in controller.informers)):
-        await wait_synced(*controller.informers)
-        yield controller
+def a_monitor(api: FakeApi, clock: FakeClock, kind=RunMonitorController, outbound: Outbound = LOCAL):
+    return running(kind(Shared(api=api, clock=clock, outbound=outbound)))
 
 
 async def settle(api: FakeApi, clock: FakeClock, **more):

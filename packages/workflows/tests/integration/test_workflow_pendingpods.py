@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.workflowoperators import an_operator, background, operate
+from tests.workflowoperators import an_operator, operate
 
 from moorage.model.argo import WORKFLOWS
 from moorage_kube.errors import Forbidden
 from moorage_kube.resources import NODES, PODS, Obj, Resource
 from moorage_kube.testing.waiting import until
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import background
 from moorage_workflows.controllers.workflow.pendingpods import LEAST
 from moorage_workflows.decide.workflows.waiting import MANY_PENDING
 from moorage_workflows.model.workflow import STRICT_ANNOTATION, NodeRecord, NodeType

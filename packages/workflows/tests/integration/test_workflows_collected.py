@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.workflowoperators import an_operator, background, operate, turns
+from tests.workflowoperators import an_operator, operate, turns
 
 from moorage.model.argo import ARTIFACT_FINALIZER, WORKFLOWS
 from moorage_kube.errors import NotFound
@@ -24,6 +24,7 @@ from moorage_kube.informer import Informer
 from moorage_kube.resources import NODES, PODS, Obj
 from moorage_kube.testing.waiting import until
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import background
 from moorage_workflows.model.workflow import ORDER_ANNOTATION, Artifact, Outputs, StepReport
 from moorage_workflows.workflows.artifacts import Artifacts, open_artifacts
 from moorage_workflows.workflows.records import LocalRecords

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.workflowoperators import an_operator, background, operate, turns
+from tests.workflowoperators import an_operator, operate, turns
 
 from moorage.model.argo import NODE_NAME_ANNOTATION, WORKFLOW_TEMPLATES, WORKFLOWS
 from moorage_kube.errors import ApiError, Forbidden, Invalid, NotFound, QuotaExceeded
@@ -24,6 +24,7 @@ from moorage_kube.informer import Informer
 from moorage_kube.resources import EVENTS, NODES, PDBS, PODS, PVCS, Obj, Resource
 from moorage_kube.testing.waiting import until
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import background
 from moorage_workflows.decide.workflows.graph.validity import violations
 from moorage_workflows.model.workflow import (
     RESUME_ANNOTATION,

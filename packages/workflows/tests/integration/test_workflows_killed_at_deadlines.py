@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import pytest
 import yaml
-from tests.workflowoperators import an_operator, background, operate
+from tests.workflowoperators import an_operator, operate
 
 from moorage.model.argo import NODE_NAME_ANNOTATION, POD_FINALIZER, WORKFLOW_LABEL, WORKFLOWS
 from moorage_kube.clock import rfc3339
@@ -29,6 +29,7 @@ from moorage_kube.meta import is_deleting
 from moorage_kube.resources import NODES, PDBS, PODS, PVCS, Obj
 from moorage_kube.testing.clock import FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import background
 from moorage_workflows.controllers.workflow.controller import WorkflowController
 from moorage_workflows.decide.workflows.graph.validity import violations
 from moorage_workflows.decide.workflows.graph.workflow import LEFT_OVER

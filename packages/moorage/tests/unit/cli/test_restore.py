@@ -24,6 +24,7 @@ from moorage_kube.errors import StorageDamaged
 from moorage_kube.testing.examples import examples
 from moorage_local.copies import list_copies
 from moorage_local.storage.sqlite import SqliteStorage, read_records
+from moorage_testing.controllers import Killed
 from tests.damagedfolder import NODES, PORTS, TAKEN, contents, damage_page, empty, make_whole, rows_of
 
 
@@ -107,10 +108,6 @@ def test_printed_output_is_set_aside_because_it_is_not_copied(data: Path) -> Non
 
 
 CUTS = examples(5, full=30)  # in the second half of a restore of a backup, where files are put into place
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 def cut_short(steps: int, *words: str) -> bool:

@@ -26,6 +26,7 @@ from moorage_kube.moments import rfc3339
 from moorage_kube.resources import CONFIGMAPS, SECRETS, Obj
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import Killed
 
 pytestmark = pytest.mark.anyio
 
@@ -224,9 +225,6 @@ async def test_a_map_that_was_made_and_not_written_down_is_deleted_too(place: Pl
 
 @pytest.mark.parametrize("dies_at", range(1, 6))
 async def test_killed_before_any_write_the_next_server_finishes(place: Place, dies_at: int) -> None:
-    class Killed(BaseException):
-        pass
-
     left = dies_at
 
     def mortal(real: Any) -> Any:

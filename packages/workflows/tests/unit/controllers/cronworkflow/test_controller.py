@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -14,19 +13,18 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.workflowoperators import background
 
 from moorage.controllers.base import Shared
 from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
 from moorage.model.names import CRON_FINALIZER
 from moorage_kube.errors import Conflict, Invalid, NotFound
-from moorage_kube.informer import wait_synced
 from moorage_kube.meta import Key
 from moorage_kube.moments import rfc3339, rfc3339_micro
 from moorage_kube.resources import EVENTS, LEASES, Obj, Resource
 from moorage_kube.testing.builders import an_object
 from moorage_kube.testing.clock import NOON, FakeClock
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import Killed, running
 from moorage_workflows.controllers.cronworkflow.controller import CronWorkflowController
 
 pytestmark = pytest.mark.anyio
@@ -34,10 +32,6 @@ pytestmark = pytest.mark.anyio
 KEY = Key("lab", "nightly")
 INSTANCE = "workflows.argoproj.io/controller-instanceid"
 MINUTE = timedelta(minutes=1)
-
-
-class Killed(BaseException):
-    """The operator dies here."""
 
 
 class MortalApi(FakeApi):
@@ -96,12 +90,8 @@ def api(clock: FakeClock) -> MortalApi:
     return MortalApi(clock)
 
 
-@contextlib.asynccontextmanager
-async def a_controller(api: FakeApi, clock: FakeClock) -> AsyncIterator[CronWorkflowController]:
-    controller = CronWorkflowController(Shared(api=api, clock=clock))
-    async with background(*(informer.run() for informer in controller.informers)):
-        await wait_synced(*controller.informers)
-        yield controller
+def a_controller(api: FakeApi, clock: FakeClock) -> contextlib.AbstractAsyncContextManager[CronWorkflowController]:
+    return running(CronWorkflowController(Shared(api=api, clock=clock)))
 
 
 async def catch_up() -> None:

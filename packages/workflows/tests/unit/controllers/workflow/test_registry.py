@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from tests.workflowoperators import background, operate
+from tests.workflowoperators import operate
 
 from moorage.controllers.base import Shared
 from moorage.model.argo import WORKFLOWS
@@ -25,6 +25,7 @@ from moorage_kube.resources import PODS, SECRETS, SERVICEACCOUNTS, Obj, Resource
 from moorage_kube.testing.clock import FakeClock
 from moorage_kube.testing.waiting import until
 from moorage_local.testing.fakeapi import FakeApi
+from moorage_testing.controllers import background
 from moorage_workflows.controllers.workflow.checks import faults_of
 from moorage_workflows.controllers.workflow.controller import WorkflowController
 from moorage_workflows.controllers.workflow.imagecommands import Asked, ImageCommands, architectures_of
