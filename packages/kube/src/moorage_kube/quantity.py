@@ -63,6 +63,16 @@ def parse_count(text: str | int | float) -> int:
     return -((-parse_quantity(text)).__floor__())
 
 
+def problem_of_bytes(text: str | int | float) -> str:
+    """The problem of an amount of bytes with the suffix m, u or n, which are parts of a byte; "" without it.
+
+    The API server only warns. Users who type such a suffix mean Mi.
+    """
+    suffix = str(text)[-1:]
+    parts = {"m": "thousandths", "u": "millionths", "n": "billionths"}.get(suffix, "")
+    return f"the suffix {suffix} means {parts} of a byte; use Mi, such as {str(text)[:-1]}Mi" if parts else ""
+
+
 def parse_milli(text: str | int | float) -> int:
     """Read a quantity in thousandths, rounded up, as `Quantity.MilliValue()` does."""
     return -((-parse_quantity(text) * 1000).__floor__())

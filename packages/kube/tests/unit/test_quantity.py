@@ -18,6 +18,7 @@ from moorage_kube.quantity import (
     parse_count,
     parse_milli,
     parse_quantity,
+    problem_of_bytes,
 )
 
 
@@ -163,3 +164,18 @@ def test_a_unit_multiplies(number, unit):
 def test_a_number_comes_with_its_noun(count, text):
     assert counted(count, "item") == text
     assert counted(count, "copy", "copies").endswith("copy" if count == 1 else "copies")
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("400m", "the suffix m means thousandths of a byte; use Mi, such as 400Mi"),
+        ("5u", "the suffix u means millionths of a byte; use Mi, such as 5Mi"),
+        ("400M", ""),
+        ("0.1Gi", ""),
+        (512, ""),
+        ("", ""),
+    ],
+)
+def test_parts_of_a_byte_are_a_slip(text, want):
+    assert problem_of_bytes(text) == want

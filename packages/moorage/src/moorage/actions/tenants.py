@@ -9,6 +9,7 @@ from moorage.actions.objects import INSTALL
 from moorage.api.errors import ErrorCode
 from moorage.model.tenant import ROLES as ROLES
 from moorage.model.tenant import TENANTS
+from moorage.model.tenantquota import read_quota
 from moorage_kube.api import Api
 from moorage_kube.changes import change_as_read
 from moorage_kube.errors import AlreadyExists, NotFound, NotReady, UsageError
@@ -21,12 +22,15 @@ Names = Mapping[str, Sequence[str]]
 
 
 def plan_tenant(name: str, spec: Mapping[str, Any]) -> Obj:
-    """A Tenant with that spec; its default namespace has the tenant's name."""
+    """A Tenant with that spec; its default namespace has the tenant's name. Raises Problems for a wrong quota."""
+    spec = {"namespace": name} | dict(spec)
+    if quota := spec.get("quota"):
+        spec["quota"] = read_quota(quota)
     return {
         "apiVersion": TENANTS.api_version,
         "kind": TENANTS.kind,
         "metadata": {"name": name},
-        "spec": {"namespace": name} | dict(spec),
+        "spec": spec,
     }
 
 

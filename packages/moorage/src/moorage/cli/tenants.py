@@ -24,7 +24,7 @@ role_option = click.option(
 
 @console.group(
     examples={
-        "moor tenant create vision --admin ada --quota requests.nvidia.com/gpu=8": "create a team with 8 GPUs",
+        "moor tenant create vision --admin ada --quota gpu=8": "create a team with 8 GPUs",
         "moor tenant add vision --user alan": "add a member",
         "moor tenant show vision": "see its roles and quota",
     }
@@ -37,7 +37,7 @@ def tenant() -> None:
     "create",
     examples={
         "moor tenant create vision --admin ada --member grace": "create a team",
-        "moor tenant create vision --group staff --quota requests.nvidia.com/gpu=8": "with a quota",
+        "moor tenant create vision --group staff --quota gpu=8": "with a quota",
         "moor tenant create vision --admin ada --dry-run": "only print it",
     },
 )
@@ -47,7 +47,7 @@ def tenant() -> None:
 @click.option("--member", "members", multiple=True, help="Member of the tenant; repeatable.")
 @click.option("--group", "groups", multiple=True, help="Group whose users are members; repeatable.")
 @click.option(
-    "--quota", multiple=True, metavar="RESOURCE=AMOUNT", help="Quota, such as requests.nvidia.com/gpu=8."
+    "--quota", multiple=True, metavar="RESOURCE=AMOUNT", help="Quota, such as gpu=8 or memory=64Gi. Repeatable."
 )
 @click.option("--cpu-nodes", multiple=True, metavar="LABEL=VALUE", help="Nodes for this tenant only.")
 @click.option(

@@ -219,6 +219,7 @@ CONDITIONS: Mapping[str, tuple[ConditionType, ...]] = {
                 "NamespaceReserved": "The namespace belongs to Kubernetes or to Moorage.",
                 "NamespaceTaken": "Another Tenant has the namespace.",
                 "NoNodes": "No node without GPUs has the labels of `spec.cpuNodes`.",
+                "InvalidQuota": "`spec.quota` has an invalid name or amount.",
             },
         ),
     ),

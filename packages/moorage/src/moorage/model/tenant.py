@@ -152,7 +152,10 @@ class TenantSpec(Struct, frozen=True, rename="camel", omit_defaults=True):
     members: Annotated[Members, Meta(description="They run things.")] = Members()
     viewers: Annotated[Members, Meta(description="They can read, but not Secrets.")] = Members()
     quota: Annotated[
-        dict[str, Quantity], Meta(description="The team's total limits: a ResourceQuota's `hard`.")
+        dict[str, Quantity],
+        Meta(
+            description="The team's total limits: a ResourceQuota's `hard`. `gpu` means requests.nvidia.com/gpu."
+        ),
     ] = {}
     priority_classes: Annotated[
         list[Name],

@@ -19,7 +19,8 @@ from moorage.model.names import (
 )
 from moorage.model.people import groups_in, is_disabled, person_in, subjects_of
 from moorage.model.tenant import is_reserved
-from moorage_kube.errors import QuantityError
+from moorage.model.tenantquota import read_quota
+from moorage_kube.errors import Problems, QuantityError
 from moorage_kube.meta import annotations_of, is_deleting, labels_of, owner_reference
 from moorage_kube.quantity import parse_milli
 from moorage_kube.resources import NAMESPACES, NODES, Obj, Resource
@@ -107,8 +108,11 @@ def plan(seen: Observed) -> Plan:
         return Plan(actions=tuple(clean_nodes(name, seen.nodes)), ready=False, reason=wrong[0], message=wrong[1])
     if seen.namespace is not None and is_deleting(seen.namespace):
         return Plan(ready=False, reason="NamespaceGoing", message=f"The namespace {namespace} is being deleted")
+    try:
+        wanted, people = objects_of(tenant, seen.accounts)
+    except Problems as error:
+        return Plan(ready=False, reason="InvalidQuota", message=f"spec.quota: {error.message}")
     actions: list[Action] = list(_namespace(seen, name, namespace))
-    wanted, people = objects_of(tenant, seen.accounts)
     for key, (resource, obj) in wanted.items():
         actions += _bring(resource, obj, seen.held.get(key))
     for (kind, held_name), obj in sorted(seen.held.items()):
@@ -128,7 +132,10 @@ def plan(seen: Observed) -> Plan:
 def objects_of(
     tenant: Mapping[str, Any], accounts: Sequence[Obj]
 ) -> tuple[dict[tuple[str, str], tuple[Resource, Obj]], set[str]]:
-    """The desired objects of the namespace, by kind and name; and all people with a role."""
+    """The desired objects of the namespace, by kind and name; and all people with a role.
+
+    Raises Problems for an invalid quota.
+    """
     spec = tenant.get("spec") or {}
     name, namespace = str(tenant["metadata"]["name"]), str(spec["namespace"])
     objects: dict[tuple[str, str], tuple[Resource, Obj]] = {}
@@ -156,7 +163,7 @@ def objects_of(
             reference = {"apiGroup": RBAC, "kind": "ClusterRole", "name": cluster_role}
             owner = owner_reference(tenant) if tenant["metadata"].get("uid") else None
             add(ROLEBINDINGS, cluster_role, roleRef=reference, subjects=subjects, owner=owner)
-    hard = COUNTS | with_claims({str(key): str(value) for key, value in (spec.get("quota") or {}).items()})
+    hard = COUNTS | with_claims(read_quota(spec.get("quota") or {}))
     add(QUOTAS, OURS, spec={"hard": dict(sorted(hard.items()))})
     if (spec.get("network") or {}).get("isolated", True):
         add(POLICIES, OURS, spec=_policy(spec))

@@ -37,7 +37,7 @@ BACK = (HERE, "All tenants")
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 READY, NOT_READY = "Ready", "Not ready"
 QUOTA_FIELDS = {  # field of the form → the limited resource, and its label
-    "gpus": ("requests.nvidia.com/gpu", "GPUs at most"),
+    "gpus": ("gpus", "GPUs at most"),
     "cpu": ("requests.cpu", "CPUs at most"),
     "memory": ("requests.memory", "Memory at most"),
 }

@@ -124,6 +124,17 @@ def test_claims_are_no_way_around_a_quota_of_gpus(quota: dict[str, str], more: d
     assert with_claims(quota) == quota | more
 
 
+def test_an_invalid_quota_is_reported_and_changes_nothing() -> None:
+    decided = plan(Observed(tenant=a_tenant(quota={"cpus": "8"})))
+    assert (decided.actions, decided.reason) == ((), "InvalidQuota")
+    assert "'cpus' is not a resource of quotas" in decided.message
+
+
+def test_a_short_form_in_a_manifest_limits_gpus() -> None:
+    objects, _ = objects_of(a_tenant(quota={"gpu": 2}), [])
+    assert objects["ResourceQuota", OURS][1]["spec"]["hard"]["requests.nvidia.com/gpu"] == "2"
+
+
 def test_a_tenant_without_a_quota_has_one_of_objects_and_its_own_overrides_it() -> None:
     for quota, want in (({}, COUNTS), ({"count/configmaps": 900}, COUNTS | {"count/configmaps": "900"})):
         objects, _ = objects_of(a_tenant(quota=quota), [])
@@ -268,7 +279,9 @@ SPECS = st.fixed_dictionaries(
         "admins": MEMBERS,
         "members": MEMBERS,
         "viewers": MEMBERS,
-        "quota": st.dictionaries(st.sampled_from(["cpu", "pods"]), st.sampled_from([1, "2", "500m", "1.5"])),
+        "quota": st.fixed_dictionaries(
+            {}, optional={"cpu": st.sampled_from([1, "2", "500m", "1.5"]), "pods": st.sampled_from([1, "2", "1k"])}
+        ),
         "network": st.fixed_dictionaries({"isolated": st.booleans()}),
         "cpuNodes": st.just({"selector": {"pool": "lab"}}),
         "onDelete": st.sampled_from(["Keep", "Delete"]),
