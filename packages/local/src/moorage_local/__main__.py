@@ -162,6 +162,7 @@ def _make_agents(
     from moorage_local.controllers.events import EventRecorder
     from moorage_local.nodeagent.addresses import Addresses
     from moorage_local.nodeagent.agent import NodeAgent, NodeSpec
+    from moorage_local.reserve import Reserve
 
     addresses = Addresses()
     agents = {}
@@ -177,6 +178,7 @@ def _make_agents(
             addresses=addresses,
             launcher=launcher,
             hidden=data,
+            reserve=Reserve(data),
         )
     return agents
 

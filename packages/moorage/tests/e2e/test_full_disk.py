@@ -16,7 +16,7 @@ import pytest
 from moorage.cli.datafolder import DataFolder
 from moorage.cli.supervisor import CHILDREN
 from moorage_kube.testing.waiting import wait_until
-from moorage_testing.cluster import local_cluster
+from moorage_testing.cluster import Cluster, local_cluster
 
 SPEAKS = """
 import os, sys, time
@@ -28,11 +28,11 @@ while not os.path.exists(sys.argv[1]):
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of 96 MiB; needs the right to mount one."""
+    """A file system of 160 MiB; needs the right to mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", str(folder)],
+        ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(folder)],
         capture_output=True,
         text=True,
         check=False,
@@ -53,9 +53,15 @@ def fill(folder: Path) -> Path:
     return filler
 
 
+def state(cluster: Cluster, run: str) -> str:
+    """The state of a run; empty while the API does not answer."""
+    shown = cluster.moor("show", run, "-o", "json", check=False)
+    return json.loads(shown.stdout)["state"] if shown.returncode == 0 else ""
+
+
 def test_moor_up_refuses_a_disk_without_room(small_disk):
     with (small_disk / "filler").open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, 64 << 20)
+        os.posix_fallocate(file.fileno(), 0, 128 << 20)
     done = subprocess.run(
         [sys.executable, "-m", "moorage.cli.main", "up", "--data", str(small_disk / "d"), "--port", "0"],
         capture_output=True,
@@ -73,6 +79,8 @@ def test_a_disk_that_fills_up_refuses_writes_and_loses_nothing(small_disk):
     with local_cluster(small_disk / "d") as cluster:
         submit = ("--cpu", "1", "--memory", "64Mi", "--", "python3", "-c", "print('done')")
         cluster.moor("run", "--name", "before", "--follow", *submit)
+        cluster.moor("run", "--name", "sleeps", *submit[:-3], "sleep", "1000")
+        wait_until("a run to start", lambda: state(cluster, "sleeps") == "Running")
         filler = fill(small_disk)
         refused = cluster.moor("run", "--name", "during", *submit, check=False)
         assert refused.returncode == 1
@@ -90,7 +98,11 @@ def test_a_disk_that_fills_up_refuses_writes_and_loses_nothing(small_disk):
             assert not list(target.parent.glob(".a.backup*"))
         assert {path.name for path in (small_disk / "d").iterdir()} | {"copies"} == before
         fill(small_disk)
-        assert json.loads(cluster.moor("show", "before", "-o", "json").stdout)["state"] == "Succeeded"
+        assert state(cluster, "before") == "Succeeded"
+        cluster.moor("cancel", "sleeps")
+        wait_until("its pod to be deleted", lambda: len([*small_disk.glob("d/nodes/*/*/spec.json")]) == 1)
+        wait_until("the node to be under pressure", lambda: "DiskPressure" in cluster.moor("nodes").stdout)
+        assert "node-1: Ready, DiskPressure" in cluster.moor("status", "--data", str(small_disk / "d")).stdout
         filler.unlink()
 
         def accepted() -> bool:
@@ -100,9 +112,9 @@ def test_a_disk_that_fills_up_refuses_writes_and_loses_nothing(small_disk):
         cluster.moor("backup", "--data", str(small_disk / "d"), str(backup))
         wait_until(
             "the run to end",
-            lambda: json.loads(cluster.moor("show", "after", "-o", "json").stdout)["state"] == "Succeeded",
+            lambda: state(cluster, "after") == "Succeeded",
         )
-        assert set(cluster.moor("jobs", "-o", "name").stdout.split()) == {"before", "after"}
+        assert set(cluster.moor("jobs", "-o", "name").stdout.split()) == {"before", "sleeps", "after"}
 
 
 @pytest.mark.xdist_group("up")
@@ -124,12 +136,7 @@ def test_a_control_plane_killed_on_a_full_disk_comes_back(small_disk, tmp_path):
         assert folder.pid("supervisor") == supervisor
         filler.unlink()
         assert "is damaged" not in (small_disk / "d" / "log" / "localcluster.log").read_text()
-
-        def state() -> str:
-            shown = cluster.moor("show", "speaks", "-o", "json", check=False)
-            return json.loads(shown.stdout)["state"] if shown.returncode == 0 else ""
-
-        wait_until("the API to answer", state)
+        wait_until("the API to answer", lambda: state(cluster, "speaks"))
         go.touch()
-        wait_until("the run to end", lambda: state() == "Succeeded")
+        wait_until("the run to end", lambda: state(cluster, "speaks") == "Succeeded")
         assert json.loads(cluster.moor("show", "speaks", "-o", "json").stdout)["restarts"] == 0

@@ -15,6 +15,7 @@ from typing import assert_never
 from moorage_kube.api import Api
 from moorage_kube.awaketime import AwakeTime
 from moorage_kube.clock import SYSTEM, Clock, parse_rfc3339, rfc3339
+from moorage_kube.databasefile import FULL
 from moorage_kube.errors import Conflict, MoorageError
 from moorage_kube.hangs import HANG_RECORD
 from moorage_kube.informer import Informer
@@ -49,6 +50,7 @@ from moorage_local.nodeagent.problems import DEADLINE_MESSAGE, DEADLINE_REASON
 from moorage_local.nodeagent.publishing import PEAK_ANNOTATION, Publishing
 from moorage_local.nodeagent.starting import Starting, base_environment
 from moorage_local.nodeagent.status import SHUTDOWN_MESSAGE, SHUTDOWN_REASON, TERMINAL
+from moorage_local.reserve import Reserve
 
 __all__ = ["PEAK_ANNOTATION", "NodeAgent", "NodeSpec", "Recorder"]
 
@@ -64,7 +66,8 @@ class NodeAgent:
 
     `ready` is set after the Node is registered and the agent manages the existing pods. Pods get `server_url`
     as KUBERNETES_SERVICE_HOST and -PORT. The agents of one cluster share `addresses` and `launcher`. If the
-    kernel allows it, pods do not see the folder `hidden`, except for their own part of it.
+    kernel allows it, pods do not see the folder `hidden`, except for their own part of it. On a full disk,
+    orders to stop a pod use the space of the `reserve`.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class NodeAgent:
         addresses: Addresses | None = None,
         launcher: Launcher | None = None,
         hidden: Path | None = None,
+        reserve: Reserve | None = None,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self.ready = asyncio.Event()
@@ -98,6 +102,7 @@ class NodeAgent:
         )
         # leases and probes do not count the time in which the machine slept
         self._awake = AwakeTime(clock)
+        self._reserve = reserve
         self._woken = asyncio.Event()
         self._awake.on_wake(self._on_wake)
         self._poll_seconds = poll_seconds
@@ -349,7 +354,12 @@ class NodeAgent:
 
     def _stop(self, uid: str, pod: Obj | None, folder: PodFolder, grace: float) -> None:
         first = not os.path.lexists(folder.path / "stop")
-        folder.request_stop(grace)
+        try:
+            folder.request_stop(grace)
+        except OSError as error:
+            if error.errno not in FULL or self._reserve is None or not self._reserve.take():
+                raise
+            folder.request_stop(grace)
         if first and pod is not None:
             for container in pod["spec"]["containers"]:
                 self._context.event(pod, "Normal", "Killing", f"Stopping container {container['name']}")

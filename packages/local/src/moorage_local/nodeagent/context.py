@@ -15,7 +15,7 @@ from moorage_kube.informer import Informer
 from moorage_kube.resources import Obj, Resource
 from moorage_kube.workqueue import WorkQueue
 from moorage_local.nodeagent.addresses import HOST_IP, Addresses
-from moorage_local.nodeagent.node import NodeSpec, capacity
+from moorage_local.nodeagent.node import NodeSpec, capacity, is_disk_pressure
 from moorage_local.nodeagent.podfolder import Admission, PodFolder
 from moorage_local.nodeagent.podstate import PodState, Problems
 
@@ -45,6 +45,7 @@ class Context:
     queue: WorkQueue[str]  # uids of pods to look at
     states: dict[str, PodState] = field(default_factory=dict)
     is_shutting_down: bool = False
+    _has_disk_pressure: bool = False
 
     def state_of(self, uid: str) -> PodState:
         """Return the state of a pod; a new state if there is none."""
@@ -107,6 +108,17 @@ class Context:
             return shutil.disk_usage(self.folder).total
         except OSError:
             return 0
+
+    def is_disk_pressure(self) -> bool:
+        """Measure the disk with the pods' folders; a disk that cannot be read is not under pressure."""
+        try:
+            disk = shutil.disk_usage(self.folder)
+        except OSError:
+            return False
+        self._has_disk_pressure = is_disk_pressure(
+            free_bytes=disk.free, total_bytes=disk.total, before=self._has_disk_pressure
+        )
+        return self._has_disk_pressure
 
 
 def uid_of(pod: Mapping[str, Any]) -> str:

@@ -73,6 +73,7 @@ class Heartbeat:
             node.get("status") or {},
             now=rfc3339(self._context.clock.now()),
             storage_bytes=self._context.storage_bytes(),
+            pressure=self._context.is_disk_pressure(),
             ready=ready,
             why=why,
         )
@@ -114,7 +115,10 @@ class Heartbeat:
                 node = await self._context.get(NODES, self._context.node.name)
                 if self._context.is_shutting_down:
                     continue
-                if is_doubted(node) or self._context.clock.monotonic() - written >= STATUS_SECONDS:
+                if (
+                    is_doubted(node, pressure=self._context.is_disk_pressure())
+                    or self._context.clock.monotonic() - written >= STATUS_SECONDS
+                ):
                     await self.write(ready=True)
                     written = self._context.clock.monotonic()
             except (ApiError, OSError) as error:

@@ -26,6 +26,10 @@ HEALTHY = (  # the conditions that a kubelet posts while all is well: type, stat
     ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
     ("Ready", "True", "KubeletReady", "pods run as processes of this machine"),
 )
+DISK_BYTES = 1 << 30  # the disk is under pressure with less free than this, or than a kubelet's
+DISK_SHARE = 0.1  # evictionHard nodefs.available<10%, which is 100 GB of a disk of 1 TB
+DISK_RELIEF = 1.5  # times as much must be free before the pressure ends
+PRESSURE = ("DiskPressure", "True", "KubeletHasDiskPressure", "the disk of the data folder has little free space")
 IMAGES_ANNOTATION = "localcluster.moorage.dev/images"
 ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -102,28 +106,38 @@ def node_object(spec: NodeSpec) -> Obj:
 
 
 def node_status(
-    spec: NodeSpec, before: Mapping[str, Any], *, now: str, storage_bytes: int, ready: bool = True, why: str = ""
+    spec: NodeSpec,
+    before: Mapping[str, Any],
+    *,
+    now: str,
+    storage_bytes: int,
+    pressure: bool = False,
+    ready: bool = True,
+    why: str = "",
 ) -> Obj:
-    """Return the status of the node. The times of its conditions come from the previous status, `before`."""
+    """Return the status of the node. The times of its conditions come from the previous status, `before`.
+
+    `pressure`: the disk is under pressure.
+    """
+    # its own conditions, with the time of their last change
     old = {condition["type"]: condition for condition in before.get("conditions") or ()}
+    own = [PRESSURE if pressure and posted[0] == PRESSURE[0] else posted for posted in HEALTHY[:-1]]
+    own.append(HEALTHY[-1] if ready else ("Ready", "False", "KubeletNotReady", why))
     conditions = []
-    for kind, status, reason, message in (
-        *HEALTHY[:-1],
-        HEALTHY[-1] if ready else ("Ready", "False", "KubeletNotReady", why),
-    ):
+    for kind, status, reason, message in own:
         known = old.get(kind, {})
+        is_same = known.get("status") == status
         conditions.append(
             {
                 "type": kind,
                 "status": status,
                 "lastHeartbeatTime": now,
-                "lastTransitionTime": known.get("lastTransitionTime", now)
-                if known.get("status") == status
-                else now,
+                "lastTransitionTime": known.get("lastTransitionTime", now) if is_same else now,
                 "reason": reason,
                 "message": message,
             }
         )
+    # conditions of other writers are not changed
     conditions += [condition for kind, condition in old.items() if kind not in {new["type"] for new in conditions}]
     offers = capacity(spec, storage_bytes=storage_bytes)
     return dict(before) | {
@@ -138,8 +152,19 @@ def node_status(
     }
 
 
-def is_doubted(node: Mapping[str, Any] | None) -> bool:
+def is_disk_pressure(*, free_bytes: int, total_bytes: int, before: bool) -> bool:
+    """Whether the disk is under pressure.
+
+    `before`: it was under pressure, which ends when 1.5 times the limit is free.
+    """
+    limit = min(DISK_BYTES, DISK_SHARE * total_bytes)
+    return free_bytes < limit * (DISK_RELIEF if before else 1)
+
+
+def is_doubted(node: Mapping[str, Any] | None, *, pressure: bool = False) -> bool:
     """Whether the API has no such node, or other conditions than those of a live node.
+
+    `pressure`: its disk is under pressure.
 
     A kubelet also compares them at each check. So a node that was declared lost recovers as soon as its agent runs
     again, not after the five minutes between two unchanged reports.
@@ -148,7 +173,8 @@ def is_doubted(node: Mapping[str, Any] | None) -> bool:
         condition["type"]: condition.get("status")
         for condition in ((node or {}).get("status") or {}).get("conditions") or ()
     }
-    return any(status_of.get(kind) != status for kind, status, _, _ in HEALTHY)
+    wanted = {kind: status for kind, status, _, _ in HEALTHY} | {PRESSURE[0]: str(pressure)}
+    return any(status_of.get(kind) != status for kind, status in wanted.items())
 
 
 def lease_object(spec: NodeSpec, node_uid: str, *, now: str) -> Obj:

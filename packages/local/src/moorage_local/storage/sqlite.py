@@ -9,6 +9,9 @@ Writes to one key wait for each other; writes to different keys share a commit. 
 that fails (no room, a broken disk) fails the writes in it, each with StorageFull or
 StorageError, and leaves file and mirror as they were; the next write tries again.
 
+On a full disk only new objects are refused. Updates and deletes use reserved space, so that users can stop and
+delete work until there is room again.
+
 The history of changes is not stored: after a restart every revision before the last one
 counts as compacted, and a watch from there gets Expired and lists again, as it would on etcd after
 a compaction. A watch that was up to date continues.
@@ -40,7 +43,8 @@ from moorage_kube.databasefile import (
     refuse_less,
     storage_error,
 )
-from moorage_kube.errors import StorageDamaged, StorageError
+from moorage_kube.errors import StorageDamaged, StorageError, StorageFull
+from moorage_local.reserve import Reserve
 from moorage_local.storage.contract import Change, Page, Record
 from moorage_local.storage.memory import HISTORY_LIMITS, HistoryLimits, Mirror, MirrorWatch
 
@@ -88,6 +92,7 @@ class SqliteStorage:
         self._max_pages = max_pages
         self._mirror = Mirror(limits=limits, clock=clock)
         self._high_water = HighWater(path)
+        self._reserve = Reserve(path.parent)
         self._next_revision = 1
         self._queue: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._under_way: dict[str, asyncio.Future[None]] = {}
@@ -243,6 +248,14 @@ class SqliteStorage:
                     break
                 batch.append(more)
             error = self._commit(database, batch)
+            if isinstance(error, StorageFull):
+                creates = [write for write in batch if write.change.before is None]
+                self._loop.call_soon_threadsafe(self._landed, creates, error)
+                batch = [write for write in batch if write.change.before is not None]
+                while batch and isinstance(error, StorageFull) and self._reserve.take():
+                    error = self._commit(database, batch)
+            elif error is None:
+                self._reserve.fill()
             self._loop.call_soon_threadsafe(self._landed, batch, error)
         try:
             close_database(database)

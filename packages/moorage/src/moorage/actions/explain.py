@@ -18,6 +18,7 @@ from moorage_kube.api import Api
 from moorage_kube.errors import ApiError, Forbidden
 from moorage_kube.meta import is_condition_true
 from moorage_kube.resources import EVENTS, NODES, PODS, PVCS, PVS, STORAGECLASSES, Obj, Resource
+from moorage_kube.scheduling import parse_pod
 
 
 async def explain_pod(api: Api, namespace: str, name: str, now: datetime) -> Explanation:
@@ -31,6 +32,9 @@ async def explain_pod(api: Api, namespace: str, name: str, now: datetime) -> Exp
         _listed(api, MACHINES),
         _listed(api, EVENTS, namespace, field_selector=f"involvedObject.name={name}"),
     )
+    for claim in parse_pod(pod).claims:
+        about = await _listed(api, EVENTS, namespace, field_selector=f"involvedObject.name={claim}")
+        events = [*(events or ()), *(about or ())]
     return explain(
         pod,
         nodes=nodes.items,

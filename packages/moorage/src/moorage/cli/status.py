@@ -245,6 +245,7 @@ def disk_facts(path: Path) -> dict[str, int]:
 
 
 async def _cluster_facts(kubeconfig: Path) -> dict[str, Any]:
+    from moorage.decide.usage.nodes import pressures_of
     from moorage.model.names import GPU_TYPE_LABELS
     from moorage_kube.remote.client import KubeClient
     from moorage_kube.remote.config import load_connection
@@ -252,8 +253,9 @@ async def _cluster_facts(kubeconfig: Path) -> dict[str, Any]:
     from moorage_kube.scheduling import parse_node, parse_pod
 
     async with KubeClient(load_connection(kubeconfig)) as api:
-        nodes = [parse_node(obj) for obj in (await api.list(NODES)).items]
+        listed = (await api.list(NODES)).items
         pods = [parse_pod(obj) for obj in (await api.list(PODS)).items]
+    nodes = [(parse_node(obj), pressures_of(obj)) for obj in listed]
     phases: dict[str, int] = {}
     for pod in pods:
         phases[pod.phase] = phases.get(pod.phase, 0) + 1
@@ -261,12 +263,14 @@ async def _cluster_facts(kubeconfig: Path) -> dict[str, Any]:
         "nodes": [
             {
                 "name": node.name,
-                "state": ("Ready" if node.ready else "NotReady") + (",cordoned" if node.unschedulable else ""),
+                "state": ",".join(
+                    ["Ready" if node.ready else "NotReady", *["cordoned"] * node.unschedulable, *pressures]
+                ),
                 "gpus": node.gpus,
                 "gpuType": next((node.labels[label] for label in GPU_TYPE_LABELS if label in node.labels), ""),
                 "pods": sum(pod.node == node.name and not pod.finished for pod in pods),
             }
-            for node in sorted(nodes, key=lambda node: node.name)
+            for node, pressures in sorted(nodes, key=lambda row: row[0].name)
         ],
         "pods": phases,
     }

@@ -44,7 +44,10 @@ async def explained(context: Context, namespace: str, name: str, user: User) -> 
     events = await cluster.events_about(namespace, pod["metadata"]["name"])
     if job is not None and job["metadata"]["name"] != pod["metadata"]["name"]:
         events += await cluster.events_about(namespace, job["metadata"]["name"])
-    storage = await cluster.storage(namespace) if parse_pod(pod).claims else Storage()
+    claims = parse_pod(pod).claims
+    storage = await cluster.storage(namespace) if claims else Storage()
+    for claim in claims[:CLAIMS_MAX]:
+        events += await cluster.events_about(namespace, claim)
     queue = await read_queue_wait(context.api, job, pod)
     explanation = await _explained(
         context, pod, storage, tuple(events), suspended=is_suspended(job), queue=queue, run=run

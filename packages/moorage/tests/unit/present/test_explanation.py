@@ -150,6 +150,21 @@ def test_a_volume_that_cannot_be_used_keeps_the_pod_waiting(claims, volumes, cla
     assert "It cannot start until this is fixed" in text
 
 
+def test_the_reason_of_the_provisioner_is_shown():
+    def failed(message, at, claim="data"):
+        about = {"kind": "PersistentVolumeClaim", "name": claim}
+        return {"reason": "ProvisioningFailed", "message": message, "lastTimestamp": at, "involvedObject": about}
+
+    events = [
+        failed("the disk has 2Gi free", "2026-01-01T10:00:00Z"),
+        failed("the disk has 1Gi free", "2026-01-01T11:00:00Z"),
+        failed("another claim", "2026-01-01T12:00:00Z", claim="other"),
+    ]
+    storage = storage_of([a_claim()], [], [a_class("WaitForFirstConsumer")])
+    explanation = ask(a_pod(claims=["data"]), [a_node()], storage=storage, events=events)
+    assert "volume lab/data has no storage yet: the disk has 1Gi free" in explain_text(explanation).splitlines()
+
+
 def test_a_volume_that_is_on_one_node_draws_the_pod_there():
     storage = storage_of([a_claim("Bound", "pv")], [LOCAL], [a_class()])
     nodes = [a_node("n1"), a_node("n2")]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -39,6 +40,7 @@ from moorage_local.controllers.volumes.plan import (
 from moorage_local.informers import InformerSet
 from moorage_local.removal import remove_tree
 
+DISK_SECONDS = timedelta(seconds=10)  # between two looks at a disk without room for a volume
 TRASH = ".deleted-"  # how the name of a folder begins that is being removed
 
 
@@ -67,6 +69,13 @@ class Folders:
             (self.root / name).mkdir(exist_ok=True)
         except OSError as error:
             raise StorageError(f"cannot make the folder of volume {name}: {error}") from error
+
+    def free_bytes(self) -> int | None:
+        """Return the free space of the disk; None if it cannot be read."""
+        try:
+            return shutil.disk_usage(next(path for path in (self.root, *self.root.parents) if path.exists())).free
+        except OSError:
+            return None
 
     def remove(self, path: str) -> None:
         """Remove one volume's folder with its content; a missing folder is not an error.
@@ -181,11 +190,13 @@ class VolumeController:
                 classes=self._classes.all(),
                 pods=pods,
                 folder=str(self._folders.root),
+                free_bytes=self._folders.free_bytes(),
             )
         )
         for action in decided:
             claim = await self._act_claim(key, claim, action)
-        return None
+        is_refused = any(isinstance(action, Tell) and action.reason == "ProvisioningFailed" for action in decided)
+        return DISK_SECONDS if is_refused else None
 
     async def _act_claim(self, key: Key, claim: Obj, action: ClaimAction) -> Obj:
         match action:

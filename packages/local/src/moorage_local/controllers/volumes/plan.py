@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from moorage_kube.meta import annotations_of, is_deleting, labels_of
-from moorage_kube.quantity import parse_count
+from moorage_kube.quantity import format_bytes, parse_count
 from moorage_kube.resources import Obj
 from moorage_kube.selectors import label_selector_of
 from moorage_local.controllers.pods import is_finished
@@ -44,6 +44,7 @@ class ClaimObserved:
     classes: Sequence[Obj]
     pods: Sequence[Obj]
     folder: str  # where folders of volumes are made
+    free_bytes: int | None = None  # on the disk of this folder; None: not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +167,7 @@ def _plan_unbound(seen: ClaimObserved) -> tuple[ClaimAction, ...]:
             f"Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually"
             " by the system administrator.",
         )
-    refusal = cannot_provision(claim)
+    refusal = cannot_provision(claim, seen.free_bytes)
     if refusal:
         return _pending(claim, "Warning", "ProvisioningFailed", refusal)
     named = annotations_of(claim).get(CLAIM_PROVISIONER) == PROVISIONER
@@ -415,8 +416,11 @@ def best_volume(claim: Mapping[str, Any], volumes: Iterable[Obj]) -> Obj | None:
     return min(fitting, key=lambda volume: (capacity_of(volume), volume["metadata"]["name"]), default=None)
 
 
-def cannot_provision(claim: Mapping[str, Any]) -> str | None:
-    """Return the reason why a folder cannot serve the claim; None if it can."""
+def cannot_provision(claim: Mapping[str, Any], free_bytes: int | None = None) -> str | None:
+    """Return the reason why a folder cannot serve the claim; None if it can. `free_bytes`: on its disk."""
+    if free_bytes is not None and request_of(claim) > free_bytes:
+        asked = format_bytes(request_of(claim))
+        return f"the volume asks for {asked}; the disk has {free_bytes >> 20}Mi free: ask for less, or free space"
     if claim["spec"].get("volumeMode") == "Block":
         return "a folder cannot serve volumeMode Block; use Filesystem"
     if claim["spec"].get("selector"):

@@ -81,8 +81,10 @@ def a_pod(phase="Running", *, gated=False, node=""):
     return builders.a_pod(phase=phase, gates=["wait"] if gated else [], node=node)
 
 
-def decide(claim, *volumes, classes=(), pods=()):
-    seen = ClaimObserved(claim=claim, volumes=volumes, classes=classes, pods=pods, folder="/v")
+def decide(claim, *volumes, classes=(), pods=(), free_bytes=None):
+    seen = ClaimObserved(
+        claim=claim, volumes=volumes, classes=classes, pods=pods, folder="/v", free_bytes=free_bytes
+    )
     return plan_claim(seen)
 
 
@@ -136,6 +138,16 @@ def test_a_folder_is_provisioned_under_a_computed_name():
     assert volume["spec"]["capacity"] == {"storage": "3Gi"}
     assert volume["spec"]["claimRef"]["uid"] == "c1"
     assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+
+
+def test_a_claim_that_asks_for_more_than_the_disk_has_free_waits_for_space():
+    claim = a_claim(size="3Gi", finalizers=[CLAIM_FINALIZER])
+    for free_bytes in ((3 << 30) - 1, 0):
+        [_, told] = decide(claim, classes=(a_class(),), free_bytes=free_bytes)
+        assert told.reason == "ProvisioningFailed"
+        assert told.message.startswith(f"the volume asks for 3Gi; the disk has {free_bytes >> 20}Mi free")
+    for enough in (3 << 30, None):
+        assert "Provision" in kinds(decide(claim, classes=(a_class(),), free_bytes=enough))
 
 
 @pytest.mark.parametrize(

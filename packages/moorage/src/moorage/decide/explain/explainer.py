@@ -13,6 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from moorage.decide.explain.eventtexts import newest_message
 from moorage.decide.explain.lookup import Lookup
 from moorage.decide.explain.machines import explain_guest, guest_line
 from moorage.decide.explain.nodeconstraints import wanted_types
@@ -207,16 +208,11 @@ def _quota(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:
     for condition in (obj.get("status") or {}).get("conditions") or ():
         if "exceeded quota" in str(condition.get("message")):
             return str(condition["message"])
-    return _newest([event for event in events if "exceeded quota" in str(event.get("message"))])
+    return newest_message([event for event in events if "exceeded quota" in str(event.get("message"))])
 
 
 def _not_made(obj: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:
     """Why there is no pod: the newest event of its Job that a pod could not be created, with any reason."""
     if obj["metadata"].get("uid"):
         return ""  # it is created
-    return _newest([event for event in events if event.get("reason") == "FailedCreate"])
-
-
-def _newest(events: list[Mapping[str, Any]]) -> str:
-    events.sort(key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
-    return str(events[-1].get("message") or "") if events else ""
+    return newest_message([event for event in events if event.get("reason") == "FailedCreate"])

@@ -68,7 +68,7 @@ def make_pending_pod(
     pod = parsed.pod
     others = [other for other in lookup.snapshot.pods if not _is_same(other.obj, parsed.obj)]
     bound = (other.pod for other in others if other.holder is not None)
-    volumes = volumes_of(pod, storage, bound if pod.claims else ())
+    volumes = volumes_of(pod, storage, bound if pod.claims else (), events)
     return PendingPod(
         me=pod,
         obj=parsed.obj,

@@ -7,10 +7,11 @@ https://kubernetes.io/docs/concepts/storage/persistent-volumes/#node-affinity
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
+from moorage.decide.explain.eventtexts import newest_message
 from moorage_kube.meta import annotations_of, is_deleting
 from moorage_kube.resources import Obj
 from moorage_kube.scheduling import NodeInfo, NodeSelectorTerm, PodInfo
@@ -65,8 +66,13 @@ def storage_of(
     return Storage(claims=by_name(claims), volumes=by_name(volumes), classes=by_name(classes))
 
 
-def volumes_of(pod: PodInfo, seen: Storage, others: Iterable[PodInfo] = ()) -> PodVolumes:
-    """Check each claim of the pod. `others`: pods with a node, to check claims that only one pod may use."""
+def volumes_of(
+    pod: PodInfo, seen: Storage, others: Iterable[PodInfo] = (), events: Sequence[Obj] = ()
+) -> PodVolumes:
+    """Check each claim of the pod. `others`: pods with a node, to check claims that only one pod may use.
+
+    `events`: of the claims, among others. They have the reason of a failed provisioning.
+    """
     if seen.claims is None:
         return PodVolumes()
     troubles, terms, chosen = [], [], []
@@ -76,7 +82,7 @@ def volumes_of(pod: PodInfo, seen: Storage, others: Iterable[PodInfo] = ()) -> P
             hint = f"`moor volume create {name}` makes it"
             troubles.append(Trouble(name, f"does not exist; {hint}", missing=True))
             continue
-        if message := _trouble(name, claim, pod, seen, others):
+        if message := _trouble(name, claim, pod, seen, others, events):
             troubles.append(Trouble(name, message))
             continue
         spec = claim.get("spec") or {}
@@ -89,7 +95,9 @@ def volumes_of(pod: PodInfo, seen: Storage, others: Iterable[PodInfo] = ()) -> P
     return PodVolumes(tuple(troubles), tuple(terms), tuple(chosen))
 
 
-def _trouble(name: str, claim: Obj, pod: PodInfo, seen: Storage, others: Iterable[PodInfo]) -> str:
+def _trouble(
+    name: str, claim: Obj, pod: PodInfo, seen: Storage, others: Iterable[PodInfo], events: Sequence[Obj]
+) -> str:
     spec, phase = claim.get("spec") or {}, (claim.get("status") or {}).get("phase")
     volume = spec.get("volumeName") or ""
     if is_deleting(claim):
@@ -104,7 +112,12 @@ def _trouble(name: str, claim: Obj, pod: PodInfo, seen: Storage, others: Iterabl
         return "can be used by only one pod at a time (ReadWriteOncePod), and another pod uses it"
     if phase != "Pending":
         return ""
-    return _unbound(claim, seen)
+    failures = [
+        event
+        for event in events
+        if event.get("reason") == "ProvisioningFailed" and (event.get("involvedObject") or {}).get("name") == name
+    ]
+    return f"has no storage yet: {newest_message(failures)}" if failures else _unbound(claim, seen)
 
 
 def _unbound(claim: Obj, seen: Storage) -> str:

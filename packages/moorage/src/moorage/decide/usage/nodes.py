@@ -104,7 +104,9 @@ def _reason(obj: Obj, *, ready: bool, cordoned: bool) -> str:
         reasons.append(str(reported.get("reason") or "its kubelet has not reported"))
     if cordoned:
         reasons.append("takes no new pods")
-    for kind in PRESSURES:
-        if (condition(obj, kind) or {}).get("status") == "True":
-            reasons.append(kind)
-    return ", ".join(reasons)
+    return ", ".join([*reasons, *pressures_of(obj)])
+
+
+def pressures_of(obj: Obj) -> list[str]:
+    """The conditions of a Node that are true and should not be, such as DiskPressure."""
+    return [kind for kind in PRESSURES if (condition(obj, kind) or {}).get("status") == "True"]
