@@ -121,8 +121,8 @@ def test_a_viewer_reads_and_is_told_who_can_give_more(typed, server, people, uni
     assert done.returncode == 1
     assert done.stderr == (
         f"error: {people['viewer']} may not start runs in namespace {unique}-a\n"
-        f"hint: your role in team {unique}-a is viewer; as a member you may. An administrator of the cluster makes"
-        f" you one: moor tenant add {unique}-a --user {people['viewer']} --role member\n"
+        f"hint: your role in team {unique}-a is viewer; as a member you may. An admin of the team makes you one:"
+        f" moor tenant add {unique}-a --user {people['viewer']} --role member\n"
     )
     assert typed("drain", "node-1").stderr == (
         f"error: {people['viewer']} may not drain nodes\n"

@@ -133,8 +133,7 @@ def begin_team(cluster: Cluster, person: Person, who: str) -> None:
     cluster.moor("tenant", "create", name, "--in", person.namespace, "--admin", f"{who}-{person.namespace}")
 
     def is_ready() -> bool:
-        conditions = json.loads(cluster.moor("tenant", "show", name, "-o", "json").stdout).get("status") or {}
-        return any((row["type"], row["status"]) == ("Ready", "True") for row in conditions.get("conditions") or ())
+        return bool(json.loads(cluster.moor("tenant", "show", name, "-o", "json").stdout)["ready"])
 
     wait_until("the team's rights", is_ready)
     login = f"{who}-{person.namespace}"

@@ -48,7 +48,8 @@ PAGES = (
     "/crons",
 )
 ADMIN_PAGES = ("users", "tenants", "nodes", "machines", "reservations", "audit")
-SEEN_BY_ALL = {"machines", "reservations"}  # moorage-machines lets everybody who is logged in list these
+# moorage-machines lets everybody who is logged in list two of these; members see their own tenants
+SEEN_BY_ALL = {"tenants", "machines", "reservations"}
 OUTSIDE = """() => [...document.querySelectorAll('main *, .top *')].filter(one => !one.closest('.spoken') &&
   !one.closest('pre, thead, .scroll, caption, svg, table') && one.getClientRects().length &&
   one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 120))"""
@@ -264,7 +265,7 @@ def walk(site: Site, browser: Any, role: str) -> list[object]:
     links = page.locator("nav[aria-label=Administration] a").evaluate_all("all => all.map(a => a.pathname)")
     wanted = ADMIN_PAGES if role == CLUSTER else tuple(name for name in ADMIN_PAGES if name in SEEN_BY_ALL)
     assert links == [f"/admin/{name}" for name in wanted]
-    mine = ["/admin/users/mia", "/admin/tenants/team"] if role == CLUSTER else []
+    mine = ["/admin/tenants/team", *(["/admin/users/mia"] if role == CLUSTER else [])]
     known: set[str] = set()
     faults: list[object] = []
     for path in (*PAGES, "/jobs/team/train-viewer", "/explain/team/train-viewer", *links, *mine):

@@ -173,10 +173,10 @@ async def test_its_hosts_are_its_own(api: KubeClient, tenant: str) -> None:
 async def test_listing_and_showing(cluster: Cluster, tenant: str) -> None:
     listed = json.loads(cluster.moor("tenant", "list", "-o", "json").stdout)
     items = listed["items"] if isinstance(listed, dict) else listed
-    assert tenant in {one["metadata"]["name"] for one in items}
+    assert tenant in {row["name"] for row in items}
     shown = cluster.moor("tenant", "show", tenant).stdout
     assert f"group ml-{tenant}" in shown
-    assert "pods 5" in shown
+    assert "pods 0 of 5 used" in shown
     dry = cluster.moor("tenant", "create", "other", "--priority-class", "a", "--priority-class", "b", "--dry-run")
     assert "priorityClasses:\n  - a\n  - b\n" in dry.stdout
     again = cluster.moor("tenant", "create", tenant, check=False)

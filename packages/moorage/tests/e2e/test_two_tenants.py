@@ -248,6 +248,10 @@ ATTEMPTS: tuple[Attempt, ...] = (
     # --- the queue of maps
     kube("reads map jobs", "GET", f"{OURS}/namespaces/{{a}}/mapjobs", control=True),
     kube("makes a map job", "POST", f"{OURS}/namespaces/{{a}}/mapjobs{DRY}", {"metadata": {"name": "m"}, "spec": {}}),
+    server("looks at the team", "GET", "/api/v1/tenants/{a}", control=True),
+    server("adds herself to the team", "POST", "/api/v1/tenants/{a}/members", {"role": "admin", "people": ["mallory"]}),
+    server("removes its admin", "POST", "/api/v1/tenants/{a}/members/remove", {"role": "admin", "people": ["{ada}"]}),
+    server("raises her own quota by a change of members", "POST", "/api/v1/tenants/{b}/members", {"people": ["x"], "quota": {}}, refused=(422,)),
     server("reads a map", "GET", "/api/v1/maps/{a}/{map}", control=True),
     server("reads its items", "GET", "/api/v1/maps/{a}/{map}/items", control=True),
     server("reads its results", "GET", "/api/v1/maps/{a}/{map}/results", control=True),

@@ -19,6 +19,8 @@ LIST = "moor tenant list"  # the command
 
 Names = Mapping[str, Sequence[str]]
 """`people` and `groups` → the names of each."""
+Check = Callable[[Obj, Obj], None]
+"""Raises an error if a tenant may not change so: before, and after."""
 
 
 def plan_tenant(name: str, spec: Mapping[str, Any]) -> Obj:
@@ -64,24 +66,27 @@ async def get_tenant(api: Api, name: str) -> Obj:
     try:
         return await api.get(TENANTS, name)
     except NotFound as error:
-        raise NotFound(
-            f"tenant {name!r} not found", hint=f"list the tenants: {LIST}", code=ErrorCode.NOT_FOUND
-        ) from error
+        raise missing_tenant(name) from error
 
 
-async def add_to_tenant(api: Api, name: str, role: str, names: Names) -> None:
+def missing_tenant(name: str) -> NotFound:
+    return NotFound(f"tenant {name!r} not found", hint=f"list the tenants: {LIST}", code=ErrorCode.NOT_FOUND)
+
+
+async def add_to_tenant(api: Api, name: str, role: str, names: Names, *, check: Check | None = None) -> Obj:
     """Give people and groups a role in a tenant; present holders keep it.
 
-    Raises UsageError without any names, and NotFound.
+    Returns the changed tenant. `check` judges each version that would be changed. Raises its errors, UsageError
+    without any names, and NotFound.
     """
 
     def added(held: Names) -> Names:
         return {field: list(dict.fromkeys([*(held.get(field) or ()), *new])) for field, new in names.items()}
 
-    await _change_role(api, name, role, names, added)
+    return await _change_role(api, name, role, names, added, check)
 
 
-async def remove_from_tenant(api: Api, name: str, role: str, names: Names) -> None:
+async def remove_from_tenant(api: Api, name: str, role: str, names: Names, *, check: Check | None = None) -> Obj:
     """Remove a role in a tenant from users and groups.
 
     Raises the errors of `add_to_tenant`, and UsageError for a name that does not have the role.
@@ -102,7 +107,7 @@ async def remove_from_tenant(api: Api, name: str, role: str, names: Names) -> No
             changed[field] = [person for person in before if person not in removed]
         return changed
 
-    await _change_role(api, name, role, names, left)
+    return await _change_role(api, name, role, names, left, check)
 
 
 async def delete_tenant(api: Api, name: str) -> Obj:
@@ -116,13 +121,19 @@ async def delete_tenant(api: Api, name: str) -> Obj:
     return obj
 
 
-async def _change_role(api: Api, name: str, role: str, names: Names, plan: Callable[[Names], Names]) -> None:
+async def _change_role(
+    api: Api, name: str, role: str, names: Names, plan: Callable[[Names], Names], check: Check | None
+) -> Obj:
     """`plan`: the present holders of the role → the holders among `names` afterwards."""
     if not any(names.values()):
         raise UsageError("no user or group is given: give at least one", code=ErrorCode.INVALID)
 
     async def read() -> tuple[Obj, Obj]:
         obj = await get_tenant(api, name)
-        return obj, {"spec": {f"{role}s": dict(plan(obj["spec"].get(f"{role}s") or {}))}}
+        held = obj["spec"].get(f"{role}s") or {}
+        changed = dict(plan(held))
+        if check is not None:
+            check(obj, {**obj, "spec": {**obj["spec"], f"{role}s": {**held, **changed}}})
+        return obj, {"spec": {f"{role}s": changed}}
 
-    await change_as_read(api, TENANTS, read)
+    return await change_as_read(api, TENANTS, read)

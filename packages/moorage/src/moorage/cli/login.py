@@ -330,7 +330,7 @@ def team_lines(person: Person) -> list[str]:
     """Return the teams of a person, one per line; without a team, how to get into one."""
     if not person.tenants:
         return [
-            "you are in no team yet: ask an administrator for"
+            "you are in no team yet: ask an admin of a team, or of the cluster, for"
             f" `moor tenant add TEAM --user {person.name}`, then run `moor kubeconfig --save`"
         ]
     return [f"team {team.name}: {team.role}, namespace {team.namespace}" for team in person.tenants]

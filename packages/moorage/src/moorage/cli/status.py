@@ -229,7 +229,7 @@ def login_lines(login: Mapping[str, Any]) -> list[str]:
         f"team        {team['name']}: {team['role']}, namespace {team['namespace']}" for team in login["teams"]
     ]
     if not login["namespace"]:
-        return [*lines, f"team        none; ask an administrator: moor tenant add TEAM --user {login['user']}"]
+        return [*lines, f"team        none; ask an admin of a team: moor tenant add TEAM --user {login['user']}"]
     counts = ", ".join(f"{count} {state}" for state, count in sorted(login["runs"].items())) or "none"
     return [*lines, f"runs        {counts} in namespace {login['namespace']}; list them: moor jobs"]
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote as in_path
 
 import click
+import msgspec
 
 from moorage.actions import tenants
 from moorage.actions.people import find_account
+from moorage.api.tenants import Holders, Tenant, TenantList, TenantRow
 from moorage.cli import console
 from moorage.cli.names import complete
 from moorage.cli.nextsteps import after_team
-from moorage.cli.session import Session, Target, in_session, target_options
+from moorage.cli.session import Session, Target, ask_server, in_session, target_options
 from moorage.cluster.serverurl import public_url
-from moorage_kube.errors import MoorageError, UsageError
-from moorage_kube.meta import condition
+from moorage.present.tenantsanswer import holders_of, idle_text
+from moorage_kube.errors import Forbidden, MoorageError, UsageError
 from moorage_kube.resources import Obj
 
 role_option = click.option(
@@ -30,7 +34,10 @@ role_option = click.option(
     }
 )
 def tenant() -> None:
-    """Manage tenants: teams with a namespace, roles, quota, nodes and hosts. For administrators."""
+    """Manage tenants: teams with a namespace, roles, quota, nodes and hosts.
+
+    Members see their team. Admins of a team manage its members. Administrators of the cluster do the rest.
+    """
 
 
 @tenant.command(
@@ -118,21 +125,21 @@ def create(
 @console.output_option
 @target_options
 def list_tenants(target: Target, output: str) -> int:
-    """List tenants."""
+    """List your tenants. Administrators of the cluster see all."""
 
     async def work(session: Session) -> int:
-        objs = await tenants.list_tenants(session.api)
+        rows = (await ask_server(session, TenantList, "/api/v1/tenants", kubectl="kubectl get tenants")).tenants
         console.print_listing(
             output,
-            headers=("NAME", "NAMESPACE", "PEOPLE", "NODES", "READY", "REASON"),
-            rows=lambda: [_row(obj) for obj in objs],
-            items=objs,
-            names=[obj["metadata"]["name"] for obj in objs],
-            nothing="no tenants; create one: moor tenant create NAME",
+            headers=("NAME", "NAMESPACE", "ROLE", "PEOPLE", "NODES", "READY", "REASON"),
+            rows=lambda: [_row(row) for row in rows],
+            items=[msgspec.to_builtins(row) for row in rows],
+            names=[row.name for row in rows],
+            nothing="no tenants; an administrator of the cluster creates one: moor tenant create NAME",
         )
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=True)
 
 
 @tenant.command(
@@ -146,18 +153,19 @@ def list_tenants(target: Target, output: str) -> int:
 @console.document_option
 @target_options
 def show(target: Target, name: str, output: str) -> int:
-    """Show a tenant: the role of each member, its quota, nodes and hosts."""
+    """Show a tenant: members, quota, budgets and their use, rules for idle work, nodes and hosts."""
 
     async def work(session: Session) -> int:
-        obj = await tenants.get_tenant(session.api, name)
+        path = f"/api/v1/tenants/{in_path(name)}"
+        shown = await ask_server(session, Tenant, path, kubectl=f"kubectl describe tenant {name}")
         if output != "text":
-            console.print_document(obj, output)
+            console.print_document(msgspec.to_builtins(shown), output)
             return 0
-        for line in _lines(obj):
+        for line in lines_of(shown):
             console.show(line)
         return 0
 
-    return in_session(target, work)
+    return in_session(target, work, asks_once=True)
 
 
 @tenant.command(
@@ -173,7 +181,7 @@ def show(target: Target, name: str, output: str) -> int:
 @role_option
 @target_options
 def add(target: Target, name: str, people: tuple[str, ...], groups: tuple[str, ...], role: str) -> int:
-    """Give users, or a group, a role in a tenant."""
+    """Give users, or a group, a role in a tenant. For its admins, and for administrators of the cluster."""
     return _change(target, name, role, {"people": people, "groups": groups}, is_added=True)
 
 
@@ -190,7 +198,7 @@ def add(target: Target, name: str, people: tuple[str, ...], groups: tuple[str, .
 @role_option
 @target_options
 def remove(target: Target, name: str, people: tuple[str, ...], groups: tuple[str, ...], role: str) -> int:
-    """Remove a role in a tenant from users, or from a group."""
+    """Remove a role in a tenant from users, or from a group. For its admins, except the role of the last admin."""
     return _change(target, name, role, {"people": people, "groups": groups}, is_added=False)
 
 
@@ -227,10 +235,12 @@ async def _has_account(session: Session, person: str) -> bool:
 
 def _change(target: Target, name: str, role: str, names: tenants.Names, *, is_added: bool) -> int:
     async def work(session: Session) -> int:
-        if is_added:
-            await tenants.add_to_tenant(session.api, name, role, names)
-        else:
-            await tenants.remove_from_tenant(session.api, name, role, names)
+        change = tenants.add_to_tenant if is_added else tenants.remove_from_tenant
+        try:
+            await change(session.api, name, role, names)
+        except Forbidden:  # the server acts for admins of the tenant
+            path = f"/api/v1/tenants/{in_path(name)}/members" + ("" if is_added else "/remove")
+            await session.server.ask(Holders, "POST", path, body={"role": role, **names})
         everybody = ", ".join(person for listed in names.values() for person in listed)
         console.say(f"{everybody}: {role} of {name}" if is_added else f"{everybody}: no longer {role} of {name}")
         return 0
@@ -238,33 +248,40 @@ def _change(target: Target, name: str, role: str, names: tenants.Names, *, is_ad
     return in_session(target, work)
 
 
-def _row(obj: Obj) -> list[str]:
-    status, ready = obj.get("status") or {}, condition(obj, "Ready") or {}
-    return [
-        obj["metadata"]["name"],
-        obj["spec"]["namespace"],
-        str(status.get("people", "")),
-        str(status.get("nodes", "")),
-        str(ready.get("status", "")),
-        str(ready.get("reason", "")),
-    ]
+def _row(row: TenantRow) -> list[str]:
+    people, nodes = ("" if count is None else str(count) for count in (row.people, row.nodes))
+    return [row.name, row.namespace, row.role, people, nodes, str(row.ready), row.reason]
 
 
-def _lines(obj: Obj) -> list[str]:
-    spec, ready = obj["spec"], condition(obj, "Ready") or {}
-    lines = [f"tenant     {obj['metadata']['name']}", f"namespace  {spec['namespace']}"]
-    lines.append(f"state      {ready.get('message') or 'not observed yet'}")
-    for role in tenants.ROLES:
-        held = spec.get(f"{role}s") or {}
-        names = [*held.get("people", ()), *(f"group {group}" for group in held.get("groups", ()))]
+def lines_of(shown: Tenant) -> list[str]:
+    """Return a tenant as lines of text."""
+    lines = [f"tenant     {shown.name}", f"namespace  {shown.namespace}"]
+    lines.append(f"state      {shown.message or 'not observed yet'}")
+    lines += [f"your role  {shown.role}"] if shown.role else []
+    for role, held in holders_of(shown).items():
+        names = [*held.people, *(f"group {group}" for group in held.groups)]
         lines.append(f"{role + 's':<11}{', '.join(names) or '-'}")
-    quota = ", ".join(f"{key} {value}" for key, value in (spec.get("quota") or {}).items())
-    lines.append(f"quota      {quota or '-'}")
-    selector = (spec.get("cpuNodes") or {}).get("selector") or {}
-    lines.append(f"nodes      {', '.join(f'{key}={value}' for key, value in selector.items()) or 'shared'}")
-    ingress = spec.get("ingress") or {}
-    lines.append(f"hosts      {ingress.get('domain') or 'any that other tenants do not have'}")
+    lines.append(f"GPUs       {shown.gpus} in use")
+    lines += _titled("quota", [f"{row.resource} {row.used or '?'} of {row.hard} used" for row in shown.quota])
+    lines += _titled(
+        "budgets",
+        [
+            f"{row.budget}: {row.used} of {row.limit} {row.unit} ({row.percent} %) in this {row.period};"
+            f" when it is used up: {row.when_over}"
+            for row in shown.budgets
+        ],
+    )
+    lines += _titled("idle", [idle_text(rule) for rule in shown.idle])
+    lines.append(f"classes    {', '.join(shown.priority_classes) or '-'}")
+    nodes = ", ".join(f"{key}={value}" for key, value in shown.node_selector.items())
+    lines.append(f"nodes      {nodes or 'shared'}")
+    lines.append(f"hosts      {shown.domain or 'any that other tenants do not have'}")
     return lines
+
+
+def _titled(title: str, rows: Sequence[str]) -> list[str]:
+    """Lines with a title before the first."""
+    return [f"{title if number == 0 else '':<11}{row}" for number, row in enumerate(rows or ["-"])]
 
 
 def _pairs(texts: tuple[str, ...], option: str) -> dict[str, Any]:

@@ -226,17 +226,26 @@ def memberships(
     places = []
     for tenant in sorted(tenants, key=lambda tenant: str(tenant["metadata"]["name"])):
         spec = tenant.get("spec") or {}
-        held = [role for role in ROLES if _is_in(person, groups, spec.get(f"{role}s") or {})]
-        if held:
+        if role := role_in(tenant, person, groups):
             name = str(tenant["metadata"]["name"])
             admins = tuple(sorted((spec.get("admins") or {}).get("people") or ()))
             namespace = str(spec.get("namespace") or name)
-            places.append(Membership(tenant=name, namespace=namespace, role=held[0], admins=admins))
+            places.append(Membership(tenant=name, namespace=namespace, role=role, admins=admins))
     return tuple(places)
 
 
+def role_in(tenant: Mapping[str, Any], person: str, groups: Collection[str]) -> str:
+    """The highest role of a user with these groups in a tenant; "" without a role."""
+    spec = tenant.get("spec") or {}
+    return next((role for role in ROLES if _is_in(person, groups, spec.get(f"{role}s") or {})), "")
+
+
 def _is_in(person: str, groups: Collection[str], members: Mapping[str, Any]) -> bool:
-    return person in (members.get("people") or ()) or not set(groups).isdisjoint(members.get("groups") or ())
+    """Names of Kubernetes itself (`system:`) have no role, as in the RoleBindings of the operator."""
+    named = person in (members.get("people") or ()) and not person.startswith("system:")
+    return named or any(
+        group in groups for group in members.get("groups") or () if not group.startswith("system:")
+    )
 
 
 def tenant_of(namespace: str, tenants: Iterable[Mapping[str, Any]]) -> Obj | None:

@@ -128,7 +128,7 @@ def way_out(refusal: Refusal, person: str, teams: Sequence[Membership], *, comma
         ask = f"ask an administrator of team {mine.tenant}{names}"
         if mine.role == "viewer":
             return (
-                f"your role in team {mine.tenant} is viewer; as a member you may. An administrator of the cluster"
+                f"your role in team {mine.tenant} is viewer; as a member you may. An admin of the team{names}"
                 f" makes you one: moor tenant add {mine.tenant} --user {who} --role member"
             )
         return f"your role in team {mine.tenant} is {mine.role}; {ask}, or one of the cluster"
@@ -140,7 +140,7 @@ def way_out(refusal: Refusal, person: str, teams: Sequence[Membership], *, comma
             f" An administrator of the cluster grants rights in {refusal.namespace}"
         )
     return (
-        "you are in no team yet: ask an administrator of the cluster for"
+        "you are in no team yet: ask an admin of a team, or of the cluster, for"
         f" `moor tenant add TEAM --user {who}`, then run `moor kubeconfig --save`"
     )
 

@@ -104,8 +104,8 @@ RBAC = (
     ' in the namespace "default"'
 )
 NO_TEAM = (
-    "hint: you are in no team yet: ask an administrator of the cluster for `moor tenant add TEAM --user ada`,"
-    " then run `moor kubeconfig --save`\n"
+    "hint: you are in no team yet: ask an admin of a team, or of the cluster, for"
+    " `moor tenant add TEAM --user ada`, then run `moor kubeconfig --save`\n"
 )
 
 

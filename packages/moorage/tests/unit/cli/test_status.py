@@ -88,7 +88,7 @@ def test_a_login_that_has_ended_or_has_no_team_comes_with_a_hint():
     ended = LOGIN | {"error": "the session has ended", "hint": "log in again: moor login https://h"}
     assert login_lines(ended)[1:] == ["problem     the session has ended; log in again: moor login https://h"]
     assert login_lines(LOGIN | {"teams": [], "namespace": "", "runs": {}})[1:] == [
-        "team        none; ask an administrator: moor tenant add TEAM --user ada"
+        "team        none; ask an admin of a team: moor tenant add TEAM --user ada"
     ]
 
 

@@ -95,7 +95,7 @@ def test_a_refusal_by_admission_stays_as_it_is() -> None:
         pytest.param(
             refusal("create", "jobs", namespace="vision"),
             [VIEWER],
-            "your role in team vision is viewer; as a member you may. An administrator of the cluster"
+            "your role in team vision is viewer; as a member you may. An admin of the team (linus)"
             " makes you one: moor tenant add vision --user ada --role member",
             id="a viewer who would work",
         ),
@@ -116,8 +116,8 @@ def test_a_refusal_by_admission_stays_as_it_is() -> None:
         pytest.param(
             refusal("list", "jobs", namespace="default"),
             [],
-            "you are in no team yet: ask an administrator of the cluster for `moor tenant add TEAM --user ada`,"
-            " then run `moor kubeconfig --save`",
+            "you are in no team yet: ask an admin of a team, or of the cluster, for"
+            " `moor tenant add TEAM --user ada`, then run `moor kubeconfig --save`",
             id="no team",
         ),
         pytest.param(

@@ -407,7 +407,12 @@ SERVER = Service(
         Rule(resources=("events",), verbs=("get", "create", "patch"), why="warnings of idle work"),
         Rule(group=GROUP, resources=("budgets",), verbs=("list",), why="limits of use"),
         Rule(group=GROUP, resources=("budgets/status",), verbs=("patch",), why="use"),
-        Rule(group=GROUP, resources=("tenants",), verbs=("list",), why="defaults for their members"),
+        Rule(
+            group=GROUP,
+            resources=("tenants",),
+            verbs=("get", "list", "patch"),
+            why="defaults for their members; patch: members, for admins of the tenant",
+        ),
         Rule(
             group="discovery.k8s.io",
             resources=("endpointslices",),

@@ -51,6 +51,7 @@ TOKEN_RISKS: Mapping[str, TokenRisk] = {
             "act as all users with an account in `moorage-users`, administrators among them",
             "read the logs of all pods",
             "create accounts, and read the hashes of passwords",
+            "change Tenants: the roles, quotas and nodes of teams",
         ),
         cannot=(
             "act as users and groups without such an account, such as `system:masters` or other ServiceAccounts",

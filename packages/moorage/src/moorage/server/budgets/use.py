@@ -46,6 +46,16 @@ async def budgets_for(context: Context, user: User, *, own: bool = False) -> Bud
     return Budgets(budgets=tuple(rows))
 
 
+async def budgets_of_tenant(context: Context, tenant: str) -> tuple[BudgetRow, ...]:
+    """The budgets of a tenant, with its use; empty if they cannot be read. The caller may see the tenant."""
+    try:
+        budgets = budgets_of((await context.api.list(BUDGETS)).items)
+    except ApiError:
+        return ()
+    rows = standings(budgets, user="", tenant=tenant, now=context.now())
+    return tuple(_row(standing, "") for standing in rows)
+
+
 async def _sees_all(context: Context, user: User) -> bool:
     try:
         return await context.auth.may(user, "list", "pods")

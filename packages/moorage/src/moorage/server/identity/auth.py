@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http.cookies import CookieError, SimpleCookie
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers
@@ -25,7 +25,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from moorage.api.auditrecords import RECORDS_PATH
 from moorage.api.workspaces import TUNNEL_PATH
 from moorage.model.names import GROUP
-from moorage.model.people import account_user, is_account, is_disabled, person_in
+from moorage.model.people import GROUP_PREFIX, account_user, is_account, is_disabled, person_in
+from moorage.model.tenant import role_in
 from moorage.server.identity.people import People, groups_of
 from moorage.server.identity.proofs import PROOF_PREFIX
 from moorage.server.identity.sessions import TOKEN_PREFIX, Session
@@ -121,6 +122,11 @@ class User:
     def kube_groups(self) -> tuple[str, ...]:
         """The groups of `account` in RBAC."""
         return service_account_groups(self.account) if is_account(self.account) else self.groups
+
+    def role_in(self, tenant: Mapping[str, Any]) -> str:
+        """The highest role in a tenant; "" without one, and for users who may only look."""
+        groups = [group.removeprefix(GROUP_PREFIX) for group in self.groups]
+        return role_in(tenant, self.name, groups) if self.account else ""
 
 
 PAGE = User(PAGE_USER, is_page=True)

@@ -26,6 +26,7 @@ from moorage.model.volumebackup import BACKUPS
 from moorage.model.workspace import OPEN_VERB, WORKSPACES
 from moorage.server.identity.auth import Auth, User
 from moorage.server.pages.refusals import is_htmx, wants_page
+from moorage.server.tenants import KnownTenants
 from moorage_kube.errors import ApiError
 from moorage_kube.resources import JOBS, NODES, PODS, PVCS, SECRETS, SERVICEACCOUNTS, Resource
 
@@ -178,11 +179,15 @@ async def _may(auth: Auth, user: User, right: Right, namespace: str) -> bool:
 
 
 class AdminLinks:
-    """The ASGI layer that decides which links to admin pages the user sees in the page header."""
+    """The ASGI layer that decides which links to admin pages the user sees in the page header.
 
-    def __init__(self, app: ASGIApp, *, auth: Auth) -> None:
+    Members of a tenant see the page of tenants too.
+    """
+
+    def __init__(self, app: ASGIApp, *, auth: Auth, tenants: KnownTenants) -> None:
         self._app = app
         self._auth = auth
+        self._tenants = tenants
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -190,7 +195,10 @@ class AdminLinks:
             user = state.get("user")
             if user is not None and wants_page(headers, scope["path"]) and not is_htmx(headers):
                 rights = await allowed(self._auth, user, [page.control for page in ADMIN_PAGES])
+                is_member = any(user.role_in(tenant) for tenant in await self._tenants.all())
                 state["admin_links"] = tuple(
-                    (page.path, page.name) for page in ADMIN_PAGES if rights.may(page.control)
+                    (page.path, page.name)
+                    for page in ADMIN_PAGES
+                    if rights.may(page.control) or (is_member and page.control == "see tenants")
                 )
         await self._app(scope, receive, send)

@@ -1,15 +1,18 @@
-"""The web pages /admin/tenants: teams, their people and their limits, for users who may list tenants."""
+"""The web pages /admin/tenants: teams, their people and their limits; members see their own teams."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from moorage.actions import tenants
+from moorage.api.budgets import BudgetRow
+from moorage.api.tenants import IdleRule, Tenant, TenantRow
+from moorage.present.tenantsanswer import holders_of
+from moorage.server import tenantviews
 from moorage.server.pages.adminlists import AdminList, list_page, live_part, wanted_lines
 from moorage.server.pages.adminview import (
     Button,
@@ -27,14 +30,12 @@ from moorage.server.pages.paging import Shown
 from moorage.server.pages.site import Page, Site, checked_name, done, problem_to_show, read_form
 from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
-from moorage_kube.errors import ApiError, MoorageError
-from moorage_kube.meta import condition
-from moorage_kube.resources import Obj, Resource
+from moorage_kube.errors import MoorageError
+from moorage_kube.resources import Obj
 
 HERE = "/admin/tenants"
 ONE = f"{HERE}/{{tenant}}"
 BACK = (HERE, "All tenants")
-QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
 READY, NOT_READY = "Ready", "Not ready"
 QUOTA_FIELDS = {  # field of the form → the limited resource, and its label
     "gpus": ("gpus", "GPUs at most"),
@@ -54,6 +55,15 @@ LIST = AdminList(
 )
 MEMBERS = Table(caption="People with their roles", headers=("Name", "Kind", "Role"))
 QUOTA = Table(caption="Quota of the tenant", headers=("Resource", "Used", "Limit"), numbers=(0, 1))
+BUDGETS = Table(
+    caption="Budgets of the tenant",
+    headers=("Budget", "Used", "Limit", "Unit", "Percent", "Period", "When used up"),
+    numbers=(0, 1, 3),
+)
+IDLE = Table(
+    caption="Rules for idle work",
+    headers=("Policy", "Work", "Warning after", "Reminder after", "Suspended after"),
+)
 NEW = Form(
     id="new",
     title="New tenant",
@@ -134,58 +144,50 @@ def spec_of(form: Mapping[str, str], name: str) -> Obj:
     return spec
 
 
-def lines_of(objs: Iterable[Obj]) -> list[Line]:
+def lines_of(rows: Iterable[TenantRow]) -> list[Line]:
     """A line for each tenant."""
-    lines = []
-    for obj in objs:
-        name, spec, status = obj["metadata"]["name"], obj["spec"], obj.get("status") or {}
-        admins = spec.get("admins") or {}
-        state = _state(obj)
-        lines.append(
-            Line(
-                head=Cell(text=name, href=f"{HERE}/{name}"),
-                cells=(
-                    state,
-                    Cell(text=str(spec["namespace"]), href=f"/jobs?whose=all&namespace={spec['namespace']}"),
-                    Cell(text=some([*admins.get("people", ()), *admins.get("groups", ())])),
-                    Cell(text=str(status.get("people", ""))),
-                    Cell(text=str(status.get("nodes", ""))),
-                ),
-                state=state.text,
-            )
+    return [
+        Line(
+            head=Cell(text=row.name, href=f"{HERE}/{row.name}"),
+            cells=(
+                state := _state(row),
+                _place(row),
+                Cell(text=some([*row.admins.people, *row.admins.groups])),
+                Cell(text="" if row.people is None else str(row.people)),
+                Cell(text="" if row.nodes is None else str(row.nodes)),
+            ),
+            state=state.text,
         )
-    return lines
+        for row in rows
+    ]
 
 
-def sections_of(obj: Obj, used: Mapping[str, Any], *, may_change: bool) -> tuple[Section, ...]:
-    """The content of a tenant's page. `used`: amounts of the quota in use, by resource."""
-    name, spec, status = obj["metadata"]["name"], obj["spec"], obj.get("status") or {}
-    ingress, selector = spec.get("ingress") or {}, (spec.get("cpuNodes") or {}).get("selector") or {}
+def sections_of(shown: Tenant) -> tuple[Section, ...]:
+    """The content of a tenant's page."""
+    may_change = shown.may_change_members
     # one line for each user and group, by role
     members: list[Line] = []
-    for role in tenants.ROLES:
-        held = spec.get(f"{role}s") or {}
-        for kind, field in (("user", "people"), ("group", "groups")):
+    for role, held in holders_of(shown).items():
+        for kind, names in (("user", held.people), ("group", held.groups)):
             members += [
-                _member(name, person, kind, role, len(members) + number, may_change=may_change)
-                for number, person in enumerate(held.get(field) or ())
+                _member(shown.name, person, kind, role, len(members) + number, may_change=may_change)
+                for number, person in enumerate(names)
             ]
-    # the facts come from the status and the spec
+    nodes = ", ".join(f"{key}={value}" for key, value in shown.node_selector.items())
     facts = (
-        ("State", _state(obj)),
-        ("Namespace", Cell(text=spec["namespace"], href=f"/jobs?whose=all&namespace={spec['namespace']}")),
-        ("People", Cell(text=str(status.get("people", "")))),
-        (
-            "Dedicated nodes",
-            Cell(text=", ".join(f"{key}={value}" for key, value in selector.items()) or say("none")),
-        ),
-        ("Hosts", Cell(text=ingress.get("domain") or say("any that other tenants do not have"))),
+        ("State", _state(shown)),
+        ("Namespace", _place(shown)),
+        *((("Your role", Cell(text=say(shown.role))),) if shown.role else ()),
+        ("People", Cell(text="" if shown.people is None else str(shown.people))),
+        ("GPUs in use", Cell(text=str(shown.gpus))),
+        ("Dedicated nodes", Cell(text=nodes or say("none"))),
+        ("Hosts", Cell(text=shown.domain or say("any that other tenants do not have"))),
     )
-    # a form for administrators, and the quota with its use
+    # a form for those who may change the members, and the limits with their use
     give = Form(
         id="add",
         title="Add people",
-        to=f"{HERE}/{name}/add",
+        to=f"{HERE}/{shown.name}/add",
         button="Add",
         inputs=(
             Input(
@@ -199,8 +201,7 @@ def sections_of(obj: Obj, used: Mapping[str, Any], *, may_change: bool) -> tuple
         ),
     )
     quota = tuple(
-        Line(head=Cell(text=resource), cells=(Cell(text=str(used.get(resource, ""))), Cell(text=str(limit))))
-        for resource, limit in (spec.get("quota") or {}).items()
+        Line(head=Cell(text=row.resource), cells=(Cell(text=row.used), Cell(text=row.hard))) for row in shown.quota
     )
     return (
         Section(id="facts", title="Status", facts=facts),
@@ -213,7 +214,27 @@ def sections_of(obj: Obj, used: Mapping[str, Any], *, may_change: bool) -> tuple
             forms=(give,) if may_change else (),
         ),
         Section(id="quota", title="Quota", table=QUOTA, lines=quota, nothing="No quota: the team may use all."),
+        Section(
+            id="budgets",
+            title="Budgets",
+            table=BUDGETS,
+            lines=tuple(_budget(row) for row in shown.budgets),
+            nothing="No budget.",
+        ),
+        Section(id="idle", title="Idle GPUs", table=IDLE, lines=tuple(_rule(rule) for rule in shown.idle)),
     )
+
+
+def _budget(row: BudgetRow) -> Line:
+    texts = (row.used, row.limit, row.unit, f"{row.percent} %", row.period, row.when_over)
+    tone = "bad" if row.percent >= 100 else ""
+    cells = (Cell(text=text, tone=tone if text.endswith("%") else "") for text in texts)
+    return Line(head=Cell(text=row.budget), cells=tuple(cells))
+
+
+def _rule(rule: IdleRule) -> Line:
+    texts = (", ".join(say(kind) for kind in rule.work), rule.warn_after, rule.remind_after, rule.suspend_after)
+    return Line(head=Cell(text=rule.policy), cells=tuple(Cell(text=text) for text in texts))
 
 
 def _member(tenant: str, person: str, kind: str, role: str, number: int, *, may_change: bool) -> Line:
@@ -231,16 +252,19 @@ def _member(tenant: str, person: str, kind: str, role: str, number: int, *, may_
     return Line(head=Cell(text=person, href=href), cells=cells, buttons=(remove,) if may_change else ())
 
 
-def _state(obj: Obj) -> Cell:
-    ready = condition(obj, "Ready") or {}
-    if ready.get("status") == "True":
+def _place(row: TenantRow) -> Cell:
+    return Cell(text=row.namespace, href=f"/jobs?whose=all&namespace={row.namespace}")
+
+
+def _state(row: TenantRow) -> Cell:
+    if row.ready:
         return Cell(text=READY, tone="good")
-    return Cell(text=NOT_READY, tone="wait", note=str(ready.get("message") or "the operator has not looked yet"))
+    return Cell(text=NOT_READY, tone="wait", note=row.message or "the operator has not looked yet")
 
 
 async def _listed(site: Site, request: Request) -> Shown[Line]:
-    objs = await tenants.list_tenants(site.context.acting(request.state.user))
-    return wanted_lines(LIST, request, lines_of(objs))
+    rows = await tenantviews.list_tenants(site.context, request.state.user)
+    return wanted_lines(LIST, request, lines_of(rows))
 
 
 async def _list_page(
@@ -253,24 +277,16 @@ async def _list_page(
 
 
 async def _page(site: Site, request: Request, problem: Problem | None = None) -> Response:
-    api, name = site.context.acting(request.state.user), request.path_params["tenant"]
-    obj = await tenants.get_tenant(api, name)
-    used: dict[str, Any] = {}
-    try:
-        for quota in (await api.list(QUOTAS, obj["spec"]["namespace"])).items:
-            used |= (quota.get("status") or {}).get("used") or {}
-    except ApiError:  # the rest is of use without
-        used = {}
-    may_change = (await site.allowed(request, ("change tenant",))).may("change tenant")
+    shown = await tenantviews.show_tenant(site.context, request.state.user, request.path_params["tenant"])
     return site.page(
         request,
         "admin_one.html",
         HERE,
         problem=problem,
         live=False,
-        title=name,
+        title=shown.name,
         subtitle="tenant",
-        sections=sections_of(obj, used, may_change=may_change),
+        sections=sections_of(shown),
         back=BACK,
         wrong=(problem.field or "") if problem is not None else "",
     )
@@ -291,9 +307,8 @@ async def _change(site: Site, request: Request, *, is_added: bool) -> Response:
             raise Problem(
                 422, "invalid", f"invalid role {role[:40]!r}: use {', '.join(tenants.ROLES)}", field="role"
             )
-        api = site.context.acting(request.state.user)
-        change = tenants.add_to_tenant if is_added else tenants.remove_from_tenant
-        await change(api, name, role, {field: listed for field, listed in names.items() if listed})
+        given = {field: listed for field, listed in names.items() if listed}
+        await tenantviews.change_members(site.context, request.state.user, name, role, given, is_added=is_added)
     except (Problem, MoorageError) as error:
         return await _page(site, request, problem_to_show(error))
     return done(f"{HERE}/{name}", "members", name)

@@ -12,7 +12,7 @@ from moorage.model.machine import MACHINES, NODE_POOLS
 from moorage.model.people import PEOPLE_NAMESPACE
 from moorage.model.reservation import RESERVATIONS
 from moorage.model.tenant import TENANTS
-from moorage.server.pages.tenantpages import QUOTAS
+from moorage.server.tenantviews import QUOTAS
 from moorage_kube.clock import rfc3339
 from moorage_kube.errors import TooManyRequests
 from moorage_kube.resources import NAMESPACES, NODES, PODS, SECRETS, SERVICEACCOUNTS
