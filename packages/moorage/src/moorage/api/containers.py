@@ -34,7 +34,7 @@ class HostConfig(msgspec.Struct, rename="pascal", kw_only=True):
 
 
 class NewContainer(msgspec.Struct, rename="pascal", kw_only=True):
-    """A container to create, in Docker's format. Docker's other fields are ignored, or refused by name."""
+    """A container to create, in Docker's format. Docker's other fields work too, or are refused by name."""
 
     image: Annotated[str, msgspec.Meta(min_length=1), about("Name of the image.")]
     cmd: Annotated[list[str] | None, about("Command or its arguments; null: the image's.")] = None
@@ -64,6 +64,7 @@ class ContainerCreation(Query):
     """Query parameters for the creation of a container."""
 
     name: Annotated[Text, about("Name of the container; empty: made up.")] = ""
+    platform: Annotated[Text, about("Nodes for the container, such as linux/amd64; empty: all.")] = ""
     dry_run: Annotated[bool, about("Check the request; create nothing.")] = False
     namespace: Annotated[Text, about("Namespace of the container; empty: the user's own.")] = ""
 

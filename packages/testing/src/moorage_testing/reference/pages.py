@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from moorage_testing.reference.docker import docker_page
 from moorage_testing.reference.http import codes_page, metrics_page, routes_page
 from moorage_testing.reference.kinds import cell as _cell
 from moorage_testing.reference.kinds import kinds_page
@@ -242,6 +243,7 @@ def rights_page() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
+    "docker.md": lambda: docker_page(NOTE),
     "error-codes.md": lambda: codes_page(NOTE),
     "errors.md": errors_page,
     "guardrails.md": guardrails_page,

@@ -14,7 +14,7 @@ from typing import Any
 from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL
 from moorage_kube.documents import parse_json
 from moorage_kube.integers import integer_or
-from moorage_kube.meta import annotations_of, labels_of
+from moorage_kube.meta import annotations_of, condition, is_deleting, labels_of
 from moorage_kube.resources import Obj
 
 API_VERSION, MIN_API_VERSION = "1.41", "1.24"
@@ -101,6 +101,18 @@ def never_starts(pod: Mapping[str, Any]) -> str:
         if waiting.get("reason") in NEVER_STARTING:
             return f"{waiting['reason']}: {waiting.get('message') or 'the image cannot be pulled'}"
     return ""
+
+
+def is_starting(pod: Mapping[str, Any]) -> bool:
+    """Whether a started container is about to run: it waits for neither a turn nor room, and can start."""
+    gates = [gate.get("name") for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
+    if is_ended(pod) or is_deleting(pod) or never_starts(pod) or gates not in ([], [CONTAINER_GATE]):
+        return False
+    refused = condition(pod, "PodScheduled", status="False") or {}
+    if refused.get("reason") == "Unschedulable":  # "SchedulingGated" stays until the scheduler looks at it
+        return False
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return not any((status.get("state") or {}).get("running") or status.get("restartCount") for status in statuses)
 
 
 def is_removed_at_end(pod: Mapping[str, Any]) -> bool:

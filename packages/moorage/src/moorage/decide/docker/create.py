@@ -1,7 +1,6 @@
 """From the body of Docker's `POST /containers/create` to a guarded pod, and a Service where ports are published.
 
-Options that could not have their effect are refused with the field's path, never dropped: bind mounts of the
-node's files, privileges, the node's network.
+Options that could not have their effect are refused, never dropped: `fields` has the table.
 
 https://docs.docker.com/reference/api/engine/version/v1.41/
 """
@@ -27,6 +26,7 @@ from moorage.decide.docker.containers import (
     container_name,
     start_of,
 )
+from moorage.decide.docker.fields import UNSET, Fault, refusals
 from moorage.decide.runs.gputypes import GpuType, gpu_taints, matches_type
 from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY, unexpanded
 from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL, HOST_ENV_ANNOTATION, HOST_IMAGE, is_dns_label
@@ -54,46 +54,16 @@ _SPEC = (
     "volumes",
     "affinity",
     "tolerations",
+    "nodeSelector",
+    "shareProcessNamespace",
 )
-_CONFIG_REFUSED = ("Healthcheck", "OnBuild", "MacAddress", "NetworkDisabled", "Shell")
-_HOST_REFUSED = {
-    "Privileged": "a container may not have the node's own rights",
-    "CapAdd": "a container may not have more capabilities",
-    "Devices": "ask for GPUs with DeviceRequests",
-    "DeviceCgroupRules": "ask for GPUs with DeviceRequests",
-    "VolumesFrom": "name the volumes in Mounts",
-    "Links": "containers find each other by the Services of their ports",
-    "ExtraHosts": "host names come from the cluster",
-    "Sysctls": "the node's kernel is shared",
-    "SecurityOpt": "an administrator sets the node's security settings",
-    "CgroupParent": "the kubelet manages control groups",
-    "VolumeDriver": "volumes come from storage classes",
-    "Ulimits": "the node sets limits of processes",
-    "GroupAdd": "name the group in User",
-    "Runtime": "the node sets the runtime",
-    "PidsLimit": "the node sets limits of processes",
-    "OomKillDisable": "a container that exceeds its memory is killed",
-    "OomScoreAdj": "the kubelet chooses which container is killed first",
-}
-# which of the node's namespaces a container shares → values that mean its own
-_HOST_MODES: Mapping[str, tuple[str, ...]] = {
-    "NetworkMode": ("default", "bridge"),
-    "PidMode": (),
-    "IpcMode": ("private", "shareable"),
-    "UsernsMode": (),
-    "UTSMode": (),
-    "CgroupnsMode": ("private",),
-    "Cgroup": (),
-    "Isolation": ("default",),
-}
-
-
-class Fault(Struct, frozen=True):
-    """An unsupported option: its path in the body, the fault, and an alternative."""
-
-    field: str
-    message: str
-    hint: str = ""
+_ARCHITECTURES = {"amd64": "amd64", "x86_64": "amd64", "arm64": "arm64", "aarch64": "arm64"}
+_BIND_FLAGS = frozenset(  # without an effect in a pod; the only other flag is "ro"
+    ("", "rw", "z", "Z", "nocopy", "cached", "delegated", "consistent")
+)
+_ANY_ADDRESS = (None, "", "0.0.0.0", "::")
+_SIZE_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+_TMPFS_SIZE = re.compile(r"size=([0-9]{1,15})([kmg]?)", re.IGNORECASE)
 
 
 class ContainerPlan(Struct, frozen=True, kw_only=True):
@@ -115,6 +85,7 @@ class Around(Struct, frozen=True, kw_only=True):
     gpu_types: tuple[GpuType, ...] = ()
     salt: str = ""  # random text, for a generated name
     on_processes: bool = False  # pods are processes of this machine, as on a local cluster: images are not pulled
+    platform: str = ""  # as Docker writes it: linux/arm64; empty: any
     host_env: bool = False  # then: the command of any image runs in this machine's environment
 
 
@@ -157,22 +128,7 @@ class _Draft:
     def plan(self, name: str | None) -> ContainerPlan:
         chosen = self._name(name)
         # refuse all unsupported options at once, so that one try shows every fault
-        for where in ("HostConfig", "NetworkingConfig"):
-            if self.body.get(where) is not None and not isinstance(self.body[where], Mapping):
-                self.fault(where, f"invalid value {self.body[where]!r}: use an object")
-        for where in _CONFIG_REFUSED:
-            if self.body.get(where):
-                self.fault(where, "this cannot be set here")
-        for where, why in _HOST_REFUSED.items():
-            if self.host.get(where) and not (where == "Runtime" and self.host[where] in ("nvidia", "runc")):
-                self.fault(f"HostConfig.{where}", f"{self.host[where]!r} is not available", why)
-        for where, usual in _HOST_MODES.items():
-            if (mode := self.host.get(where) or "") not in ("", *usual):
-                self.fault(f"HostConfig.{where}", f"{mode!r} is not available", "leave it out")
-        # an empty list unmasks the paths that Docker hides in /proc and /sys
-        for where in ("MaskedPaths", "ReadonlyPaths"):
-            if self.host.get(where) is not None:
-                self.fault(f"HostConfig.{where}", "these paths cannot be changed", "leave it out")
+        self.faults += refusals(self.body)
         # build the spec even with faults: its parts report more of them
         self._check_image()
         container, affinity, tolerations = self._container()
@@ -189,6 +145,10 @@ class _Draft:
             spec["affinity"] = affinity
         if tolerations:
             spec["tolerations"] = tolerations
+        if self.around.platform:
+            spec["nodeSelector"] = {"kubernetes.io/arch": self._architecture()}
+        if self.host.get("Init"):
+            spec["shareProcessNamespace"] = True  # then the pause process is the first one
         # Docker takes any host name, Kubernetes only a DNS label
         hostname = str(self.body.get("Hostname") or "")
         if hostname:
@@ -248,6 +208,14 @@ class _Draft:
 
     # -- the parts
 
+    def _architecture(self) -> str:
+        system, _, rest = self.around.platform.partition("/")
+        architecture = _ARCHITECTURES.get(rest.partition("/")[0], "")
+        if system != "linux" or not architecture:
+            message = f"--platform {self.around.platform!r} is not available"
+            self.fault("platform", message, "use linux/amd64 or linux/arm64")
+        return architecture
+
     def _name(self, name: str | None) -> str:
         if name:
             chosen = name.removeprefix("/")
@@ -295,10 +263,11 @@ class _Draft:
 
     def _list(self, where: str) -> list[Any]:
         """A list of HostConfig; a value of another type is a fault."""
-        value = self.host.get(where)
-        if value is None or isinstance(value, list):
-            return value or []
-        self.fault(f"HostConfig.{where}", f"invalid value {value!r}: use a list")
+        value = self.host.get(where) or []
+        if isinstance(value, list):
+            return value
+        if where not in ("DeviceRequests", "Mounts"):  # `refusals` reports those
+            self.fault(f"HostConfig.{where}", f"invalid value {value!r}: use a list")
         return []
 
     def _words(self, where: str) -> list[str]:
@@ -350,12 +319,6 @@ class _Draft:
         policy = self.host.get("RestartPolicy")
         policy = policy if isinstance(policy, Mapping) else {}
         name = str(policy.get("Name") or "no")
-        if policy.get("MaximumRetryCount"):
-            self.fault(
-                "HostConfig.RestartPolicy.MaximumRetryCount",
-                "a pod that is restarted is restarted without end",
-                "use 0, or run it as a job: moor run --retries N",
-            )
         known = {"no": "Never", "on-failure": "OnFailure", "always": "Always", "unless-stopped": "Always"}
         if name not in known:
             self.fault("HostConfig.RestartPolicy.Name", f"{name!r} is not one of {', '.join(known)}")
@@ -384,13 +347,17 @@ class _Draft:
             self.fault("HostConfig.Memory", f"{memory} bytes is less than Docker's own minimum of {MEMORY_MIN}")
         if not memory:
             self.warnings.append(f"the request sets no memory limit: {self.around.memory} is the limit")
+        self._check_swap(memory)
+        self._check_runtime()
+        # the limits are also the requests
         limits: Obj = {"cpu": cpu, "memory": str(memory) if memory else self.around.memory}
         affinity: Obj = {}
         tolerations: list[Obj] = []
         for at, asked in enumerate(self._list("DeviceRequests")):
             where = f"HostConfig.DeviceRequests[{at}]"
             if not isinstance(asked, Mapping):
-                self.fault(where, f"invalid value {asked!r}: use an object")
+                if asked in UNSET:  # `refusals` reports the others
+                    self.fault(where, f"invalid value {asked!r}: use an object")
                 continue
             driver, count = str(asked.get("Driver") or ""), asked.get("Count")
             if asked.get("DeviceIDs"):
@@ -411,6 +378,31 @@ class _Draft:
             if isinstance(options, Mapping) and options.get("type"):
                 affinity = self._type(f"{where}.Options.type", str(options["type"]), resource)
         return {"limits": limits, "requests": dict(limits)}, affinity, tolerations
+
+    def _check_swap(self, memory: int) -> None:
+        """Check the memory options that pods do not have."""
+        if (swap := self._count("MemorySwap", self.host, 0, -1, 2**60)) not in (0, memory):
+            self.fault(
+                "HostConfig.MemorySwap",
+                f"--memory-swap {swap} is not available: pods have no swap",
+                "use the value of --memory, or leave it out",
+            )
+        if (reserved := self._count("MemoryReservation", self.host, 0, 0, 2**60)) > memory:
+            self.fault(
+                "HostConfig.MemoryReservation",
+                f"--memory-reservation {reserved} is more than --memory {memory}",
+                "raise --memory: all of it is reserved",
+            )
+
+    def _check_runtime(self) -> None:
+        runtime = self.host.get("Runtime") or self.body.get("Runtime") or "runc"
+        if runtime == "nvidia" and not self.host.get("DeviceRequests"):
+            message = "--runtime nvidia gives a container no GPU on a cluster"
+            self.fault("HostConfig.Runtime", message, "ask for GPUs: docker run --gpus 1")
+        elif runtime not in ("runc", "nvidia"):
+            self.fault(
+                "HostConfig.Runtime", f"--runtime {runtime!r} is not available", "the node sets the runtime"
+            )
 
     def _quota(self) -> int:
         """The CPU limit of older clients (microseconds per period), in billionths of a CPU."""
@@ -437,12 +429,17 @@ class _Draft:
         for at, bind in enumerate(self._list("Binds")):
             source, _, rest = str(bind).partition(":")
             target, _, flags = rest.partition(":")
-            read_only = "ro" in flags.split(",")
-            self._mount(f"HostConfig.Binds[{at}]", "", source, target, read_only=read_only)
+            known = set(flags.split(","))
+            if strange := sorted(known - _BIND_FLAGS - {"ro"}):
+                self.fault(
+                    f"HostConfig.Binds[{at}]", f"the option {strange[0]!r} of -v is not available", "use ro"
+                )
+            self._mount(f"HostConfig.Binds[{at}]", "", source, target, read_only="ro" in known)
         for at, mount in enumerate(self._list("Mounts")):
             where = f"HostConfig.Mounts[{at}]"
             if not isinstance(mount, Mapping):
-                self.fault(where, f"invalid value {mount!r}: use an object")
+                if mount in UNSET:  # `refusals` reports the others
+                    self.fault(where, f"invalid value {mount!r}: use an object")
                 continue
             kind, target = str(mount.get("Type") or "volume"), str(mount.get("Target") or "")
             if kind == "tmpfs":
@@ -450,10 +447,6 @@ class _Draft:
                 size = options.get("SizeBytes") if isinstance(options, Mapping) else None
                 self._memory_folder(where, target, size)
             elif kind == "volume":
-                options = mount.get("VolumeOptions")
-                if isinstance(options, Mapping) and (driver := options.get("DriverConfig")):
-                    why = _HOST_REFUSED["VolumeDriver"]
-                    self.fault(f"{where}.VolumeOptions.DriverConfig", f"{driver!r} is not available", why)
                 read_only = bool(mount.get("ReadOnly"))
                 self._mount(where, ".Source", str(mount.get("Source") or ""), target, read_only=read_only)
             else:
@@ -461,10 +454,33 @@ class _Draft:
         tmpfs = self.host.get("Tmpfs")
         if tmpfs is not None and not isinstance(tmpfs, Mapping):
             self.fault("HostConfig.Tmpfs", f"invalid value {tmpfs!r}: use an object")
-        for target in tmpfs if isinstance(tmpfs, Mapping) else ():
-            self._memory_folder("HostConfig.Tmpfs", str(target), None)
+        for target, flags in tmpfs.items() if isinstance(tmpfs, Mapping) else ():
+            self._memory_folder("HostConfig.Tmpfs", str(target), self._tmpfs_size(str(flags or "rw")))
         if size := self._count("ShmSize", self.host, 0, 0, 2**50):
             self._memory_folder("HostConfig.ShmSize", "/dev/shm", size)
+        self._anonymous()
+
+    def _tmpfs_size(self, flags: str) -> int | None:
+        size = None
+        for flag in flags.split(","):
+            if match := _TMPFS_SIZE.fullmatch(flag):
+                size = int(match[1]) * _SIZE_UNITS[match[2].lower()]
+            elif flag != "rw":
+                message = f"the option {flag[:40]!r} of --tmpfs is not available"
+                self.fault("HostConfig.Tmpfs", message, "use size=64m")
+        return size
+
+    def _anonymous(self) -> None:
+        """Add an empty folder for each path that has no volume."""
+        volumes = self.body.get("Volumes") or {}
+        if not isinstance(volumes, Mapping):
+            self.fault("Volumes", f"invalid value {volumes!r}: use an object")
+            return
+        # Docker's Python package names the target of each bind here too
+        for target in sorted(volumes.keys() - {mount["mountPath"] for mount in self.mounts}):
+            if self._is_target(f"Volumes[{target}]", target):
+                self.mounts.append({"name": f"a-{len(self.volumes)}", "mountPath": target})
+                self.volumes.append({"name": f"a-{len(self.volumes)}", "emptyDir": {}})
 
     def _mount(self, where: str, part: str, source: str, target: str, *, read_only: bool) -> None:
         if not is_dns_label(source):
@@ -524,14 +540,23 @@ class _Draft:
                 ports.setdefault(at, 0)
                 if where != "ExposedPorts":
                     ports[at] = self._host_port(f"{where}[{key}]", value, at[0])
+        if self.host.get("PublishAllPorts"):
+            if not ports:
+                self.fault("HostConfig.PublishAllPorts", "the image's ports are not known", "name them: -p 8080")
+            ports = {at: port or at[0] for at, port in ports.items()}
         return ports
 
     def _host_port(self, where: str, value: Any, usual: int) -> int:
-        asked = (
-            [binding.get("HostPort") for binding in value if isinstance(binding, Mapping)]
-            if isinstance(value, list)
-            else []
+        bindings = (
+            [binding for binding in value if isinstance(binding, Mapping)] if isinstance(value, list) else []
         )
+        for binding in bindings:
+            if (address := binding.get("HostIp")) not in _ANY_ADDRESS:
+                message = f"the address {str(address)[:40]!r} of -p is not available: a Service has the port"
+                self.fault(where, message, "write -p PORT:PORT")
+        asked = [binding.get("HostPort") for binding in bindings]
+        if len(set(asked)) > 1:
+            self.fault(where, "a port of the container is published once", "use -p once for each port")
         text = str(next(filter(None, asked), usual))
         number = integer_or(text, 0)
         if not 0 < number < 65536:

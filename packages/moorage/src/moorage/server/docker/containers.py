@@ -19,6 +19,7 @@ from moorage.decide.docker.containers import (
     is_ended,
     is_gated,
     is_removed_at_end,
+    is_starting,
     never_starts,
 )
 from moorage.decide.docker.create import Around, next_pod, owned_by, plan_container
@@ -73,7 +74,7 @@ class Containers:
                 400,
                 ErrorCode.WHICH_NAMESPACE,
                 f"you work in several namespaces: {', '.join(sorted(set(mine)))}",
-                "say which: the header X-Moorage-Namespace (`moor docker --namespace NAME` sets it)",
+                "choose one: moor docker -n NAME -- COMMAND, or the header X-Moorage-Namespace",
             )
         return cls(context, user, mine[0] if mine else NAMESPACE)
 
@@ -115,6 +116,7 @@ class Containers:
         body: Mapping[str, Any],
         name: str | None,
         *,
+        platform: str = "",
         key: str = "",
         dry_run: bool = False,
         host_env: bool = False,
@@ -129,7 +131,7 @@ class Containers:
         that was used for a different request.
         """
         # by the digest a repeated request differs from a reused key
-        wanted = json.dumps([name, body], sort_keys=True)
+        wanted = json.dumps([name, body, platform] if platform else [name, body], sort_keys=True)
         request = hashlib.sha256(f"{self.user.name}\0{key}".encode()).hexdigest()[:32] if key else ""
         digest = hashlib.sha256(wanted.encode()).hexdigest()[:32]
         there = await self.pods()
@@ -142,7 +144,7 @@ class Containers:
                     raise Problem(422, ErrorCode.KEY_REUSED, "this idempotency key was used for another container")
         # all faults of the request are reported at once, before anything is created
         around = await self._around(
-            salt=f"{request}{digest}" if request else secrets.token_hex(8), host_env=host_env
+            salt=f"{request}{digest}" if request else secrets.token_hex(8), platform=platform, host_env=host_env
         )
         plan = plan_container(body, name, around)
         if plan.faults:
@@ -199,7 +201,7 @@ class Containers:
                         f"make it: moor volume create {claim} --size 10Gi",
                     ) from error
 
-    async def _around(self, salt: str, *, host_env: bool) -> Around:
+    async def _around(self, salt: str, *, platform: str, host_env: bool) -> Around:
         defaults = defaults_of(tenant_of(self.namespace, await self.context.tenants.all()))
         cluster = await self.context.ready()
         return Around(
@@ -209,17 +211,17 @@ class Containers:
             gpu_types=gpu_types((parse_node(node) for node in cluster.nodes.all()), ()),
             salt=salt,
             on_processes=cluster.on_processes(),
+            platform=platform,
             host_env=host_env,
         )
 
-    async def start(self, word: str) -> bool:
-        """Start a container; return False if it already runs."""
+    async def start(self, word: str) -> Obj | None:
+        """Start a container; return its pod, or None if it already runs."""
         pod = await self.get(word)
         if is_ended(pod) or is_deleting(pod):
-            await self._again(pod, gated=False)
-            return True
+            return await self._again(pod, gated=False)
         if not is_gated(pod):
-            return False
+            return None
         gates = [gate for gate in pod["spec"].get("schedulingGates") or () if gate.get("name") != CONTAINER_GATE]
         meta = pod["metadata"]
         change = {
@@ -227,10 +229,9 @@ class Containers:
             "spec": {"schedulingGates": gates or None},
         }
         try:
-            await self.api.patch(PODS, meta["name"], change, self.namespace)
+            return await self.api.patch(PODS, meta["name"], change, self.namespace)
         except Conflict:
             return await self.start(word)
-        return True
 
     async def _again(self, pod: Obj, *, gated: bool) -> Obj:
         """Create the next pod of a container and delete this pod; return the new pod."""
@@ -321,6 +322,14 @@ class Containers:
     async def ended(self, pod: Obj) -> Obj | None:
         """The pod once it has ended, or can never start; None when it was deleted."""
         return await self._until(pod, lambda current: is_ended(current) or bool(never_starts(current)))
+
+    async def started(self, pod: Obj, seconds: float) -> Obj:
+        """The pod of a started container once it runs or cannot run now; at the latest after `seconds`."""
+        if not is_starting(pod):
+            return pod
+        clock = self.context.clock
+        end = clock.monotonic() + seconds
+        return await self._until(pod, lambda now: not is_starting(now) or clock.monotonic() >= end) or pod
 
     async def begun(self, pod: Obj) -> Obj | None:
         """The pod once its container runs or has ended; None when it was deleted, or can never start."""

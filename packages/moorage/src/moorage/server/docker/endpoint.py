@@ -89,11 +89,20 @@ class DockerEndpoint(Struct, frozen=True, kw_only=True):
             except ApiError as error:
                 raise docker_problem(error) from error
 
+        @functools.wraps(self.handler)
+        async def with_hints(request: Request) -> Response:
+            try:
+                return await endpoint(request)
+            except Problem as problem:  # Docker's clients show only the message
+                if problem.hint:
+                    problem.message += f" (hint: {problem.hint})"
+                raise
+
         if self.ours:
             yield DescribedRoute(OURS + self.ours, endpoint, self.method, self.described)
         if self.dockers:
             for prefix in DOCKERS:
-                yield Route(prefix + self.dockers, endpoint, methods=[self.method])
+                yield Route(prefix + self.dockers, with_hints, methods=[self.method])
 
 
 def docker_problem(error: ApiError) -> Problem:

@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from moorage.api.errors import ErrorCode
-from moorage.decide.docker.containers import MAIN, container_id
+from moorage.decide.docker.containers import MAIN, container_id, is_gated
 from moorage.server.context import Context
 from moorage.server.docker.containers import NAMESPACE_HEADER, Containers
 from moorage.server.docker.endpoint import (
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from moorage_kube.remote.exec import ExecProcess
     from moorage_kube.serving import RawConnection
 
+STARTED_SECONDS = 45.0  # patience for a container that starts; Docker's Python package waits 60 s
 PIECE = 64 * 1024
 PROTOCOL = "v5.channel.k8s.io"
 STDIN, STDOUT, STDERR, STATUS, RESIZE, CLOSE = 0, 1, 2, 3, 4, 255  # first byte of each message
@@ -172,10 +173,14 @@ def websocket_route(context: Context) -> BaseRoute:
 
 
 async def running(there: Containers, word: str) -> Obj:
-    """The pod of a running container. Raises Problem 409 if the container does not run."""
+    """The pod of a running container; waits while it is about to run. Raises Problem 409 if it does not run."""
     pod = await there.get(word)
-    if there.state(pod).status != "running":
-        raise Problem(409, ErrorCode.NOT_RUNNING, f"Container {word} is not running", "docker start it first")
+    if not is_gated(pod):
+        pod = await there.started(pod, STARTED_SECONDS)
+    state = there.state(pod)
+    if state.status != "running":
+        now = f" ({state.text})" if state.text else ""
+        raise Problem(409, ErrorCode.NOT_RUNNING, f"Container {word} is not running{now}", "docker start it first")
     return pod
 
 

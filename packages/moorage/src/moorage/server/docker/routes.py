@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 
 BODY_MAX = 256 * 1024
 FILTERS_MAX = 16 * 1024
+START_SECONDS = 10.0  # patience of `start` for a container that starts; of `exec`: STARTED_SECONDS
 PAGE_MAX = 500
 STDOUT, STDERR = 1, 2
 ONE = "/containers/{id}"
@@ -139,6 +140,7 @@ async def create(call: DockerCall) -> Response:
     pod, warnings = await mine.create(
         body,
         call.query.get("name") or None,
+        platform=call.query.get("platform") or "",
         key=call.request.headers.get("idempotency-key", ""),
         dry_run=_is_true(call.query.get("dryRun")),
         host_env=_is_true(call.request.headers.get(HOST_ENV_HEADER)),
@@ -155,9 +157,15 @@ async def show(call: DockerCall) -> Response:
 
 
 async def start(call: DockerCall) -> Response:
-    """Start a container, also one that has ended. 304: it already runs."""
+    """Start a container, also one that has ended. 304: it already runs.
+
+    As with Docker, the container runs when the answer comes, unless its start takes longer than START_SECONDS.
+    """
     mine = await call.containers()
-    return Response(status_code=204 if await mine.start(call.id) else 304)
+    pod = await mine.start(call.id)
+    if pod is not None:
+        await mine.started(pod, START_SECONDS)
+    return Response(status_code=304 if pod is None else 204)
 
 
 async def stop(call: DockerCall) -> Response:
@@ -184,7 +192,8 @@ async def restart(call: DockerCall) -> Response:
     mine = await call.containers()
     word = call.id
     await mine.stop(word)
-    await mine.start(word)
+    if (pod := await mine.start(word)) is not None:
+        await mine.started(pod, START_SECONDS)
     return Response(status_code=204)
 
 
@@ -221,13 +230,23 @@ async def wait(call: DockerCall) -> Response:
 
 
 async def logs(call: DockerCall) -> Response:
-    """Show the output of a container. Kubernetes joins stdout and stderr: all output is marked as stdout."""
+    """Show the output of a container. Kubernetes joins stdout and stderr: all output is marked as stdout, or as
+    stderr if only stderr is asked for.
+    """
     mine = await call.containers()
     pod = await mine.get(call.id)
     query = call.query
-    if query.get("stdout") is not None and not _is_true(query.get("stdout")):
-        return Response(b"", media_type=RAW_STREAM)
     ours = call.request.url.path.startswith("/api/")
+    # Docker's Python package reads only stderr to report a failed run: it gets all output
+    stream = STDOUT if ours or _is_true(query.get("stdout")) else STDERR
+    if stream == STDERR and not _is_true(query.get("stderr")):
+        raise Problem(
+            400,
+            ErrorCode.BAD_REQUEST,
+            "the request asks for neither stdout nor stderr",
+            "set stdout=1 or stderr=1",
+            "stdout",
+        )
     framed = not ours and not config_of(pod).get("Tty")
     tail = query.get("tail") or "all"
     since = _number(query.get("since", "").partition(".")[0] or None, "since", 2**40)
@@ -244,7 +263,7 @@ async def logs(call: DockerCall) -> Response:
         await anext(lines)
         lines = _after(await anext(lines, b""), lines)
     return StreamingResponse(
-        (frame(STDOUT, chunk) async for chunk in lines) if framed else lines,
+        (frame(stream, chunk) async for chunk in lines) if framed else lines,
         media_type="text/plain; charset=utf-8" if ours else MULTIPLEXED if framed else RAW_STREAM,
     )
 

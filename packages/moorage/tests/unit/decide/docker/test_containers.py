@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.docker.containers import container_id, containers, find, is_gated, never_starts, start_of
+from moorage.decide.docker.containers import (
+    container_id,
+    containers,
+    find,
+    is_gated,
+    is_starting,
+    never_starts,
+    start_of,
+)
 from moorage.decide.docker.create import Around, next_pod, plan_container
 from moorage.decide.docker.views import inspect, matches, state_of, summary
 from moorage.decide.runs.gputypes import GpuType
@@ -79,6 +87,20 @@ def test_its_command_runs_in_the_machines_environment_on_request_and_that_is_sai
 )
 def test_a_container_that_never_starts_is_known(state, why):
     assert never_starts(ran(plan().pod, state)) == why
+
+
+@pytest.mark.parametrize(
+    ("state", "conditions", "starts"),
+    [
+        ({}, [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}], True),
+        ({}, [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}], False),
+        ({"waiting": {"reason": "ContainerCreating"}}, [], True),
+        ({"waiting": {"reason": "ImagePullBackOff"}}, [], False),
+        ({"running": {"startedAt": "2026-11-21T11:58:00Z"}}, [], False),
+    ],
+)
+def test_a_container_that_is_about_to_run_is_known(state, conditions, starts):
+    assert is_starting(ran(plan().pod, state, "Pending", conditions=conditions)) is starts
 
 
 def stored(pod: dict[str, Any], uid: str = "u1", **status: Any) -> dict[str, Any]:

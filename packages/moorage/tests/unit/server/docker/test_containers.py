@@ -39,6 +39,15 @@ async def test_containers_are_made_in_the_one_tenant_of_the_user_and_in_default_
     assert await created_in(member, "second") == "default"  # where it is found from now on
 
 
+async def test_dockers_clients_see_in_the_message_how_to_choose_one_of_two_namespaces(member):
+    member.api.readers.add(("ada", "vision"))
+    member.api.put(TENANTS, {"metadata": {"name": "eyes"}, "spec": {"namespace": "vision"}})
+    answer = await member.ask("/containers/create?name=x", method="POST", body=IMAGE, headers=ADA)
+    assert (answer.status, answer.json["code"]) == (400, "which_namespace")
+    assert answer.json["message"].startswith("you work in several namespaces: speech, vision (hint: choose one:")
+    assert "moor docker -n NAME -- COMMAND" in answer.json["message"]
+
+
 async def test_the_tenants_known_last_serve_while_the_api_fails(member):
     tenants = member.service.context.tenants
     (known,) = await tenants.all()
