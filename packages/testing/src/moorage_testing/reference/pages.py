@@ -241,6 +241,29 @@ def rights_page() -> str:
     return "\n".join(out) + "\n"
 
 
+def workflow_fields_page() -> str:
+    """Return the page of Argo's fields: those that run, and those that do not, with the reason."""
+    from moorage_workflows.decide.workflows.support import FIELDS, REASONS, WITHOUT_EFFECT
+
+    out = [NOTE, "# Fields of workflows\n"]
+    out.append(
+        "All fields of Argo's WorkflowSpec, CronWorkflowSpec and Template, and of the types in them."
+        " `moor workflow lint`\nand the operator refuse other fields."
+        " [Workflows](../explanation/workflows.md) has the differences in meaning.\n"
+    )
+    out.append("## Fields that do not run\n")
+    out.append("| field | result | reason |\n|---|---|---|")
+    for rows, result in ((REASONS, "refused"), (WITHOUT_EFFECT, "warning")):
+        out += [f"| `{path}` | {result} | {_cell(reason)} |" for path, reason in sorted(rows.items())]
+    out.append("\n## Fields that run as in Argo\n")
+    out.append("| type | fields |\n|---|---|")
+    for kind, words in sorted(FIELDS.items()):
+        names = sorted(word.partition(":")[0] for word in words.split())
+        run = [f"`{name}`" for name in names if f"{kind}.{name}" not in {**REASONS, **WITHOUT_EFFECT}]
+        out.append(f"| `{kind}` | {', '.join(run) or 'none'} |")
+    return "\n".join(out) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "docker.md": lambda: docker_page(NOTE),
@@ -255,6 +278,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "metrics.md": lambda: metrics_page(NOTE),
     "options.md": lambda: options_page(NOTE),
     "where.md": lambda: where_page(NOTE),
+    "workflow-fields.md": workflow_fields_page,
 }
 
 

@@ -6,7 +6,6 @@ first document is checked (docs/design/0002).
 
 from __future__ import annotations
 
-import difflib
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,28 +18,19 @@ from msgspec import Struct
 from moorage.decide.admission.fields import Path, at, mapping, sequence
 from moorage.decide.tools.lint import line_of, repeated_keys
 from moorage.model.argo import GROUP, VERSION
-from moorage.model.names import NAME_COMPARED
 from moorage_kube.errors import DocumentError
 from moorage_kube.resources import Obj
 from moorage_kube.yamldocuments import NodeLoader, check_yaml, parse_yaml_documents
 from moorage_workflows.decide.workflows.findings import Finding, Severity
 from moorage_workflows.decide.workflows.lint import KINDS, check
 from moorage_workflows.decide.workflows.normalise import normalise, old_spellings
-from moorage_workflows.decide.workflows.support import unsupported
+from moorage_workflows.decide.workflows.support import is_known, unknown_field, unsupported
 from moorage_workflows.decide.workflows.templates import TemplateKey
 
 BYTES_MAX = 64 * 1024 * 1024  # of one file
 
-# fields of Argo v4.1 that hera's classes (of v4.0.5) do not have, by the class that has them
+# fields of Kubernetes' types that hera's classes (of Argo v4.0.5) do not have; those of Argo's are in `support`
 NEWER_FIELDS: Mapping[str, frozenset[str]] = {
-    "WorkflowSpec": frozenset(("executorPlugins", "podResources", "resourceClaims")),
-    "Template": frozenset(("pendingTimeout", "podResources", "resourceClaims")),
-    "HTTPArtifact": frozenset(("saveStreamViaFile",)),
-    "S3Artifact": frozenset(("addressingStyle",)),
-    "Container": frozenset(("restartPolicyRules",)),
-    "ContainerNode": frozenset(("restartPolicyRules",)),
-    "ScriptTemplate": frozenset(("restartPolicyRules",)),
-    "UserContainer": frozenset(("restartPolicyRules",)),
     "EnvVarSource": frozenset(("fileKeyRef",)),
     "VolumeProjection": frozenset(("podCertificate",)),
 }
@@ -207,17 +197,8 @@ def _unknown_fields(annotation: Any, value: Any, path: Path) -> Iterator[Finding
     for name, entry in value.items():
         if name in fields:
             yield from _unknown_fields(fields[name], entry, (*path, str(name)))
-        elif name not in NEWER_FIELDS.get(model.__name__, ()):
-            yield Finding("field", (*path, str(name)), "", _unknown(str(name), fields))
-
-
-def _unknown(name: str, fields: Mapping[str, Any]) -> str:
-    head, *rest = name.split("_")
-    camel = head + "".join(part[:1].upper() + part[1:] for part in rest)
-    same = [field for field in fields if field.lower() in (name.lower(), camel.lower())]
-    nearest = same or difflib.get_close_matches(name[:NAME_COMPARED], fields, n=1, cutoff=0.6)
-    hint = f"did you mean {nearest[0]}?" if nearest else f"known fields: {', '.join(sorted(fields)[:30])}"
-    return f"unknown field; {hint}"
+        elif name not in NEWER_FIELDS.get(model.__name__, ()) and not is_known(model.__name__, str(name)):
+            yield Finding("field", (*path, str(name)), "", unknown_field(str(name), fields))
 
 
 def _alternatives(annotation: Any) -> Iterator[Any]:

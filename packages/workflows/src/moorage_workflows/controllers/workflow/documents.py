@@ -11,6 +11,7 @@ from moorage.model.argo import CLUSTER_WORKFLOW_TEMPLATES, WORKFLOW_TEMPLATES, W
 from moorage_kube.errors import ApiError, MoorageError, NotFound
 from moorage_kube.meta import Key
 from moorage_kube.resources import CONFIGMAPS, Obj
+from moorage_workflows.decide.workflows.metadata import with_metadata
 from moorage_workflows.decide.workflows.normalise import normalise
 from moorage_workflows.decide.workflows.repository import REPOSITORY, read_repository, reference_of
 from moorage_workflows.decide.workflows.templates import (
@@ -56,6 +57,8 @@ class Documents:
         try:
             faults += await self._evaluation.call(key.namespace, f"Workflow {key}", self._check, own, others)
             document = stored(own, others, await self._choices(key, own, others))
+            if (document.get("spec") or {}).get("workflowMetadata"):
+                document = await self._evaluation.call(key.namespace, f"Workflow {key}", with_metadata, document)
             reference = reference_of(document.get("spec") or {})
             config = await self._config_map(reference.config_map, key.namespace)
             if (repository := read_repository(reference, config)) is not None:

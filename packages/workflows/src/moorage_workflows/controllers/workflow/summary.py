@@ -13,6 +13,7 @@ from moorage_kube.moments import moment, span_of
 from moorage_kube.resources import Obj
 from moorage_kube.selectors import label_selector_of
 from moorage_workflows.decide.workflows.linttext import PARAMETER_NAME
+from moorage_workflows.decide.workflows.metadata import written
 from moorage_workflows.decide.workflows.text.durations import parse_duration
 from moorage_workflows.model.workflow import ENDED_PHASES, NodePhase, NodeRecord, WorkflowRecord
 
@@ -60,10 +61,12 @@ def summary_patch(
             status.setdefault("synchronization", {})[kind] = (locks or {}).get(kind)
     labels = {PHASE_LABEL: status["phase"], COMPLETED_LABEL: "true" if is_done else "false"}
     now = obj.get("status") or {}
+    own = written(record.document) if not now.get("phase") else {}  # once: later changes are the users'
+    metadata = own | {"labels": own.get("labels", {}) | labels}
     same = all(_without_nulls(now.get(key)) == _without_nulls(value) for key, value in status.items())
     if same and all(labels_of(obj).get(key) == value for key, value in labels.items()):
         return None
-    return {"metadata": {"labels": labels}, "status": status}
+    return {"metadata": metadata, "status": status}
 
 
 def _without_nulls(value: Any) -> Any:

@@ -53,6 +53,7 @@ from moorage_workflows.decide.workflows.linttext import (
     check_tags,
     check_whole,
 )
+from moorage_workflows.decide.workflows.metadata import reserved_keys
 from moorage_workflows.decide.workflows.schedules import (
     Every,
     ScheduleError,
@@ -128,11 +129,11 @@ def _check_names(out: Gathered, document: Mapping[str, Any], kind: str) -> None:
     limit = CRON_NAME_MAX if kind == "CronWorkflow" else NAME_MAX
     if name in (None, ""):
         if not metadata.get("generateName"):
-            out.error("name", ("metadata", "name"), "is required (or generateName)")
+            out.warning("name", ("metadata", "name"), "is required (or generateName), unless a command gives it")
         return
     if not isinstance(name, str) or not _OBJECT_NAME.fullmatch(name):
         message = "must be lower case letters, digits, '-' and '.', and begin and end with a letter or digit"
-        out.error("name", ("metadata", "name"), message, name)
+        out.warning("name", ("metadata", "name"), message, name)
     elif len(name) > limit:
         out.error("name", ("metadata", "name"), f"has {len(name)} characters; a {kind} may have {limit}", name)
 
@@ -241,6 +242,8 @@ class _Spec:
         check_metrics(out, spec.get("metrics"), (*path, "metrics"))
         check_pod_resources(out, spec.get("podResources"), (*path, "podResources"))
         check_budget(out, spec.get("podDisruptionBudget"), (*path, "podDisruptionBudget"))
+        for place in reserved_keys(spec):
+            out.warning("support", (*path, *place), "is not set: only the services write it")
         for name, source in mapping(mapping(spec.get("workflowMetadata")).get("labelsFrom")).items():
             at = (*path, "workflowMetadata", "labelsFrom", str(name), "expression")
             check_expression(out, mapping(source).get("expression"), at)
@@ -277,7 +280,7 @@ class _Spec:
                     for claim in sequence(spec.get("volumeClaimTemplates"))
                 ]
             ),
-            missing_volume_is_error=not self._is_template or bool(spec.get("entrypoint")),
+            missing_volume_is_error=not self._is_template,
         )
         # the entrypoint and the list as a whole
         self._check_entry(spec, place)
@@ -331,7 +334,16 @@ class _Spec:
                 )
         # those of pods are replaced again for each step, with the variables of the step
         of_pods = place.seen.with_names((), tuple(root for root in scopes.ROOTS if root != "workflow."))
-        for field in ("arguments", "hooks", "volumeClaimTemplates", "volumes", "nodeSelector", "podMetadata"):
+        fields = (
+            "arguments",
+            "hooks",
+            "volumeClaimTemplates",
+            "workflowMetadata",
+            "volumes",
+            "nodeSelector",
+            "podMetadata",
+        )
+        for field in fields:
             is_of_pods = field in ("volumes", "nodeSelector", "podMetadata")
             check_tags(out, spec.get(field), (*path, field), of_pods if is_of_pods else place.seen)
 

@@ -33,6 +33,7 @@ from moorage_workflows.decide.workflows.text.expressions import names_in
 TASKS_MAX = 200  # of one DAG, in Argo v4's CRDs
 _LOOPS = ("withItems", "withParam", "withSequence")
 _HOLDERS = ("template", "templateRef", "inline")
+_AFTERWARDS = frozenset(("hooks", "onExit", "inline"))  # fields that are read when the task has begun, or apart
 _OF_ITEMS = frozenset(("AnySucceeded", "AllFailed"))
 
 
@@ -127,25 +128,30 @@ def check_dag(out: Gathered, template: Mapping[str, Any], path: Path, place: Pla
     if cycle:
         out.error("dag", at, f"tasks wait for each other: {' -> '.join(cycle)}")
     _check_target(out, dag, names, (*path, "dag", "target"), place.seen)
+    # the variables of each task
     nodes: dict[str, tuple[set[str], tuple[str, ...]]] = {}
     for index, task in enumerate(tasks):
         loops = any(task.get(loop) is not None for loop in _LOOPS)
         resolved = resolve(Gathered(), task, (*at, index), place)
         nodes[names[index]] = scopes.of_node("tasks", names[index], resolved, is_loop=loops)
+    # a task sees all others; their values may come too late
     for index, task in enumerate(tasks):
-        named = _named_tasks(task) & nodes.keys()
-        seen = place.seen
-        for name in sorted(named):
-            if cycle or _is_before(name, names[index], graph):
-                seen = seen.with_names(*nodes[name])
+        name, seen = names[index], place.seen
+        later: set[str] = set()  # tasks that may end after this task has begun
+        for other in sorted(_named_tasks(task) & nodes.keys()):
+            known, opened = nodes[other]
+            if not cycle and not _is_before(other, name, graph):
+                later.add(other)
+                known = known - {f"tasks.{other}.status"}
+            seen = seen.with_names(known, opened)
 
-        def why(tag: str, name: str = names[index], named: set[str] = named) -> str:
-            other = tag.split(".")[1] if tag.startswith("tasks.") else name
-            if other in named and other != name and not cycle and not _is_before(other, name, graph):
-                return f"task {name!r} does not depend on {other!r}; name it in depends"
-            return ""
+        def why(tag: str, name: str = name, later: set[str] = later) -> str:
+            other = tag.split(".")[1] if tag.startswith("tasks.") else ""
+            return _too_early(name, other) if other in later else ""
 
         yield from _check_node(out, task, (*at, index), place, seen, "tasks", why)
+        _check_order(out, task, (*at, index), later)
+    # the template's outputs are read at the end
     every = place.seen.with_names(
         itertools.chain.from_iterable(names for names, _ in nodes.values()),
         itertools.chain.from_iterable(opened for _, opened in nodes.values()),
@@ -306,6 +312,35 @@ def _words(out: Gathered, depends: Any, path: Path) -> list[tuple[str, str]]:
     except TextError as error:
         out.error("dag", path, error.message, depends)
         return []
+
+
+def _too_early(name: str, other: str) -> str:
+    if other == name:
+        return f"task {name!r} has no outputs before it ends"
+    return f"task {name!r} does not depend on {other!r}; name it in depends"
+
+
+def _check_order(out: Gathered, task: Mapping[str, Any], path: Path, later: set[str]) -> None:
+    """Report values of tasks that may have none yet.
+
+    As in Argo, it is an error if a parameter or the source of an artifact begins with such a tag.
+    """
+    arguments = mapping(task.get("arguments"))
+    for field, source in (("parameters", "value"), ("artifacts", "from")):
+        for index, entry in enumerate(sequence(arguments.get(field))):
+            text = mapping(entry).get(source)
+            if isinstance(text, str) and text.startswith("{{tasks.") and (other := text.split(".")[1]) in later:
+                out.error(
+                    "tag", (*path, "arguments", field, index, source), _too_early(str(task["name"]), other), text
+                )
+    for tag in scopes.tags_in({key: value for key, value in task.items() if key not in _AFTERWARDS}, path):
+        other = tag.text.split(".")[1] if tag.text.startswith("tasks.") else ""
+        if other in later and not tag.is_expression and not _is_reported(out, tag.path):
+            out.warning("tag", tag.path, _too_early(str(task["name"]), other), "{{" + tag.text + "}}")
+
+
+def _is_reported(out: Gathered, path: Path) -> bool:
+    return any(finding.path == path for finding in out.items)
 
 
 def _named_tasks(task: Mapping[str, Any]) -> set[str]:

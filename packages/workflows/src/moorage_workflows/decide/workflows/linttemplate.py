@@ -235,7 +235,9 @@ def _check_inputs(out: Gathered, inputs: Mapping[str, Any], kind: str, path: Pat
 def _check_outputs(out: Gathered, outputs: Mapping[str, Any], kind: str, path: Path) -> None:
     for field in ("parameters", "artifacts"):
         if kind in _RESULT_ONLY and outputs.get(field):
-            out.error("outputs", (*path, field), f"a template of type {kind} leaves outputs.result alone")
+            out.warning(
+                "outputs", (*path, field), f"are not made: a template of type {kind} has outputs.result only"
+            )
         check_names(out, outputs.get(field), (*path, field), form=PARAMETER_NAME)
         _check_exports(out, outputs.get(field), (*path, field))
     for index, entry in enumerate(sequence(outputs.get("artifacts"))):

@@ -165,9 +165,7 @@ def with_exports(scope: Scope, templates: Iterable[Mapping[str, Any]]) -> Scope:
 def of_template(template: Mapping[str, Any], outer: Scope) -> Scope:
     """The variables of a template itself, in addition to those of `outer`."""
     kind, inputs, outputs = type_of(template), mapping(template.get("inputs")), mapping(template.get("outputs"))
-    names = {f"inputs.parameters.{name}" for name in names_of(inputs.get("parameters"))}
-    if names:
-        names.add("inputs.parameters")
+    names = {"inputs.parameters", *(f"inputs.parameters.{name}" for name in names_of(inputs.get("parameters")))}
     for name in names_of(inputs.get("artifacts")):
         names |= {f"inputs.artifacts.{name}", f"inputs.artifacts.{name}.path"}
     for field in ("parameters", "artifacts"):

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.workflowrecords import a_node_record
 
+from moorage.model.argo import COMPLETED_LABEL, PHASE_LABEL
 from moorage_kube.moments import rfc3339
 from moorage_kube.testing.clock import NOON
 from moorage_workflows.controllers.cronworkflow.plan import Record, status_of
@@ -52,6 +53,22 @@ def test_a_pod_that_saves_its_outputs_has_ended_after_that() -> None:
     pod = {"status": {"containerStatuses": [*ends, {"state": {"running": {}}}]}}
     assert pod_delete_at(record, node) == NOON + timedelta(seconds=10)
     assert pod_delete_at(record, node, pod) == NOON + timedelta(minutes=3, seconds=10)
+
+
+def test_the_metadata_of_the_spec_is_written_once() -> None:
+    document = {
+        "metadata": {"labels": {"team": "vision", "other": "x"}, "annotations": {"note": "n"}},
+        "spec": {"workflowMetadata": {"labels": {"team": "vision"}, "annotations": {"note": "n"}}},
+    }
+    record = WorkflowRecord(uid="u", namespace="lab", name="wf", phase="Running", document=document)
+    phase = {PHASE_LABEL: "Running", COMPLETED_LABEL: "false"}
+    first = summary_patch({"metadata": {}, "spec": {}}, record)
+    assert first is not None
+    assert first["metadata"] == {"labels": {"team": "vision"} | phase, "annotations": {"note": "n"}}
+    changed = {"metadata": {"labels": {"team": "audio"}}, "spec": {}, "status": {"phase": "Pending"}}
+    later = summary_patch(changed, record)
+    assert later is not None
+    assert later["metadata"] == {"labels": phase}
 
 
 def test_the_time_to_live_of_a_template_is_in_the_status() -> None:

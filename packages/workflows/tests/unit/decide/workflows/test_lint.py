@@ -158,9 +158,6 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
 @pytest.mark.parametrize(("change", "field", "message"), [
     # names
     (("metadata.name", "a" * 64), "metadata.name", "has 64 characters; a Workflow may have 63"),
-    (("metadata.name", "Nightly"), "metadata.name",
-     "must be lower case letters, digits, '-' and '.', and begin and end with a letter or digit"),
-    (("metadata.name", "-"), "metadata.name", "is required (or generateName)"),
     ((f"{T}.1.name", "main"), f"{T}[1].name", "is repeated: also at templates[0]; give each its own name"),
     ((f"{T}.6", {"suspend": {}}), f"{T}[6].name", "is required"),
     ((f"{T}.6", {"name": "a_b", "suspend": {}}), f"{T}[6].name",
@@ -204,9 +201,6 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
      f"{T}[6].http.headers[0].valueFrom.secretKeyRef", "needs name and key of a Secret"),
     ((f"{T}.6", {"name": "ask", "http": {"url": "http://x", "bodyFrom": {"bytes": "?"}}}),
      f"{T}[6].http.bodyFrom.bytes", "must be base64"),
-    ((f"{T}.6", {"name": "ask", "http": {"url": "http://x"}, "outputs": {"parameters": [
-        {"name": "p", "valueFrom": {"path": "/p"}}]}}),
-     f"{T}[6].outputs.parameters", "a template of type http leaves outputs.result alone"),
     ((f"{T}.6", {"name": "ask", "data": {"transformation": []}}), f"{T}[6].data.source.artifactPaths",
      "is required: where the list comes from"),
     ((f"{T}.6", {"name": "ask", "data": {"source": {"artifactPaths": {"git": {"repo": "r"}}}}}),
@@ -256,6 +250,8 @@ NO_END = "calls itself without end: main -> main; put a `when` on one of the ste
      "nothing is named item.rate here; nothing begins with item."),
     ((f"{T}.2.dag.tasks.0.when", "{{tasks.b.status}} == Failed"), f"{T}[2].dag.tasks[0].when",
      "task 'a' does not depend on 'b'; name it in depends"),
+    ((f"{T}.2.dag.tasks.0.arguments.parameters.0.value", "{{tasks.b.outputs.result}}"),
+     f"{T}[2].dag.tasks[0].arguments.parameters[0].value", "task 'a' does not depend on 'b'; name it in depends"),
     ((f"{T}.2.dag.tasks.1.arguments.parameters.0.value", "{{item.rat}}"),
      f"{T}[2].dag.tasks[1].arguments.parameters[0].value",
      "nothing is named item.rat here; did you mean item.rate?"),
@@ -507,6 +503,23 @@ def test_a_workflow_of_a_template_needs_it(spec, others, field, message):
     pytest.param(changed(VALID, (f"{T}.2.dag.tasks.0.when", "{{=tasks.b.status == 'Failed'}}")),
                  f"{T}[2].dag.tasks[0].when", "task 'a' does not depend on 'b'; name it in depends",
                  id="an expression over another branch"),
+    pytest.param(changed(VALID, (f"{T}.2.dag.tasks.0.arguments.artifacts", [
+                     {"name": "x", "raw": {"data": "{{tasks.b.outputs.result}}"}}])),
+                 f"{T}[2].dag.tasks[0].arguments.artifacts[0].raw.data",
+                 "task 'a' does not depend on 'b'; name it in depends", id="a text over another branch"),
+    pytest.param(changed(VALID, (f"{T}.2.dag.tasks.0.arguments.artifacts", [
+                     {"name": "x", "raw": {"data": "{{tasks.a.outputs.result}}"}}])),
+                 f"{T}[2].dag.tasks[0].arguments.artifacts[0].raw.data",
+                 "task 'a' has no outputs before it ends", id="a task's own outputs"),
+    pytest.param(changed(VALID, ("metadata.name", "Nightly")), "metadata.name",
+                 "must be lower case letters, digits, '-' and '.', and begin and end with a letter or digit",
+                 id="a name that the API server refuses"),
+    pytest.param(changed(VALID, ("metadata.name", "-")), "metadata.name",
+                 "is required (or generateName), unless a command gives it", id="no name"),
+    pytest.param(changed(VALID, (f"{T}.6", {"name": "ask", "http": {"url": "http://x"}, "outputs": {
+                     "parameters": [{"name": "p", "valueFrom": {"path": "/p"}}]}})),
+                 f"{T}[6].outputs.parameters", "are not made: a template of type http has outputs.result only",
+                 id="outputs of a request"),
     pytest.param(changed(VALID, ("spec.arguments.parameters.1", {"name": "x"})), "spec.arguments.parameters[1]",
                  "parameter 'x' has no value; give one when you submit it", id="a value to come"),
     pytest.param(changed(CRON, ("spec.schedules.0", "@every 0s")), "spec.schedules[0]",
@@ -528,6 +541,14 @@ def test_a_workflow_of_a_template_needs_it(spec, others, field, message):
 def test_what_may_be_meant_otherwise_is_a_warning(document, field, message):
     assert ("warning", field, message) in said(normalise(document))
     assert errors(normalise(document)) == []
+
+
+def test_metadata_that_only_the_services_write_is_a_warning():
+    metadata = {"labels": {"moorage.dev/owner": "eve", "team": "{{workflow.parameters.no}}"}}
+    document = normalise(changed(VALID, ("spec.workflowMetadata", metadata)))
+    path = "spec.workflowMetadata.labels"
+    assert ("warning", f"{path}[moorage.dev/owner]", "is not set: only the services write it") in said(document)
+    assert [field for field, _ in errors(document)] == [f"{path}.team"]
 
 
 def test_labels_may_come_from_elsewhere():
@@ -559,8 +580,17 @@ def test_templates_may_use_what_their_workflow_brings():
             "image": "i", "args": ["{{workflow.parameters.more}}"],
             "volumeMounts": [{"name": "v", "mountPath": "/v"}]}}],
     }}  # fmt: skip
-    assert errors(library) == []
-    assert [severity for severity, _, _ in said(library)] == ["warning"]
+    for spec in (library["spec"], library["spec"] | {"entrypoint": "t"}):
+        assert errors(library | {"spec": spec}) == []
+        assert [severity for severity, _, _ in said(library | {"spec": spec})] == ["warning"]
+
+
+def test_a_template_without_parameters_may_read_all_of_them():
+    runner = {
+        "name": "run",
+        "script": {"image": "python", "command": ["python"], "source": "{{inputs.parameters}}"},
+    }
+    assert said(a_workflow(runner)) == []
 
 
 # --- properties

@@ -116,3 +116,19 @@ def test_a_strict_workflow_counts_attempts_that_nodes_took_away() -> None:
     player = Player(manifest, lambda _order: Ends(disrupted="Evicted")).play()
     assert (player.workflow.phase, len(player.created)) == ("Failed", 1)
     assert player.node("WF").finished_at == "2026-03-01T12:00:11.000Z"
+
+
+@pytest.mark.parametrize(
+    ("first", "phase"),
+    [
+        pytest.param(Ends(error="the pod was deleted"), "Succeeded", id="an error has no exit code"),
+        pytest.param(Ends(exit_code=7), "Succeeded", id="the named exit code"),
+        pytest.param(Ends(exit_code=3), "Failed", id="another exit code"),
+    ],
+)
+def test_an_expression_may_ask_for_errors_or_an_exit_code(first: Ends, phase: str) -> None:
+    strategy = {"limit": "2", "expression": "lastRetry.status == 'Error' || asInt(lastRetry.exitCode) == 7"}
+    main = {"name": "main", "retryStrategy": strategy, "container": {"image": "busybox", "command": ["x"]}}
+    ends = iter((first, Ends()))
+    player = Player({"spec": {"entrypoint": "main", "templates": [main]}}, lambda order: next(ends)).play()
+    assert player.workflow.phase == phase

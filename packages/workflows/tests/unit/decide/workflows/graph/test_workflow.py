@@ -85,6 +85,41 @@ def test_a_task_sees_only_what_comes_before_it() -> None:
     assert "tasks.a.outputs.result" in player.node("WF.b").message
 
 
+@pytest.mark.parametrize(
+    ("templates", "commands"),
+    [
+        pytest.param("""
+        - name: main
+          script: {image: python, command: [cat, "{{inputs.parameters}}"], source: ""}
+""", [["cat", "[]"]], id="all parameters of a template that has none"),
+        pytest.param("""
+        arguments: {parameters: [{name: flag, value: true}, {name: n, value: 50000}]}
+        templates:
+        - name: main
+          inputs: {parameters: [{name: mem, value: "{{=asInt(workflow.parameters.n) > 9 ? '96Mi' : '48Mi'}}"}]}
+          container:
+            image: busybox
+            command: [echo, "{{=workflow.parameters.flag == 'true' ? 'yes' : 'no'}}", "{{inputs.parameters.mem}}"]
+""", [["echo", "yes", "96Mi"]], id="an expression over a boolean and a number"),
+        pytest.param("""
+        - name: main
+          dag:
+            tasks:
+            - {name: a, template: say}
+            - name: b
+              template: say
+              depends: a
+              arguments: {artifacts: [{name: more, raw: {data: "{{tasks.b.outputs.result}}"}}]}
+""", [["echo", "0"], ["echo", "0"]], id="an unused artifact with the task's own result"),
+    ],
+)  # fmt: skip
+def test_values_that_argo_accepts_are_accepted(templates: str, commands: list[list[str]]) -> None:
+    player = play(templates)
+    assert player.workflow.phase == "Succeeded"
+    mains = [order.template.get("container") or order.template["script"] for order in player.created]
+    assert [main["command"] for main in mains] == commands
+
+
 def test_parallelism_of_the_workflow_counts_pods() -> None:
     player = play("""
         parallelism: 3
