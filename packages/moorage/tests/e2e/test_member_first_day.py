@@ -169,7 +169,7 @@ async def test_a_member_gives_the_credentials_of_a_private_source_by_a_secret(
     denied = typed(*words, "photos")
     assert denied.returncode == 1
     assert "answered HTTP 403: the dataset names no Secret with credentials" in denied.stderr
-    assert f"kubectl create secret generic photos-keys -n {unique}-a --from-literal=MOORAGE_HTTP" in denied.stderr
+    assert f"moor secret create photos-keys -n {unique}-a MOORAGE_HTTP" in denied.stderr
     missing = typed(*words, "again", "--secret", "photos-keys")
     assert (missing.returncode, "Secret 'photos-keys' not found" in missing.stderr) == (2, True)
     secret = {"metadata": {"name": "photos-keys"}, "stringData": {"MOORAGE_HTTP_AUTHORIZATION": "Bearer wrong"}}

@@ -51,8 +51,8 @@ async def test_a_step_whose_secret_is_missing_is_told_and_runs_when_it_is_create
     node = next(pod["spec"]["nodeName"] for pod in (await api.list(PODS, namespace)).items)
     why = 'MountVolume.SetUp failed for volume "keys" : secret "late" not found'
     way = (
-        f"The Secret late does not exist: create it with `kubectl create secret generic late -n {namespace}"
-        " --from-file=KEY=FILE`; the pod then starts by itself"
+        f"The Secret late does not exist: create it with `moor secret create late KEY -n {namespace}`;"
+        " the pod then starts by itself"
     )
     short = (
         f'its pod does not start on {node}: volume keys (Secret late) cannot be mounted: secret "late" not found'

@@ -111,6 +111,7 @@ def request_of(namespace: str, body: NewMap, workers: MapWorkers) -> MapRequest:
         volumes=tuple(workers.volumes),
         datasets=tuple(workers.datasets),
         env=env_words(workers.env),
+        secrets=tuple(workers.secrets),
         working_dir=workers.working_dir,
         image=workers.image,
         host_env=workers.host_env,

@@ -29,13 +29,13 @@ from moorage.decide.runs.state import RunView, view_runs
 from moorage.model.dataset import DATASETS
 from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.machine import MACHINES, machine_names
-from moorage.model.names import GUARD_LABEL, PROCESS_RUNTIME, RUN_LABEL
+from moorage.model.names import GUARD_LABEL, PROCESS_RUNTIME, RUN_LABEL, SECRET_LABEL
 from moorage.model.tenant import TENANTS, tenant_of
 from moorage.model.tenant import defaults_of as tenant_defaults
 from moorage_kube.api import Api
 from moorage_kube.errors import Forbidden, NotFound, Problems, UsageError
 from moorage_kube.meta import annotations_of, labels_of
-from moorage_kube.resources import JOBS, NAMESPACES, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
+from moorage_kube.resources import CONFIGMAPS, JOBS, NAMESPACES, PRIORITYCLASSES, PVCS, STORAGECLASSES, Obj
 from moorage_kube.scheduling import NodeInfo, PodInfo, parse_node, parse_pod
 
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -73,7 +73,14 @@ async def read_facts(
     """Read everything at once. Values that `api` may not read are unknown, except Jobs. Raises ApiError."""
     # read only the objects that this request depends on, all at once
     namespace = request.namespace
-    (claims, priorities, tenants, storage), jobs, datasets, engines, known, server = await asyncio.gather(
+    (
+        (claims, priorities, tenants, storage),
+        jobs,
+        (datasets, secrets),
+        engines,
+        known,
+        server,
+    ) = await asyncio.gather(
         asyncio.gather(
             or_none(api.list(PVCS, namespace)),
             or_none(api.list(PRIORITYCLASSES)),
@@ -81,7 +88,10 @@ async def read_facts(
             or_none(api.list(STORAGECLASSES)),
         ),
         api.list(JOBS, namespace),
-        or_none(api.list(DATASETS, namespace)) if request.datasets else _nothing(),
+        asyncio.gather(
+            or_none(api.list(DATASETS, namespace)) if request.datasets else _nothing(),
+            read_secrets(api, namespace) if request.secrets else _nothing(),
+        ),
         asyncio.gather(
             read_queues(api, namespace) if _names_queue(request) else _nothing(),
             read_claim_templates(api, namespace) if request.gpu_claim is not None else _nothing(),
@@ -107,6 +117,7 @@ async def read_facts(
         claims=None if claims is None else {obj["metadata"]["name"]: _size(obj) for obj in claim_objs},
         checkpoints=checkpoint_uses(view_runs(jobs.items, ())) if request.checkpoint else {},
         datasets=None if datasets is None else {obj["metadata"]["name"]: _dataset(obj) for obj in datasets.items},
+        secrets=secrets,
         taken=frozenset(
             name for job in jobs.items for name in (job["metadata"]["name"], labels_of(job).get(RUN_LABEL)) if name
         ),
@@ -149,6 +160,14 @@ def checkpoint_uses(runs: Sequence[RunView]) -> dict[str, tuple[CheckpointUse, .
             use = CheckpointUse(run=run.name, owner=run.owner, at=run.checkpoint_at, has_ended=run.state.ended)
             uses[run.checkpoint] = (*uses.get(run.checkpoint, ()), use)
     return uses
+
+
+async def read_secrets(api: Api, namespace: str) -> dict[str, tuple[str, ...]] | None:
+    """Name → keys of the secrets in a namespace. None if the caller may not list them."""
+    listed = await or_none(api.list(CONFIGMAPS, namespace, label_selector=SECRET_LABEL))
+    if listed is None:
+        return None
+    return {labels_of(obj)[SECRET_LABEL]: tuple(obj.get("data") or ()) for obj in listed.items}
 
 
 def runner_source() -> str:

@@ -93,6 +93,7 @@ def request_of(body: NewJob) -> RunRequest:
         image=body.image,
         user=body.user,
         env=env_words(body.env),
+        secrets=tuple(body.secrets),
         labels=tuple(f"{key}={value}" for key, value in body.labels.items()),
         gpus=body.gpus,
         gpu_type=body.gpu_type,

@@ -30,6 +30,9 @@ class NewJob(Request):
         about("User and group that the command runs as, UID[:GID]; left out: the image's, or the namespace's."),
     ] = None
     env: Annotated[dict[str, str], about("Environment variables of the command.")] = {}
+    secrets: Annotated[
+        list[str], about("Secrets as variables or files: NAME, NAME:KEY, VARIABLE=NAME:KEY or NAME:/PATH.")
+    ] = []
     labels: Annotated[dict[str, str], about("Labels of the run, on its Jobs and pods.")] = {}
     gpus: Annotated[int, about("Number of GPUs.")] = 0
     gpu_type: Annotated[str | None, about("GPU type, such as a100; left out: any.")] = None

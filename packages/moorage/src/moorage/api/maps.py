@@ -91,6 +91,9 @@ class MapWorkers(Request):
     slots: Annotated[int, about("Items at a time in each pod.")] = 1
     image: Annotated[str | None, about("Container image with python3; left out: the default.")] = None
     env: Annotated[dict[str, str], about("Environment variables of the command.")] = {}
+    secrets: Annotated[
+        list[str], about("Secrets as variables or files: NAME, NAME:KEY, VARIABLE=NAME:KEY or NAME:/PATH.")
+    ] = []
     cpu: Annotated[str | None, about("CPUs of a pod, such as 4 or 500m.")] = None
     memory: Annotated[str | None, about("Memory limit of a pod, such as 8Gi.")] = None
     gpus: Annotated[int, about("GPUs of a pod.")] = 0

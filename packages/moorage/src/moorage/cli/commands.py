@@ -58,6 +58,7 @@ COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("Storage", "volume", "moorage.cli.volume:volume", "Create, list and delete volumes"),
     ("Storage", "dataset", "moorage.cli.dataset:dataset", "Fill volumes once, read them everywhere"),
+    ("Storage", "secret", "moorage.cli.secret:secret", "Create, list and delete secrets: keys, tokens, passwords"),
     ("Nodes", "nodes", "moorage.cli.nodes:nodes", "List nodes: state, GPUs, CPU, memory, runs"),
     ("Nodes", "drain", "moorage.cli.drain:drain", "Evict all pods of a node; runs start again elsewhere"),
     ("Nodes", "cordon", "moorage.cli.drain:cordon", "Mark a node as unschedulable"),

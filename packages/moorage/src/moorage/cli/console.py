@@ -170,7 +170,9 @@ def say(*lines: str) -> None:
     click.echo(text, err=True, color=True if has_colour(sys.stderr) else None)
 
 
-def ask_hidden(text: str) -> str:
+def ask_hidden(
+    text: str, *, noun: str = "password", hint: str = "in a script, send it to --password-stdin"
+) -> str:
     """Read a line without showing it. Raises UsageError when the input ends first, as with Ctrl-D."""
     import getpass
 
@@ -179,9 +181,7 @@ def ask_hidden(text: str) -> str:
     try:
         return getpass.getpass(text)
     except EOFError:
-        raise UsageError(
-            "password missing: the input has ended", hint="in a script, send it to --password-stdin"
-        ) from None
+        raise UsageError(f"{noun} missing: the input has ended", hint=hint) from None
 
 
 def confirm(question: str) -> None:

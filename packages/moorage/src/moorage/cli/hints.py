@@ -12,7 +12,7 @@ from moorage.cli.commands import COMMANDS
 
 GROUPS = frozenset(
     {"map", "reserve", "workspace", "volume", "dataset", "doctor", "user", "tenant", "workflow", "cron", "cost"}
-    | {"idle", "budget"}
+    | {"idle", "budget", "secret"}
 )
 INNER = {"workflow": frozenset({"template", "artifacts", "node"})}  # groups within groups
 WITHOUT_TARGET = frozenset(

@@ -146,6 +146,13 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--working-dir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume.")
 @click.option("--image", default=None, help="Container image; it needs python3.")
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    metavar="[VARIABLE=]NAME[:KEY]",
+    help="Set variables from a secret: all its keys, or one. NAME:/PATH: mount it as files. Repeatable.",
+)
 @click.option("--host-env", is_flag=True, help="On a local cluster: run in this machine's environment.")
 @click.option("--priority-class", default=None, help="PriorityClass of the workers.")
 @click.option(

@@ -131,6 +131,7 @@ def request_of(given: Given, namespace: str) -> MapRequest:
         volumes=given["volumes"],
         datasets=given.get("datasets", ()),
         env=given["env"],
+        secrets=given["secrets"],
         working_dir=given["working_dir"],
         image=given["image"],
         host_env=given["host_env"],

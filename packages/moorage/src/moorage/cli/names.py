@@ -124,6 +124,12 @@ async def _workspace_types(cluster: Cluster) -> list[str]:
     return list(templates_of(templates)[0])
 
 
+async def _secrets(cluster: Cluster) -> list[str]:
+    from moorage.actions.runfacts import read_secrets
+
+    return list(await read_secrets(cluster.api, cluster.namespace) or ())
+
+
 async def _users(cluster: Cluster) -> list[str]:
     from moorage.actions.people import list_accounts
 
@@ -158,6 +164,7 @@ READERS: Mapping[str, Callable[[Any], Awaitable[list[str]]]] = {
     "gpu_types": _gpu_types,
     "machines": _machines,
     "workspace_types": _workspace_types,
+    "secrets": _secrets,
     "users": _users,
     "workspaces": _objects(_resource("moorage.model.workspace", "WORKSPACES")),
     "volumes": _objects(_resource("moorage_kube.resources", "PVCS")),

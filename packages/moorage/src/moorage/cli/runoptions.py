@@ -59,6 +59,13 @@ OPTIONS = (
         help="Set an environment variable, or pass on your value. Repeatable.",
     ),
     click.option(
+        "--secret",
+        "secrets",
+        multiple=True,
+        metavar="[VARIABLE=]NAME[:KEY]",
+        help="Set variables from a secret: all its keys, or one. NAME:/PATH: mount it as files. Repeatable.",
+    ),
+    click.option(
         "--label",
         "labels",
         multiple=True,

@@ -53,6 +53,7 @@ def run_line(body: NewJob) -> str:
     words += _repeated("--volume", body.volumes)
     words += _repeated("--dataset", body.datasets)
     words += _repeated("--env", _pairs(body.env))
+    words += _repeated("--secret", body.secrets)
     words += _repeated("--label", _pairs(body.labels))
     words += [] if body.share is None else ["--share" if body.share else "--no-share"]
     words += ["--host-env"] if body.host_env else []
@@ -80,6 +81,7 @@ def map_line(namespace: str, body: NewMap, workers: MapWorkers, items: Iterable[
     words += _repeated("--volume", workers.volumes)
     words += _repeated("--dataset", workers.datasets)
     words += _repeated("--env", _pairs(workers.env))
+    words += _repeated("--secret", workers.secrets)
     words += ["--host-env"] if workers.host_env else []
     return shlex.join([*words, "--", *workers.command])
 

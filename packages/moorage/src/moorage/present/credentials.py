@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 _KEYS = {
-    "s3": "--from-literal=AWS_ACCESS_KEY_ID=… --from-literal=AWS_SECRET_ACCESS_KEY=…",
-    "gs": "--from-file=key.json",
-    "https": "--from-literal=MOORAGE_HTTP_AUTHORIZATION='Bearer …'",
+    "s3": "--from-env AWS_ACCESS_KEY_ID --from-env AWS_SECRET_ACCESS_KEY",
+    "gs": "--from-file key.json=key.json",
+    "https": "MOORAGE_HTTP_AUTHORIZATION",
 }
 
 
@@ -13,7 +13,7 @@ def secret_command(name: str, namespace: str, url: str) -> str:
     """The command that creates a Secret with the credentials for a source."""
     scheme = url.partition("://")[0]
     keys = _KEYS.get(scheme, _KEYS["https"])
-    return f"kubectl create secret generic {name} -n {namespace} {keys}"
+    return f"moor secret create {name} -n {namespace} {keys}"
 
 
 def after_denial(secret: str) -> str:

@@ -47,16 +47,22 @@ def _create(kind: str, name: str, namespace: str) -> str:
         return (
             f"The volume {name} does not exist: create it with `moor volume create {name} -n {namespace}`; {THEN}"
         )
-    word, command = ("Secret", "secret generic") if kind == "secret" else ("ConfigMap", "configmap")
+    if kind == "secret":
+        command = f"moor secret create {name} KEY -n {namespace}"
+        return f"The Secret {name} does not exist: create it with `{command}`; {THEN}"
     return (
-        f"The {word} {name} does not exist: create it with"
-        f" `kubectl create {command} {name} -n {namespace} --from-file=KEY=FILE`; {THEN}"
+        f"The ConfigMap {name} does not exist: create it with"
+        f" `kubectl create configmap {name} -n {namespace} --from-file=KEY=FILE`; {THEN}"
     )
 
 
 def _add_key(source: Source, key: str, namespace: str) -> str:
-    kind = source.kind.lower()
+    if source.kind == "Secret":  # members of a tenant may replace it, and not read it
+        return (
+            f"The Secret {source.name} has no key {key}: replace it, with all its keys:"
+            f" `moor secret create {source.name} {key} -n {namespace} --replace`; {THEN}"
+        )
     return (
         f"The {source.kind} {source.name} has no key {key}: add it with"
-        f" `kubectl edit {kind} {source.name} -n {namespace}`; {THEN}"
+        f" `kubectl edit configmap {source.name} -n {namespace}`; {THEN}"
     )

@@ -380,6 +380,7 @@ class AsyncJobs(Group):
         volumes: Sequence[str] = (),
         datasets: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        secrets: Sequence[str] = (),
         labels: Mapping[str, str] | None = None,
         checkpoint: str | None = None,
         working_dir: str | None = None,
@@ -399,9 +400,10 @@ class AsyncJobs(Group):
         It sends no directory: the program must be in the image or on a volume.
 
         `memory`: such as 8Gi, or "none"; `time`: such as 2h; `volumes`: `NAME:/path[:ro]`; `datasets`:
-        `[NAMESPACE/]NAME:/path`; `checkpoint`: `NAME[:SIZE]`; `working_dir`: `NAME:path` on a volume;
-        `queue`: a LocalQueue of Kueue; `share`: takes turns on GPUs; `user`: `UID[:GID]`; `machine`: (group,
-        type), instead of all amounts; `key`: asking again with it gives the same one (None: a new key).
+        `[NAMESPACE/]NAME:/path`; `secrets`: `NAME`, `NAME:KEY`, `VARIABLE=NAME:KEY` or `NAME:/path`;
+        `checkpoint`: `NAME[:SIZE]`; `working_dir`: `NAME:path` on a volume; `queue`: a LocalQueue of Kueue;
+        `share`: takes turns on GPUs; `user`: `UID[:GID]`; `machine`: (group, type), instead of all amounts;
+        `key`: asking again with it gives the same one (None: a new key).
         Raises Invalid, with every problem in its message, and AlreadyExists.
         """
         # a string would be sent as a list of letters
@@ -427,6 +429,7 @@ class AsyncJobs(Group):
             "volumes": [*volumes],
             "datasets": [*datasets],
             "env": dict(env or {}),
+            "secrets": [*secrets] or None,
             "labels": dict(labels) if labels else None,
             "checkpoint": checkpoint,
             "workingDir": working_dir,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Where = Literal["cluster", "local"]
 PLACES = ("cluster", "local")
-SEQUENCES = ("volumes", "datasets", "preflight_read", "preflight_write", "notify")
+SEQUENCES = ("volumes", "datasets", "secrets", "preflight_read", "preflight_write", "notify")
 CLUSTER_ONLY = (
     "image",
     "cpu",
@@ -57,6 +57,7 @@ class Options(Struct, frozen=True, kw_only=True):
     env: Mapping[str, str] = field(default_factory=dict)
     volumes: tuple[str, ...] = ()
     datasets: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
     working_dir: str | None = None
     priority_class: str | None = None
     queue: str | None = None
@@ -131,6 +132,7 @@ def request_of(function: bytes, options: Options, name: str, namespace: str) -> 
         queue=options.queue,
         volumes=options.volumes,
         datasets=options.datasets,
+        secrets=options.secrets,
         working_dir=options.working_dir,
         priority_class=options.priority_class,
         env=tuple(f"{key}={value}" for key, value in options.env.items()),

@@ -43,9 +43,9 @@ def test_a_dataset_has_the_typed_options(moor):
 @pytest.mark.parametrize(
     ("url", "keys"),
     [
-        ("s3://b/x", "--from-literal=AWS_ACCESS_KEY_ID=… --from-literal=AWS_SECRET_ACCESS_KEY=…"),
-        ("gs://b/x", "--from-file=key.json"),
-        ("https://host/x", "--from-literal=MOORAGE_HTTP_AUTHORIZATION='Bearer …'"),
+        ("s3://b/x", "--from-env AWS_ACCESS_KEY_ID --from-env AWS_SECRET_ACCESS_KEY"),
+        ("gs://b/x", "--from-file key.json=key.json"),
+        ("https://host/x", "MOORAGE_HTTP_AUTHORIZATION"),
     ],
 )
 def test_a_secret_that_is_missing_is_named_with_the_command_that_creates_it(moor, url, keys):
@@ -53,7 +53,7 @@ def test_a_secret_that_is_missing_is_named_with_the_command_that_creates_it(moor
     assert (done.code, moor.api.named(DATASETS)) == (2, [])
     assert done.err == (
         f"error: Secret 'aws' not found in namespace default: it must hold the credentials for {url}\n"
-        f"hint: create it, then try again: kubectl create secret generic aws -n default {keys}\n"
+        f"hint: create it, then try again: moor secret create aws -n default {keys}\n"
     )
 
 
@@ -68,8 +68,8 @@ def test_a_missing_secret_is_found_without_the_right_to_read_it(moor, verb, code
     [
         (
             (),
-            "hint: create a Secret: kubectl create secret generic photos-keys -n default"
-            " --from-literal=AWS_ACCESS_KEY_ID=… --from-literal=AWS_SECRET_ACCESS_KEY=…\n"
+            "hint: create a Secret: moor secret create photos-keys -n default"
+            " --from-env AWS_ACCESS_KEY_ID --from-env AWS_SECRET_ACCESS_KEY\n"
             "then delete the dataset and create it with --secret photos-keys: moor dataset delete photos\n",
         ),
         (("--secret", "aws"), "hint: correct the keys in Secret 'aws', then run: moor dataset refill photos\n"),

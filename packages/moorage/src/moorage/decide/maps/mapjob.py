@@ -280,7 +280,8 @@ def _template(run: RunPlan, request: MapRequest, caller: Caller) -> tuple[Obj, O
         container.pop(key, None)
     container["env"] = [variable for variable in container["env"] if variable["name"] != "MOORAGE_RUN"]
     mounts = [_outside(mount) for mount in container.get("volumeMounts", ()) if mount["mountPath"] != RUNNER_PATH]
-    volumes = [volume for volume in pod.get("volumes", ()) if "secret" not in volume]
+    mounted = {mount["name"] for mount in mounts}
+    volumes = [volume for volume in pod.get("volumes", ()) if volume["name"] in mounted]
     if "workingDir" in container:
         container["workingDir"] = _outside({"mountPath": container["workingDir"]})["mountPath"]
     annotations = {

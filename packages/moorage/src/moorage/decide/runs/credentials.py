@@ -74,6 +74,55 @@ def credential_in(content: bytes) -> str | None:
     return _CONTENTS[int(str(match.lastgroup)[1:])][0] if match else None
 
 
+_WORDS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "APIKEY")
+_PAIRS = tuple(
+    f"_{kind}_KEY" for kind in ("API", "ACCESS", "AUTH", "ACCOUNT", "ENCRYPTION", "PRIVATE", "SECRET", "SIGNING")
+)
+_ABOUT = (
+    "COUNT",
+    "DIR",
+    "FILE",
+    "ID",
+    "LENGTH",
+    "LIMIT",
+    "MAX",
+    "MIN",
+    "NAME",
+    "PATH",
+    "SIZE",
+    "TYPE",
+)  # their last word
+_PREFIXES = (
+    "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "sk-", "AKIA", "ASIA", "AIza", "ya29.",
+    "xoxb-", "xoxp-", "xoxa-", "npm_", "pypi-AgE", "wandb_v1_", "mrs_", "mrp_", "eyJ", "dckr_pat_", "nvapi-",
+)  # fmt: skip
+_LEAST = 16  # characters of a value with such a prefix; "sk-learn" is shorter
+SECRET_ADVICE = "keep it in a secret: `moor secret create NAME KEY`, then `moor run --secret NAME`"
+
+
+def is_credential(name: str, value: str) -> bool:
+    """Whether an environment variable looks like a credential: by its name, or by the beginning of its value.
+
+    `HF_TOKEN` and `DB_PASSWORD` do; `MAX_TOKENS`, `TOKEN_LIMIT` and `PASSWORD_FILE` do not.
+    """
+    words = name.upper().replace("-", "_").replace(".", "_").split("_")
+    is_named = any(word in _WORDS for word in words) or f"_{'_'.join(words)}".endswith(_PAIRS)
+    if is_named and words[-1] not in _ABOUT:
+        return bool(value)
+    value = value.strip()
+    if value.startswith("-----BEGIN ") and "PRIVATE KEY" in value[:64]:
+        return True
+    login, at, _ = value.partition("://")[2].partition("/")[0].rpartition("@")
+    if at and login.partition(":")[2]:  # https://user:password@host
+        return True
+    return len(value) >= _LEAST and value.startswith(_PREFIXES) and not any(char.isspace() for char in value)
+
+
+def credential_note(name: str) -> str:
+    """The note about a variable that looks like a credential: its value is in the pod's spec."""
+    return f"variable {name} looks like a credential: all users of the namespace can read it; {SECRET_ADVICE}"
+
+
 def is_of_many_projects(folder: PurePath, home: PurePath) -> bool:
     """Whether a folder is a home folder, contains one, or belongs to the system.
 

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from moorage.decide.interruptions import DONE_FILE_ENV, STOPPED
-from moorage.decide.runs.credentials import credential_in
+from moorage.decide.runs.credentials import SECRET_ADVICE, credential_in, credential_note, is_credential
 from moorage.decide.runs.deviceclaims import add_claim
 from moorage.decide.runs.gputypes import gpu_taints
 from moorage.decide.runs.kueue import queue_problem
@@ -35,6 +35,7 @@ from moorage.decide.runs.placement import Placement, place
 from moorage.decide.runs.remarks import Remarks
 from moorage.decide.runs.request import Caller, ClusterFacts, RunPlan, RunRequest, ships_directory, unexpanded
 from moorage.decide.runs.runfile import options_of
+from moorage.decide.runs.secrets import SecretRef, secret_refs
 from moorage.decide.runs.users import RunUser, user_of_request
 from moorage.model.dataset import uses_labels
 from moorage.model.kueue import QUEUE_LABEL
@@ -101,6 +102,7 @@ class _Settled(Struct, frozen=True, kw_only=True):
     working_dir: str | None
     user: RunUser | None
     env: Sequence[Obj]
+    secrets: Sequence[SecretRef]
     grace_period_seconds: int
     restart_limit: int
 
@@ -151,7 +153,9 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     image = _image(request, facts, remarks)
     working_dir = mounts.add_working_directory()
     user = user_of_request(request, facts, remarks)
-    env = _env(request, caller, facts, remarks, user)
+    secrets = secret_refs(request, facts, remarks)
+    mounts.add_user_secrets(secrets)
+    env = _env(request, caller, facts, remarks, user, secrets)
     # the end of an attempt, and the next one
     grace_period_seconds = grace_period(request, remarks, keeps_checkpoints=checkpoint is not None)
     restarts = restart_limit(request, facts, remarks)
@@ -180,6 +184,7 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
         working_dir=working_dir,
         user=user,
         env=env,
+        secrets=secrets,
         grace_period_seconds=grace_period_seconds,
         restart_limit=restarts,
     )
@@ -222,19 +227,19 @@ def _image(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> str:
 
 
 def _env(
-    request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks, user: RunUser | None
+    request: RunRequest,
+    caller: Caller,
+    facts: ClusterFacts,
+    remarks: Remarks,
+    user: RunUser | None,
+    refs: Sequence[SecretRef],
 ) -> list[Obj]:
     variables: dict[str, str] = dict(user.environment) if user is not None else {}
     if facts.process_runtime:
         variables = {name: value for name in PASSED_ON if (value := caller.environment.get(name)) is not None}
     for text in request.env:
         name, given, value = text.partition("=")
-        if not _ENV_NAME.fullmatch(name):
-            hint = "write NAME=VALUE, or NAME to pass your own value"
-            remarks.refuse("env", f"invalid variable name {name!r}", hint)
-            continue
-        if name in (CHECKPOINT_ENV, DONE_FILE_ENV, "MOORAGE_RUN"):
-            remarks.refuse("env", f"variable {name} is set by Moorage itself")
+        if not _may_set("env", name, "write NAME=VALUE, or NAME to pass your own value", remarks):
             continue
         if not given:
             if name not in caller.environment:
@@ -245,16 +250,27 @@ def _env(
             remarks.refuse("env", f"invalid value of variable {name}: it contains a NUL character")
             continue
         variables[name] = value
-        _note_credential(f"variable {name}", value, remarks)
-    return [{"name": name, "value": unexpanded(value)} for name, value in variables.items()]
+        if is_credential(name, value):
+            remarks.note(credential_note(name))
+    env: dict[str, Obj] = {name: {"name": name, "value": unexpanded(value)} for name, value in variables.items()}
+    typed = {text.partition("=")[0] for text in request.env}
+    for ref in refs:
+        if ref.key and _may_set("secrets", ref.variable, "write VARIABLE=NAME:KEY", remarks):
+            if ref.variable in typed:
+                remarks.refuse("secrets", f"variable {ref.variable} is set twice: by env and by secret {ref.name}")
+            env[ref.variable] = ref.env
+    return list(env.values())
 
 
-def _note_credential(where: str, text: str, remarks: Remarks) -> None:
-    """Note a credential in a pod's spec: viewers of the namespace can read it."""
-    if what := credential_in(text.encode(errors="replace")):
-        remarks.note(
-            f"{where} holds {what}: all users of the namespace can read it; put it into a Secret, and mount that"
-        )
+def _may_set(field: str, name: str, hint: str, remarks: Remarks) -> bool:
+    """Whether a user may set a variable of this name; a problem otherwise."""
+    if not _ENV_NAME.fullmatch(name):
+        remarks.refuse(field, f"invalid variable name {name!r}", hint)
+    elif name in (CHECKPOINT_ENV, DONE_FILE_ENV, "MOORAGE_RUN"):
+        remarks.refuse(field, f"variable {name} is set by Moorage itself")
+    else:
+        return True
+    return False
 
 
 def _check_priority_class(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> None:
@@ -280,7 +296,8 @@ def _queue(
 
 def _check_command(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks) -> None:
     command = request.command
-    _note_credential("the command", shlex.join(command), remarks)
+    if what := credential_in(shlex.join(command).encode(errors="replace")):
+        remarks.note(f"the command holds {what}: all users of the namespace can read it; {SECRET_ADVICE}")
     if not command or not command[0]:
         remarks.refuse("command", "no command given", "moor run [OPTIONS] -- python train.py")
     elif any("\0" in word for word in command):
@@ -429,6 +446,8 @@ def _container(settled: _Settled) -> Obj:
         if settled.resources
         else {},
     }
+    if whole := [{"secretRef": {"name": ref.name}} for ref in settled.secrets if not (ref.key or ref.path)]:
+        container["envFrom"] = whole
     if settled.working_dir is not None:
         container["workingDir"] = settled.working_dir
     if settled.mounts.mounts:

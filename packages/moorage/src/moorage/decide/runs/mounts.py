@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from moorage.decide.runs.claims import make_claim
 from moorage.decide.runs.remarks import Remarks
 from moorage.decide.runs.request import Caller, CheckpointUse, ClusterFacts, RunRequest
+from moorage.decide.runs.secrets import SecretRef
 from moorage.model.dataset import DATA_FOLDER, READY, claim_name, reader_claim_name
 from moorage.model.names import CHECKPOINT_PATH, RUN_LABEL, is_dns_label, label_value
 from moorage_kube.moments import rfc3339
@@ -107,9 +108,15 @@ class Mounts:
         self._mount(claim, WORK_PATH)
         return f"{WORK_PATH}/{path}" if path else WORK_PATH
 
-    def add_secret(self, name: str, path: str) -> None:
-        self.volumes.append({"name": "moorage-run", "secret": {"secretName": name}})
-        self.mounts.append({"name": "moorage-run", "mountPath": path, "readOnly": True})
+    def add_secret(self, name: str, path: str, *, volume: str = "moorage-run") -> None:
+        self.volumes.append({"name": volume, "secret": {"secretName": name}})
+        self.mounts.append({"name": volume, "mountPath": path, "readOnly": True})
+
+    def add_user_secrets(self, refs: Iterable[SecretRef]) -> None:
+        """Mount the secrets that the run gets as files."""
+        for number, ref in enumerate(ref for ref in refs if ref.path):
+            if self._may_mount("secrets", f"{ref.name}:{ref.path}", ref.path):
+                self.add_secret(ref.name, ref.path, volume=f"secret-{number}")
 
     # -- the parts
 

@@ -33,6 +33,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     volumes: tuple[str, ...] = ()  # CLAIM:/PATH[:ro]
     datasets: tuple[str, ...] = ()  # [NAMESPACE/]NAME:/PATH
     env: tuple[str, ...] = ()  # K=V, or K to take it from the caller
+    secrets: tuple[str, ...] = ()  # NAME, NAME:KEY, VARIABLE=NAME:KEY or NAME:/PATH
     labels: tuple[str, ...] = ()  # K=V
     checkpoint: str | None = None  # CLAIM[:SIZE]
     grace_period_seconds: int | None = None
@@ -93,6 +94,7 @@ class ClusterFacts(Struct, frozen=True, kw_only=True):
     claims: Mapping[str, str] | None = field(default_factory=dict)  # name → size, of the namespace
     checkpoints: Mapping[str, tuple[CheckpointUse, ...]] = field(default_factory=dict)  # by claim, oldest first
     datasets: Mapping[str, tuple[str, str]] | None = None  # name → phase and claim, of the namespace
+    secrets: Mapping[str, tuple[str, ...]] | None = None  # name → keys; read where one is asked for
     taken: frozenset[str] = frozenset()  # names of the runs and Jobs in the namespace
     priority_classes: frozenset[str] | None = None
     claim_templates: ClaimTemplates = UNKNOWN_TEMPLATES  # read where one is asked for

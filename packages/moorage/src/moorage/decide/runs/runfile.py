@@ -20,7 +20,7 @@ from moorage_kube.resources import Obj
 from moorage_kube.texts import camel
 
 INTEGERS = ("gpus", "grace_period_seconds", "retries", "restart_limit")
-LISTS = ("volumes", "datasets")
+LISTS = ("volumes", "datasets", "secrets")
 FLAGS = ("host_env", "share")
 TEXTS = (
     "name", "namespace", "gpu_type", "gpu_resource", "gpu_claim", "machine", "cpu", "memory", "time",

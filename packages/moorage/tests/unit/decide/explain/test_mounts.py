@@ -187,8 +187,8 @@ def test_a_missing_secret_is_quoted_with_the_command_that_creates_it() -> None:
     assert told(event(FAILED_MOUNT, NO_SECRET)) == [
         "run lab/train does not start on n1: volume keys (Secret s3) cannot be mounted (FailedMount)",
         NO_SECRET,
-        "The Secret s3 does not exist: create it with `kubectl create secret generic s3 -n lab"
-        " --from-file=KEY=FILE`; the pod then starts by itself",
+        "The Secret s3 does not exist: create it with `moor secret create s3 KEY -n lab`;"
+        " the pod then starts by itself",
         "It has held its place since 21 Nov 11:50 UTC; end unknown",
     ]
 
@@ -208,7 +208,8 @@ def test_a_missing_secret_is_quoted_with_the_command_that_creates_it() -> None:
             FAILED_MOUNT,
             'MountVolume.SetUp failed for volume "keys" : references non-existent secret key: token',
             "volume keys (Secret s3) cannot be mounted (FailedMount)",
-            "The Secret s3 has no key token: add it with `kubectl edit secret s3 -n lab`; the pod then starts by"
+            "The Secret s3 has no key token: replace it, with all its keys:"
+            " `moor secret create s3 token -n lab --replace`; the pod then starts by"
             " itself",
             id="a key of a Secret",
         ),

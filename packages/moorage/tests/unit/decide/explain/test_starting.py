@@ -97,8 +97,8 @@ def test_a_container_that_cannot_be_configured_is_named() -> None:
     assert told(a_pod(waiting("CreateContainerConfigError", 'secret "s" not found'))) == (
         "run lab/train is placed on n1; it does not run yet (CreateContainerConfigError)\n"
         'container main: secret "s" not found\n'
-        "The Secret s does not exist: create it with `kubectl create secret generic s -n lab"
-        " --from-file=KEY=FILE`; the pod then starts by itself\n"
+        "The Secret s does not exist: create it with `moor secret create s KEY -n lab`;"
+        " the pod then starts by itself\n"
         "It has held its place since 21 Nov 11:50 UTC; end unknown"
     )
 

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from moorage.cli.directoryarchive import Ignore
-from moorage.decide.runs.credentials import PATHS, credential_in, is_of_many_projects
+from moorage.decide.runs.credentials import PATHS, credential_in, is_credential, is_of_many_projects
 
 A36 = "a1" * 18
 
@@ -80,3 +80,30 @@ def test_a_long_file_of_beginnings_is_read_in_steps_that_grow_with_its_length(te
 )  # fmt: skip
 def test_home_folders_and_those_of_the_system_are_told_from_projects(folder, is_refused):
     assert is_of_many_projects(PurePosixPath(folder), PurePosixPath("/home/ada")) is is_refused
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "HF_TOKEN=x", "token=x", "DB_PASSWORD=x", "WANDB_API_KEY=x", "AWS_SECRET_ACCESS_KEY=x", "SECRET=x",
+        "api-key=x", "OPENAI_APIKEY=x", "DB_PASSWORD_PROD=x", f"X=hf_{A36}", f"X=ghp_{A36}",
+        "X=AKIAABCDEFGHIJKLMNOP", "X=sk-abcdefghijklmnop", "DATABASE_URL=postgres://ada:pass@db/x",
+        "K=-----BEGIN RSA PRIVATE KEY-----\nMII",
+    ],
+)  # fmt: skip
+def test_a_variable_looks_like_a_credential(variable):
+    name, _, value = variable.partition("=")
+    assert is_credential(name, value)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "MAX_TOKENS=4096", "TOKENIZERS_PARALLELISM=false", "TOKEN_LIMIT=9", "PASSWORD_FILE=/run/p",
+        "SECRET_NAME=hf", "KEY=value", "KEYBOARD=us", "MONKEY=1", "HF_TOKEN=", "X=sk-learn", "X=hf_hub", "URL=https://ada@host/a:b",
+        "URL=https://host/@x:y", "X=sk-learn is a library of ours", "K=-----BEGIN CERTIFICATE-----", "LR=0.1",
+    ],
+)  # fmt: skip
+def test_another_variable_does_not(variable):
+    name, _, value = variable.partition("=")
+    assert not is_credential(name, value)

@@ -586,12 +586,13 @@ def test_a_token_in_a_variable_or_the_command_is_noted_without_its_value():
     token = "hf_" + "x1" * 17
     command = ("python", "train.py", f"--token={token}")
     plan = plan_run(RunRequest(command=command, env=(f"HF_TOKEN={token}", "EPOCHS=3")), ADA, LOCAL)
-    noted = [note for note in plan.notes if "Hugging Face" in note]
-    assert noted == [
-        f"{where} holds a token of Hugging Face: all users of the namespace can read it;"
-        " put it into a Secret, and mount that"
-        for where in ("variable HF_TOKEN", "the command")
+    read = "all users of the namespace can read it"
+    how = "keep it in a secret: `moor secret create NAME KEY`, then `moor run --secret NAME`"
+    assert [note for note in plan.notes if read in note] == [
+        f"variable HF_TOKEN looks like a credential: {read}; {how}",
+        f"the command holds a token of Hugging Face: {read}; {how}",
     ]
+    assert token not in " ".join(plan.notes)
 
 
 def test_on_a_real_cluster_nothing_of_the_callers_environment_goes_along():

@@ -281,8 +281,8 @@ def test_a_step_whose_volume_cannot_be_mounted_says_why_and_what_to_do():
     answer = make_workflow_explanation(view, found, explained, step="", now=player.now)
     why = 'its pod does not start on n1: volume keys (Secret s3) cannot be mounted: secret "s3" not found'
     way = (
-        "The Secret s3 does not exist: create it with `kubectl create secret generic s3 -n default"
-        " --from-file=KEY=FILE`; the pod then starts by itself"
+        "The Secret s3 does not exist: create it with `moor secret create s3 KEY -n default`;"
+        " the pod then starts by itself"
     )
     assert answer.text.splitlines() == [
         f"workflow default/wf waits: {why}",
