@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any
 
@@ -233,7 +233,6 @@ def summary_of(run: RunView) -> JobSummary:
 
 def job_of(run: RunView, now: datetime, *, private: bool = True, notes: Iterable[str] = ()) -> Job:
     """A run with its attempts. Without `private`, only the fields that all users may see."""
-    left = run.time_left(now) if private else None
     return Job(
         **_public(run),
         history=tuple(_attempt(attempt, private=private) for attempt in run.attempts),
@@ -241,9 +240,16 @@ def job_of(run: RunView, now: datetime, *, private: bool = True, notes: Iterable
         requests=dict(run.requests) if private else {},
         labels=dict(run.labels) if private else {},
         deadline=run.deadline if private else None,
-        time_left_seconds=None if left is None else int(left.total_seconds()),
+        time_left_seconds=_seconds(run.time_left(now)) if private else None,
+        time_limit_seconds=_seconds(run.time_limit) if private else None,
+        waited_seconds=_seconds(run.waited(now)),
+        ran_seconds=_seconds(run.ran(now)),
         notes=tuple(notes),
     )
+
+
+def _seconds(time: timedelta | None) -> int | None:
+    return None if time is None else int(time.total_seconds())
 
 
 def _public(run: RunView) -> dict[str, Any]:

@@ -236,6 +236,16 @@ class Job(JobSummary, frozen=True):
     deadline: Annotated[
         Time | None, about("When its time limit ends it; null: no limit, it does not run, or hidden as `command`.")
     ] = None
+    time_limit_seconds: Annotated[
+        int | None,
+        about("Its running time over all attempts ends at this; null: no limit, or hidden as `command`."),
+    ] = None
+    waited_seconds: Annotated[
+        int | None, about("Seconds from its creation to its first start, or until now; null: not known.")
+    ] = None
+    ran_seconds: Annotated[
+        int | None, about("Running time of all its pods in seconds; null: none has started, or not known.")
+    ] = None
     notes: Annotated[tuple[str, ...], about("After a submit: defaults that were filled in, and advice.")] = ()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
@@ -25,10 +25,12 @@ HEADERS = (
     "TYPE",
     "NODE",
     "AGE",
+    "RAN",
     "TIME-LEFT",
     "RESTARTS",
     "RETRIES",
     "CHECKPOINT",
+    "COMMAND",
 )
 CHOICES = ("mine", "owner", "since", "active", "state", "selector")  # options that leave runs out
 
@@ -131,8 +133,10 @@ def row(run: Job, now: datetime) -> list[str]:
         run.gpu_type,
         run.node,
         format_duration(now - run.created) if run.created else "",
+        format_duration(timedelta(seconds=run.ran_seconds)) if run.ran_seconds is not None else "",
         left,
         str(run.restarts),
         str(run.retries),
         checkpoint,
+        run.command,
     ]

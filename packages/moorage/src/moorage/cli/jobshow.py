@@ -18,6 +18,7 @@ from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, ask_about_run, in_session, target_options
 from moorage.cli.use import use_lines
 from moorage.decide.runs.timelimit import format_seconds
+from moorage.present.reasons import attempt_words, message_words, reason_words
 from moorage.settings import ADVICE
 from moorage_kube.moments import format_duration, rfc3339
 from moorage_kube.quantity import format_bytes
@@ -59,7 +60,7 @@ def show_text(overview: JobOverview, now: datetime) -> str:
     """Return all facts of a run as text for people."""
     # facts first; empty ones are left out
     run = overview.job
-    state = run.state + (f": {run.reason}" if run.reason and run.reason != run.state else "")
+    state = run.state + (f": {reason_words(run.reason)}" if run.reason and run.reason != run.state else "")
     fields = [
         ("run", f"{run.namespace}/{run.name}"),
         ("state", state),
@@ -70,7 +71,9 @@ def show_text(overview: JobOverview, now: datetime) -> str:
         ("asks", _asks(run)),
         ("node", run.node),
         ("created", f"{format_duration(now - run.created)} ago" if run.created else ""),
-        ("time", _time_text(run, now)),
+        ("waited", _seconds_text(run.waited_seconds)),
+        ("ran", _seconds_text(run.ran_seconds)),
+        ("time limit", _time_text(run, now)),
         ("restarts", f"{run.restarts} of at most {run.restart_limit}"),
         ("checkpoint", _checkpoint_text(run, now)),
     ]
@@ -83,7 +86,7 @@ def show_text(overview: JobOverview, now: datetime) -> str:
     rows = []
     for attempt in run.history:
         if not attempt.pods:
-            why = attempt.cause or attempt.reason
+            why = attempt_words(attempt.cause, attempt.reason, attempt.message)
             rows.append([str(attempt.number), "(its pod is deleted)", "", attempt.state, why, "", ""])
         for pod in attempt.pods:
             rows.append(
@@ -138,11 +141,16 @@ def _asks(run: Job) -> str:
     return ", ".join(parts)
 
 
+def _seconds_text(seconds: int | None) -> str:
+    return "" if seconds is None else format_duration(timedelta(seconds=seconds))
+
+
 def _time_text(run: Job, now: datetime) -> str:
+    limit = format_seconds(run.time_limit_seconds) if run.time_limit_seconds else "none"
     if run.deadline is None or run.has_ended:
-        return ""
+        return limit
     left = format_seconds(max(0, int((run.deadline - now).total_seconds())))
-    return f"{left} left, until {rfc3339(run.deadline)}"
+    return f"{limit}; {left} left, until {rfc3339(run.deadline)}"
 
 
 def _checkpoint_text(run: Job, now: datetime) -> str:
@@ -185,9 +193,9 @@ def _memory(pod: RunPod) -> str:
 def _messages(run: Job) -> list[str]:
     """Return the messages of the newest attempt's pod and Job, without duplicates."""
     last = run.history[-1]
-    messages = [pod.message for pod in last.pods[-1:] if pod.message]
-    if last.message and last.state == "Failed":
-        messages.append(last.message)
+    messages = [message_words(pod.reason, pod.message) for pod in last.pods[-1:] if pod.message]
+    if last.message and last.state == "Failed" and not messages:
+        messages.append(attempt_words(last.cause, last.reason, last.message))
     lines = [f"  {message}" for message in dict.fromkeys(messages)]
     pods = [pod for attempt in run.history for pod in attempt.pods]
     killed = next((pod for pod in reversed(pods) if pod.reason == "OOMKilled"), None)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 SEPARATOR = "   "
 COMFORTABLE = 20  # a longer cell is cut to this before a column is left out
 LEAST = 4  # a cell is cut to this before the first column alone is left
-KEPT = frozenset({"STATE", "PHASE", "STATUS", "READY"})  # columns that are dropped last
+KEPT = frozenset({"STATE", "PHASE", "STATUS", "READY", "COMMAND"})  # columns that are dropped last
 
 # how to show a cell: its column's header, and its text with the blanks after it
 Paint = Callable[[str, str], str]

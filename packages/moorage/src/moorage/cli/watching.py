@@ -31,7 +31,7 @@ AGES_SECONDS = 5.0  # on a terminal ages are drawn again after this time
 POLL_SECONDS = 2.0  # where nothing can be watched
 VOLATILE = frozenset(  # columns that time alone changes
     {
-        *("AGE", "SINCE", "EXPECTED-UNTIL", "TIME-LEFT", "CHECKPOINT"),
+        *("AGE", "RAN", "SINCE", "EXPECTED-UNTIL", "TIME-LEFT", "CHECKPOINT"),
         *("GPU-HOURS", "CPU-HOURS", "MEMORY-GIB-HOURS"),
     }
 )

@@ -12,6 +12,7 @@ from moorage.decide.interruptions import STOPPED
 from moorage.decide.runs.restarts import INTERRUPTED
 from moorage.decide.runs.state import PodView, RunView, State
 from moorage.model.names import RUN_AS_USER_ANNOTATION
+from moorage.present.reasons import DISRUPTIONS, REASONS, START_FAILURES, WAITING, reason_words
 from moorage_kube.moments import format_duration
 from moorage_kube.quantity import format_bytes
 
@@ -28,30 +29,6 @@ MEANINGS = {
     139: "the program crashed in native code (SIGSEGV)",
     143: "the program was asked to stop (SIGTERM)",
 }
-START_FAILURES = frozenset({"StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError"})
-DISRUPTIONS = {
-    "EvictionByEvictionAPI": "its node was drained, or a user evicted its pod",
-    "PreemptionByScheduler": "a run of a higher priority took its place",
-    "DeletionByTaintManager": "its node did not answer, or refuses its pod",
-    "DeletionByPodGC": "its node was deleted",
-    "TerminationByKubelet": "its node shut down, or had no room for it",
-    "NodeLost": "its node did not answer",
-}
-UNPULLED = "Its image cannot be pulled: check its name and tag, and whether its registry needs a login"
-STARTING = {
-    "ImagePullBackOff": UNPULLED,
-    "ErrImagePull": UNPULLED,
-    "InvalidImageName": "The name of its image is invalid",
-    "ImageInspectError": "The image on the node is damaged: delete it there, or use another tag",
-    "RegistryUnavailable": "The registry of its image does not answer",
-    "ErrImageNeverPull": "Its image is not on the node, and its pod forbids to pull it",
-    "CreateContainerConfigError": "A Secret or ConfigMap that it names does not exist: create it",
-    "CreateContainerError": "Its container cannot be created: see the events of the run",
-    "RunContainerError": "Its container cannot start: check the command and the image",
-    "CrashLoopBackOff": "Its container ends soon after each start: read its log",
-    "ContainerCreating": "Its node pulls the image and mounts the volumes",
-    "PodInitializing": "Its node pulls the image and prepares the container",
-}
 ROOT_FORBIDDEN = "runAsNonRoot"  # the kubelet names it where an image's user is root, or no number
 _CANCELLED_BY = re.compile(r"Cancelled by (?P<user>.+)", re.DOTALL)
 
@@ -62,7 +39,7 @@ def way_to_start(reason: str, message: str, run: str) -> str:
     `message` is the kubelet's.
     """
     if ROOT_FORBIDDEN not in message:
-        return STARTING.get(reason, "")
+        return _sentence(WAITING[reason].ours) if reason in WAITING else ""
     how = f"start it as another user: `moor rerun {run} --user 1000`" if run else "give the pod another user"
     return (
         f"It may not run as the user of its image, which is root or has no number: {how}; an administrator can"
@@ -73,15 +50,17 @@ def way_to_start(reason: str, message: str, run: str) -> str:
 def ending_headline(run: RunView, now: datetime) -> str:
     """The result of the run, its time, and its duration.
 
-    For a run that restarts: the result of its last attempt.
+    For a run that restarts or is retried: the result of its last attempt.
     """
     who = f"run {run.namespace}/{run.name}"
+    if run.is_retrying:
+        return f"{who} failed ({reason_words(run.reason)}), and is about to be tried again"
     if run.state is State.RESTARTING:
         return f"{who} is restarting: attempt {run.attempts[-1].number} was disrupted"
     by = _CANCELLED_BY.fullmatch(run.reason) if run.state is State.CANCELLED else None
     verb = _verb(run) + (f" by {by['user']}" if by else "")
     at = f" at {moment_text(run.ended)} ({format_duration(now - run.ended)} ago)" if run.ended else ""
-    return f"{who} {verb}{at}{_where(run)}"
+    return f"{who} {verb}{at}{_where(run, now)}"
 
 
 def ending_lines(run: RunView, *, public: bool) -> list[str]:
@@ -95,6 +74,8 @@ def ending_lines(run: RunView, *, public: bool) -> list[str]:
             "Its next attempt starts by itself, as soon as there is room",
         ]
     log = [] if public else [f"Its last output: `moor logs --tail {LINES_SHOWN} {run.name}`"]
+    if run.is_retrying:
+        return ["Kubernetes waits longer before each retry (`--retries`): 10 s, 20 s, up to 6 min", *log]
     match run.state:
         case State.SUCCEEDED:
             return log
@@ -119,10 +100,10 @@ def _verb(run: RunView) -> str:
     return next((word for known, word in words.items() if known == state), "failed")
 
 
-def _where(run: RunView) -> str:
+def _where(run: RunView, now: datetime) -> str:
     node = f" on {run.node}" if run.node else ""
-    if run.started and run.ended and run.ended >= run.started:
-        return f", after {format_duration(run.ended - run.started)}{node}"
+    if (ran := run.ran(now)) is not None:
+        return f", after {format_duration(ran)}{node}"
     return f", on {run.node}" if run.node else ""
 
 
@@ -141,18 +122,16 @@ def _why_failed(run: RunView) -> list[str]:
         return [_memory(pod)]
     if ended := _ended_by_operator(run.reason):
         return [ended]
-    if reason == "DeadlineExceeded" or run.reason == "DeadlineExceeded":
-        return ["It reached its time limit (`--time`), and was stopped"]
-    if reason == "Evicted":
-        return ["Its node was short of memory or disk, and evicted it", *message]
-    if reason in START_FAILURES:
-        return ["Its container could not start: check the command and the image", *message]
+    if "DeadlineExceeded" in (reason, run.reason):
+        return [_sentence(REASONS["DeadlineExceeded"].ours)]
+    if reason == "Evicted" or reason in START_FAILURES:
+        return [_sentence(REASONS[reason].ours), *message]
     if pod is not None and (pod.disrupted or reason in DISRUPTIONS):
         return [_disrupted(run), *message]
     if run.exit_code:
         return [f"Exit code {run.exit_code}: {_meaning(run.exit_code)}"]
-    of_job = run.attempts[-1].message
-    why = f"Reason: {run.reason}" if run.reason else "The reason is not known"
+    why = _sentence(reason_words(run.reason)) if run.reason else "The reason is not known"
+    of_job = run.attempts[-1].message if run.reason not in REASONS else ""
     return [why, *message, *([of_job] if of_job else [])]
 
 
@@ -165,6 +144,10 @@ def _ended_by_operator(reason: str) -> str:
     if not colon or word not in ("RestartLimit", "TimeLimit", "Evicted", "Deleted"):
         return ""
     return f"It was {sentence}" if not sentence.startswith("attempt ") else sentence.capitalize()
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _meaning(code: int) -> str:
@@ -184,11 +167,11 @@ def _disrupted(run: RunView) -> str:
     pod = _newest(run)
     is_interrupted = run.attempts[-1].reason == INTERRUPTED or (pod is not None and pod.exit_code == STOPPED)
     if is_interrupted and (pod is None or pod.reason not in DISRUPTIONS):
-        return "Its program ended after it was asked to stop, and has not finished"
+        return _sentence(REASONS[INTERRUPTED].ours)
     if pod is None or not pod.reason:
         return "Its pod was disrupted"
     if pod.reason in DISRUPTIONS:
-        return f"Its pod was disrupted: {DISRUPTIONS[pod.reason]} ({pod.reason})"
+        return f"Its pod was disrupted: {DISRUPTIONS[pod.reason].ours} ({pod.reason})"
     return f"Its pod was disrupted: {pod.reason}"
 
 

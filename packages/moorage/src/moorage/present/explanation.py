@@ -20,6 +20,7 @@ from moorage.model.machine import FAIR
 from moorage.model.names import MACHINE_GATE
 from moorage.present.ending import ending_headline, ending_lines, moment_text, way_to_start
 from moorage.present.missing import way_to_mount, way_to_objects
+from moorage.present.reasons import reason_words
 from moorage_kube.moments import format_duration, rfc3339
 from moorage_kube.quantity import format_amount
 from moorage_kube.texts import as_lines
@@ -45,6 +46,8 @@ def short_reason(explanation: Explanation, *, typed: bool = True) -> str:
     # the first cause that applies, from the request to the nodes
     if explanation.state in ("running", "finished"):
         return ""
+    if explanation.ended is not None and explanation.ended.is_retrying:
+        return f"it failed ({reason_words(explanation.ended.reason)}); it is about to be tried again"
     if explanation.ended is not None:
         return f"attempt {explanation.ended.attempts[-1].number} was disrupted; the next one is about to start"
     # the pod does not exist, or is not offered to the scheduler yet

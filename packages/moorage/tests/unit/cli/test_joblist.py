@@ -75,11 +75,11 @@ def test_the_runs_are_listed_with_what_matters(at_noon):
     at_noon.api.put(JOBS, a_job("idle", end="Complete", status={"failed": 1, "succeeded": 1}))
     done = at_noon("jobs")
     assert (done.code, done.err) == (0, "")
-    assert done.out == (
-        "NAME    OWNER   STATE       GPUS   TYPE   NODE     AGE   TIME-LEFT   RESTARTS   RETRIES   CHECKPOINT\n"
-        "idle    ada     Succeeded   1      -      -        60m   -           0          1         -\n"
-        "train   ada     Running     1      a100   node-1   60m   90m         0          0         2m ago\n"
-    )
+    assert [line.split() for line in done.out.splitlines()] == [
+        [*"NAME OWNER STATE GPUS TYPE NODE AGE RAN TIME-LEFT RESTARTS RETRIES CHECKPOINT COMMAND".split()],
+        [*"idle ada Succeeded 1 - - 60m - - 0 1 - python train.py".split()],
+        [*"train ada Running 1 a100 node-1 60m 30m 90m 0 0 2m ago python train.py".split()],
+    ]
 
 
 def test_runs_are_found_by_their_labels_and_show_them(at_noon):
@@ -139,7 +139,9 @@ def test_show_prints_all_attempts_with_codes_and_reasons(at_noon):
         "asks        1 GPU a100, 4 cpu, 1Gi memory\n"
         "node        node-1\n"
         "created     60m ago\n"
-        "time        1h30m left, until 2026-11-21T13:30:00Z\n"
+        "waited      30m\n"
+        "ran         59m\n"
+        "time limit  none; 1h30m left, until 2026-11-21T13:30:00Z\n"
         "restarts    1 of at most 20\n"
         "checkpoint  volume digits; newest 45m old\n"
         "\n"

@@ -119,7 +119,7 @@ def test_a_cancelled_run_names_its_canceller_and_the_command_to_run_it_again():
             a_job(),
             a_pod(143, reason="DeadlineExceeded", message="Pod was active on the node longer than"),
             [
-                "It reached its time limit (`--time`), and was stopped",
+                "It reached its time limit (--time), and was stopped",
                 LOG,
                 "To run it again with more time: `moor rerun train --time TIME`",
             ],
@@ -164,6 +164,16 @@ def test_a_run_between_two_attempts_names_the_disruption():
         "run lab/train is restarting: attempt 1 was disrupted\n"
         "Its pod was disrupted: a run of a higher priority took its place (PreemptionByScheduler)\n"
         "Its next attempt starts by itself, as soon as there is room"
+    )
+
+
+def test_a_run_that_failed_and_is_retried_would_not_start_now():
+    running = a_run_job(attempt=None, uid="j1", created=ago(65), requests={"cpu": "1"}, spec={"backoffLimit": 2})
+    explanation = ask(running | {"spec": running["spec"] | {"suspend": False}}, a_pod(3))
+    assert short_reason(explanation) == "it failed (exit code 3); it is about to be tried again"
+    assert explain_text(explanation) == (
+        "run lab/train failed (exit code 3), and is about to be tried again\n"
+        "Kubernetes waits longer before each retry (`--retries`): 10 s, 20 s, up to 6 min\n" + LOG
     )
 
 

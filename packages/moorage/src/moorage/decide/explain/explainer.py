@@ -96,7 +96,7 @@ class Explainer:
             step=step_of(me),
         )
         # a run without a pod that waits or runs needs no verdict on nodes
-        if run is not None and (run.state.ended or run.state is State.RESTARTING):
+        if run is not None and (run.state.ended or run.state is State.RESTARTING or run.is_retrying):
             return _explain_ended(base, run)
         if me.finished:
             return base

@@ -19,6 +19,7 @@ from moorage.decide.admission.templates import is_guest
 from moorage.decide.explain.nodeconstraints import wanted_types
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.idle.states import Record, read_record
+from moorage.decide.interruptions import is_interruption, stop_time
 from moorage.decide.runs.interrupted import ended_suspended, was_interrupted
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.restarts import INTERRUPTED, AttemptSeen, Cause, PodSeen, Yielding, cause_of, turns_of
@@ -40,6 +41,7 @@ from moorage.model.names import (
     RESTART_LIMIT_ANNOTATION,
     RUN_LABEL,
     SUSPENDED_ANNOTATION,
+    TIME_LIMIT_ANNOTATION,
     YIELDS_TO_ANNOTATION,
 )
 from moorage_kube.errors import QuantityError
@@ -50,6 +52,7 @@ from moorage_kube.resources import Obj
 from moorage_kube.scheduling import parse_pod
 
 CANCELLED = "Cancelled"  # how ENDED_ANNOTATION begins after `moor cancel`
+OUT_OF_MEMORY = "OutOfMemory"  # how it begins after a kill for memory
 PEAK_MEMORY_ANNOTATION = "localcluster.moorage.dev/peak-memory-bytes"  # on a pod, by node agents that measure it
 LONG_RUN = timedelta(minutes=10)  # from here on a run without a checkpoint has something to lose
 STALE_CHECKPOINT = timedelta(minutes=30)
@@ -190,6 +193,24 @@ class RunView(Struct, frozen=True, kw_only=True):
     checkpoint_from: str = ""  # the run whose checkpoint it continued at its start; empty: none
     labels: Mapping[str, str] = field(default_factory=dict)  # those of its user
     idle: Record = field(default_factory=Record)  # the record of its idleness; active: it is in use
+    time_limit: timedelta | None = None  # of its running time over all attempts; None: no limit
+
+    @property
+    def is_retrying(self) -> bool:
+        """Whether its newest pod failed by itself, and Kubernetes waits before it creates the next one."""
+        newest = next(iter(_present(self.attempts[-1])[-1:]), None)
+        return self.state is State.WAITING and newest is not None and newest.phase == "Failed"
+
+    def waited(self, now: datetime) -> timedelta | None:
+        """The time from its creation to its first start. None: its creation is unknown."""
+        return (
+            None if self.created is None else max(timedelta(), (self.started or self.ended or now) - self.created)
+        )
+
+    def ran(self, now: datetime) -> timedelta | None:
+        """The running time of all its pods. None: none has started, or the end of one is unknown."""
+        times = [pod.running_time(now) for pod in self.pods if pod.started]
+        return sum((time for time in times if time), timedelta()) if times and None not in times else None
 
     @property
     def pods(self) -> tuple[PodView, ...]:
@@ -263,6 +284,9 @@ def view_run(
         template, gpus = guest, parse_pod(guest).gpus
     container = (template["spec"].get("containers") or [{}])[0]
     ended = attempts[-1].ended if state.ended else None
+    seconds = _number(notes.get(TIME_LIMIT_ANNOTATION), 0) or first["spec"]["template"]["spec"].get(
+        "activeDeadlineSeconds"
+    )
     return RunView(
         namespace=first["metadata"].get("namespace") or "default",
         name=labels_of(first).get(RUN_LABEL) or first["metadata"]["name"],
@@ -289,6 +313,7 @@ def view_run(
         attempts=attempts,
         labels=user_labels(labels_of(first)),
         idle=Record() if state.ended else read_record(notes.get(IDLE_ANNOTATION)),
+        time_limit=span_of(seconds) if seconds else None,
     )
 
 
@@ -358,9 +383,9 @@ def _state(attempts: Sequence[AttemptView], ended_because: str, limit: int, retr
     if ended_because.startswith(CANCELLED):
         return State.CANCELLED
     if last.state == "Failed":
+        if last.cause is Cause.MEMORY or ended_because.startswith(OUT_OF_MEMORY):
+            return State.OOM_KILLED  # the pod that shows it may be deleted
         match last.cause:
-            case Cause.MEMORY:
-                return State.OOM_KILLED
             case Cause.DISRUPTED if not ended_because and (
                 last.gave_way or last.number - turns_of(attempts) <= limit
             ):
@@ -410,6 +435,8 @@ def _reason(state: State, last: AttemptView, ended_because: str) -> str:
         case State.OOM_KILLED:
             return "killed for its memory"
         case State.WAITING | State.RESTARTING:
+            if present is not None and present.phase == "Failed" and present.reason == "Error":
+                return f"exit code {present.exit_code}"
             return (present.reason if present else "") or last.reason
     if ended_because:
         return ended_because
@@ -518,7 +545,10 @@ def view_pod(pod: Obj) -> PodView:
     ended, waiting = states.get("terminated") or {}, states.get("waiting") or {}
     running = states.get("running") or {}
     disruption = condition(pod, "DisruptionTarget") or {}
-    disrupted = disruption.get("status") == "True"
+    # a pod that had ended before it was evicted, as by a later drain, was not disrupted
+    disrupted = disruption.get("status") == "True" and is_interruption(
+        exit_code=ended.get("exitCode"), ended=moment(ended.get("finishedAt")), stopped_at=stop_time(pod)
+    )
     unscheduled = condition(pod, "PodScheduled") or {}
     created = moment(pod["metadata"].get("creationTimestamp"))
     started = _since(created, ended.get("startedAt") or running.get("startedAt"))

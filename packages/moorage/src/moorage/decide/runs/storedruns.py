@@ -32,6 +32,7 @@ from moorage.model.names import (
     RESTART_LIMIT_ANNOTATION,
     RUN_LABEL,
     STOPPED_ANNOTATION,
+    TIME_LIMIT_ANNOTATION,
 )
 from moorage_kube.meta import annotations_of, controller_ref, labels_of
 from moorage_kube.moments import moment
@@ -54,6 +55,7 @@ _ANNOTATIONS = (
     ENDED_ANNOTATION,
     CANCELLED_ANNOTATION,
     STOPPED_ANNOTATION,
+    TIME_LIMIT_ANNOTATION,
 )
 _COUNTS = ("active", "terminating", "succeeded", "failed", "startTime", "completionTime", "conditions")
 

@@ -16,7 +16,8 @@ from moorage.decide.runs.state import STALE_CHECKPOINT, RunView, State
 from moorage.decide.usage.gpus import NOBODY, Counts, Gpu, GpuState, GpuView, Holder, NodeGpus
 from moorage.decide.usage.intervals import UsageRow
 from moorage.present.explanation import about, short_reason, usual_text
-from moorage.server.pages.texts import N_, say
+from moorage.present.reasons import reason_words
+from moorage.server.pages.texts import say
 from moorage_kube.moments import rfc3339
 
 COLORS = 9  # of owners in moorage.css
@@ -33,11 +34,6 @@ _RUN_TONES = {
     State.SUSPENDED: "wait",
     State.SUCCEEDED: "done",
     State.CANCELLED: "done",
-}
-_WHY = {  # Kubernetes' reasons of waiting
-    "Unschedulable": N_("no room on any node now"),
-    "SchedulingGated": N_("it is held back for now"),
-    "ContainerCreating": N_("its container is being created"),
 }
 RUN_ORDER = {
     State.RUNNING: 0,
@@ -221,7 +217,7 @@ def why_words(run: RunView) -> str:
     """The reason why a run waits or ended, in words; "" if its state says it already."""
     if run.reason == str(run.state):
         return ""
-    return say(_WHY[run.reason]) if run.reason in _WHY else run.reason
+    return reason_words(run.reason)
 
 
 def run_tone(state: State) -> str:

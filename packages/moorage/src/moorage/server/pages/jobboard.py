@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from msgspec import Struct
@@ -12,6 +12,7 @@ from moorage.decide.runs.events import RunEvent
 from moorage.decide.runs.state import AttemptView, PodView, RunView, State, checkpoint_warning
 from moorage.model.names import HOST_IMAGE
 from moorage.present.idlemarks import mark_of
+from moorage.present.reasons import attempt_words, message_words
 from moorage.server.pages.board import When, ago, owner_hues, run_tone, span, time_left, type_name, why_words
 from moorage.server.pages.texts import N_, say
 from moorage_kube.moments import rfc3339
@@ -154,8 +155,7 @@ def _asks(run: RunView, job: Obj, *, private: bool) -> Iterable[Fact]:
     if any(is_gpu(name) and name != "nvidia.com/gpu" for name in limits):
         yield Fact(name="GPU resource", text=", ".join(name for name in limits if is_gpu(name)))
     yield _peak(run)
-    seconds = spec.get("activeDeadlineSeconds")
-    yield Fact(name="Time limit", text=span(timedelta(seconds=int(seconds))) if seconds else N_("none"))
+    yield Fact(name="Time limit", text=span(run.time_limit) if run.time_limit else N_("none"))
     if spec.get("priorityClassName"):
         yield Fact(name="Priority class", text=str(spec["priorityClassName"]))
     for volume in spec.get("volumes") or ():
@@ -183,14 +183,11 @@ def peak_fact(peak: int, limit: int | None) -> Fact:
 
 def _times(run: RunView, now: datetime, *, private: bool) -> Iterable[Fact]:
     yield Fact(name="Created", when=ago(run.created, now), note="ago")
-    if run.created is not None and run.started is not None:
-        yield Fact(name="Waited", text=span(run.started - run.created))
-    elif run.created is not None and run.state is State.WAITING:
-        yield Fact(name="Waits for", when=ago(run.created, now))
+    if (waited := run.waited(now)) is not None:
+        yield Fact(name="Waited", text=span(waited))
     if run.started is not None:
         yield Fact(name="Started", when=ago(run.started, now), note="ago")
-        if run.state.ended:
-            yield Fact(name="Ran for", text=span(run.ended - run.started) if run.ended else UNKNOWN)
+        yield Fact(name="Ran for", text=UNKNOWN if (ran := run.ran(now)) is None else span(ran))
     if run.state is not State.SUSPENDED and (mark := mark_of(run.idle, now)):
         yield Fact(name="Use of its GPUs", text=mark)
     if run.ended is not None:
@@ -217,12 +214,11 @@ def _restarts(run: RunView) -> str:
 
 def _attempt(attempt: AttemptView, now: datetime, *, private: bool, chosen: str) -> AttemptRow:
     cause = attempt.cause.value if attempt.cause else ""
-    why = attempt.message if private and attempt.message else attempt.reason
     return AttemptRow(
         number=attempt.number,
         state=attempt.state,
         tone=_ATTEMPT_TONES.get(attempt.state, "bad"),
-        why=": ".join(part for part in (cause, why) if part),
+        why=attempt_words(cause, attempt.reason, attempt.message if private else ""),
         created=ago(attempt.created, now),
         pods=_pods(attempt.pods, now, private=private, chosen=chosen),
     )
@@ -242,7 +238,7 @@ def _pod(pod: PodView, now: datetime, *, private: bool, chosen: str) -> PodRow:
         exit_code=UNKNOWN if pod.is_lost else "" if pod.exit_code is None else str(pod.exit_code),
         is_bad=bool(pod.exit_code),
         reason="" if pod.reason == "Error" else pod.reason,  # the exit code says it
-        message=pod.message if private else "",
+        message=message_words(pod.reason, pod.message) if private and pod.message else "",
         memory="" if measured is None else format_bytes(measured),
         is_chosen=pod.name == chosen,
         is_gone=pod.gone,

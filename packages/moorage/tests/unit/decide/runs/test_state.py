@@ -39,14 +39,15 @@ def a_job(attempt: int = 1, *, counts: Mapping[str, int] | None = None, **more: 
 
 def a_pod(
     attempt: int = 1, phase: str = "Running", *, code: int | None = None, why: str = "", disrupted: str = "",
-    started: str = "", ended: str = "", deadline: int = 0, status_reason: str = "", **more: Any,
+    started: str = "", ended: str = "", deadline: int = 0, status_reason: str = "", evicted: str | None = None,
+    **more: Any,
 ) -> dict[str, Any]:  # fmt: skip
     started, ended = started or ago(minutes=5), ended or ago(minutes=1)
     since = started if phase == "Running" else ""
     state = a_container_status(
         exit_code=code, reason=why, started=since or code is not None and started, finished=ended
     )
-    marks = [a_condition("DisruptionTarget", reason=disrupted)] if disrupted else []
+    marks = [a_condition("DisruptionTarget", reason=disrupted, since=evicted)] if disrupted else []
     made = {"name": f"train-{attempt}-pod", "namespace": "default", "created": started, "node": "node-1"}
     made |= {"started": started} if phase != "Pending" else {}
     made |= {
@@ -88,7 +89,7 @@ BY_CODE = POLICY | {
             [a_job() | {"spec": a_job()["spec"] | {"backoffLimit": 2}}],
             [a_pod(phase="Failed", code=3, why="Error")],
             State.WAITING,
-            "Error",
+            "exit code 3",
             id="failed, about to be tried again",
         ),
         pytest.param(
@@ -179,6 +180,27 @@ BY_CODE = POLICY | {
             "PodFailurePolicy",
             id="no restart is allowed",
         ),
+        pytest.param(
+            [a_job(end="Complete")],
+            [a_pod(phase="Succeeded", code=0, disrupted="EvictionByEvictionAPI", evicted=ago())],
+            State.SUCCEEDED,
+            "",
+            id="done, its node drained later",
+        ),
+        pytest.param(
+            [a_job(**FAILED)],
+            [a_pod(phase="Failed", code=3, why="Error", disrupted="EvictionByEvictionAPI", evicted=ago())],
+            State.FAILED,
+            "exit code 3",
+            id="failed, its node drained later",
+        ),
+        pytest.param(
+            [a_job(**FAILED, ended="OutOfMemory: killed for its own memory")],
+            [],
+            State.OOM_KILLED,
+            "killed for its memory",
+            id="killed for its memory, as the operator noted",
+        ),
         pytest.param([a_job(ended="Cancelled by ada")], [], State.CANCELLED, "Cancelled by ada", id="cancelled"),
         pytest.param(
             [a_job(end="Complete", ended="Cancelled by ada")], [], State.SUCCEEDED, "", id="cancelled too late"
@@ -194,6 +216,28 @@ def test_what_a_run_holds_and_how_long_it_may_go_on():
     run = view_run([a_job()], [a_pod(deadline=3600)], node_types={"node-1": "a100"})
     assert (run.owner, run.gpus, run.gpu_type, run.node) == ("ada", 2, "a100", "node-1")
     assert run.time_left(NOON) == timedelta(minutes=55)
+
+
+@pytest.mark.parametrize(
+    ("pods", "waited", "ran"),
+    [
+        pytest.param([], 120, None, id="no pod yet"),
+        pytest.param([a_pod(started=ago(minutes=30))], 90, 30, id="running"),
+        pytest.param(
+            [
+                a_pod(phase="Failed", code=85, started=ago(minutes=40), ended=ago(minutes=30)),
+                a_pod(2, started=ago(minutes=5)),
+            ],
+            80,
+            15,
+            id="two attempts: without the wait between them",
+        ),
+    ],
+)
+def test_a_run_has_waited_and_run_for_a_time(pods, waited, ran):
+    run = view_run([a_job(time_limit_seconds="7200"), a_job(2)], pods)
+    minutes = [time and time / timedelta(minutes=1) for time in (run.waited(NOON), run.ran(NOON), run.time_limit)]
+    assert minutes == [waited, ran, 120]
 
 
 @pytest.mark.parametrize(
