@@ -75,10 +75,10 @@ def test_the_runs_are_listed_with_what_matters(at_noon):
     at_noon.api.put(JOBS, a_job("idle", end="Complete", status={"failed": 1, "succeeded": 1}))
     done = at_noon("jobs")
     assert (done.code, done.err) == (0, "")
-    assert [line.split() for line in done.out.splitlines()] == [
-        [*"NAME OWNER STATE GPUS TYPE NODE AGE RAN TIME-LEFT RESTARTS RETRIES CHECKPOINT COMMAND".split()],
-        [*"idle ada Succeeded 1 - - 60m - - 0 1 - python train.py".split()],
-        [*"train ada Running 1 a100 node-1 60m 30m 90m 0 0 2m ago python train.py".split()],
+    assert [" ".join(line.split()) for line in done.out.splitlines()] == [
+        "NAME OWNER STATE GPUS TYPE NODE AGE RAN TIME-LEFT RESTARTS RETRIES CHECKPOINT COMMAND",
+        "idle ada Succeeded 1 - - 60m - - 0 1 - python train.py",
+        "train ada Running 1 a100 node-1 60m 30m 90m 0 0 2m ago python train.py",
     ]
 
 

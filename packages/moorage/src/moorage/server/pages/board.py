@@ -24,6 +24,7 @@ COLORS = 9  # of owners in moorage.css
 HUES = 27  # each colour plain, striped and dotted
 QUEUE_SHOWN = 25
 RUNS_SHOWN = 50
+ENDED_SHOWN = 5  # of them: the newest that ended
 USERS_SHOWN = 10
 OWNERS_SHOWN = 12  # in the legend
 DENSE_FROM = 97  # GPUs: from here on a tile is a small square with the initials of its owner
@@ -176,8 +177,10 @@ def run_rows(runs: Sequence[RunView], hues: Mapping[str, int], now: datetime) ->
 
 
 def shown_runs(runs: Sequence[RunView]) -> list[RunView]:
-    """The first RUNS_SHOWN runs, sorted by RUN_ORDER."""
-    return sorted(runs, key=lambda run: RUN_ORDER.get(run.state, 3))[:RUNS_SHOWN]
+    """The first RUNS_SHOWN runs, sorted by RUN_ORDER, with the newest that ended at their end."""
+    live = [run for run in runs if not run.state.ended]
+    ended = [run for run in runs if run.state.ended]
+    return [*sorted(live, key=lambda run: RUN_ORDER[run.state]), *ended[:ENDED_SHOWN]][:RUNS_SHOWN]
 
 
 def legend(view: GpuView, hues: Mapping[str, int]) -> tuple[tuple[LegendRow, ...], int]:

@@ -55,6 +55,14 @@ class Chart(Struct, frozen=True, kw_only=True):
         }
 
     @property
+    def readings(self) -> list[tuple[str, str]]:
+        """The only value of each series, if none has two: a number says more than an empty plot."""
+        known = [(line.name, [value for value in line.values if value is not None]) for line in self.series]
+        if any(len(values) > 1 for _, values in known):
+            return []
+        return [(name, shown(values[0], self.unit)) for name, values in known if values]
+
+    @property
     def rows(self) -> list[tuple[str, list[str]]]:
         """The table of the chart, newest first, at most ROWS rows: a time (RFC 3339) and the mean of each series.
 

@@ -78,7 +78,6 @@ class JobModel(Struct, frozen=True, kw_only=True):
     hue: int
     state: str
     tone: str
-    why: str
     has_ended: bool
     private: bool
     command: str
@@ -103,7 +102,6 @@ def job_model(run: RunView, job: Obj, now: datetime, *, private: bool, chosen: s
         hue=owner_hues([run.owner])[run.owner],
         state=str(run.state),
         tone=run_tone(run.state),
-        why=why_words(run),
         has_ended=run.state.ended,
         private=private,
         command=run.command if private else "",
@@ -116,6 +114,18 @@ def job_model(run: RunView, job: Obj, now: datetime, *, private: bool, chosen: s
         ),
         restarts=_restarts(run),
     )
+
+
+def running_words(run: RunView, now: datetime) -> str:
+    """The state of a run that holds its place, or is suspended, in a sentence."""
+    if run.state is State.SUSPENDED:
+        return why_words(run)
+    if (ran := run.ran(now)) is None:
+        return say("It is running on {node}", node=run.node)
+    if run.deadline is None:
+        return say("It has run for {span} on {node}", span=span(ran), node=run.node)
+    left = say("past its limit") if run.deadline <= now else time_left(run.deadline, now)
+    return say("It has run for {span} on {node}; {left}", span=span(ran), node=run.node, left=left)
 
 
 def event_rows(events: Iterable[RunEvent], now: datetime) -> tuple[EventRow, ...]:
@@ -133,7 +143,7 @@ def event_rows(events: Iterable[RunEvent], now: datetime) -> tuple[EventRow, ...
 
 
 def _asks(run: RunView, job: Obj, *, private: bool) -> Iterable[Fact]:
-    """The resources that the run asked for, and other settings of its Job."""
+    """The requested resources, and other settings of the Job."""
     spec = ((job.get("spec") or {}).get("template") or {}).get("spec") or {}
     container = (spec.get("containers") or [{}])[0]
     limits: Mapping[str, str] = (container.get("resources") or {}).get("limits") or {}
@@ -143,8 +153,6 @@ def _asks(run: RunView, job: Obj, *, private: bool) -> Iterable[Fact]:
         yield Fact(name="GPUs", text=words, href=f"/gpus/{kind}" if kind and "," not in kind else "")
     else:
         yield Fact(name="GPUs", text=N_("none"))
-    if run.node:
-        yield Fact(name="Node", text=run.node, href=f"/nodes/{run.node}")
     if not private:
         return
     image = str(container.get("image") or "")
@@ -154,7 +162,6 @@ def _asks(run: RunView, job: Obj, *, private: bool) -> Iterable[Fact]:
             yield Fact(name=label, text=str(limits[name]))
     if any(is_gpu(name) and name != "nvidia.com/gpu" for name in limits):
         yield Fact(name="GPU resource", text=", ".join(name for name in limits if is_gpu(name)))
-    yield _peak(run)
     yield Fact(name="Time limit", text=span(run.time_limit) if run.time_limit else N_("none"))
     if spec.get("priorityClassName"):
         yield Fact(name="Priority class", text=str(spec["priorityClassName"]))
@@ -182,12 +189,16 @@ def peak_fact(peak: int, limit: int | None) -> Fact:
 
 
 def _times(run: RunView, now: datetime, *, private: bool) -> Iterable[Fact]:
+    if run.node:
+        yield Fact(name="Node", text=run.node, href=f"/nodes/{run.node}")
     yield Fact(name="Created", when=ago(run.created, now), note="ago")
     if (waited := run.waited(now)) is not None:
         yield Fact(name="Waited", text=span(waited))
     if run.started is not None:
         yield Fact(name="Started", when=ago(run.started, now), note="ago")
         yield Fact(name="Ran for", text=UNKNOWN if (ran := run.ran(now)) is None else span(ran))
+    if private:
+        yield _peak(run)
     if run.state is not State.SUSPENDED and (mark := mark_of(run.idle, now)):
         yield Fact(name="Use of its GPUs", text=mark)
     if run.ended is not None:

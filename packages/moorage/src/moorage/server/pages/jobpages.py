@@ -16,20 +16,25 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
+from moorage.actions.explain import pod_of_run
 from moorage.actions.runlogs import Cut
 from moorage.actions.runs import cancel_run, select_runs
 from moorage.actions.storedrecords import lines_of
+from moorage.decide.explain.explainer import explain
+from moorage.decide.explain.public import as_public
 from moorage.decide.runs.events import merge_events
 from moorage.decide.runs.state import PodView, RunView, State, attempt_of
 from moorage.decide.runs.storedruns import shown_container
 from moorage.decide.timetext import moment_before
+from moorage.present.ending import ending_headline, ending_lines
 from moorage.present.explanation import explanation_view
 from moorage.server.context import Context
 from moorage.server.explaining import explained
 from moorage.server.identity.auth import User
+from moorage.server.pages.board import why_words
 from moorage.server.pages.clusterpages import fragment
 from moorage.server.pages.formpages import may_make
-from moorage.server.pages.jobboard import event_rows, job_model
+from moorage.server.pages.jobboard import JobModel, event_rows, job_model, running_words
 from moorage.server.pages.paging import Shown, page_of, wanted_of
 from moorage.server.pages.rows import JOB_STATES, JobRow, job_row, job_rows, words_of
 from moorage.server.pages.site import Page, Question, Site, Tick, done, key_in, problem_to_show, read_form
@@ -70,7 +75,7 @@ async def live_list(site: Site, request: Request) -> Response:
 
 
 async def show(site: Site, request: Request) -> Response:
-    """The web page of one run: why it waits, its facts, attempts and events, the end of its log."""
+    """The web page of one run: its state, the end of its log, its use, facts, attempts and events."""
     run = await _run(site.context, request)
     chosen = _chosen(run, request.query_params.get("pod"))
     part, problem = await _log_part(site, request, run, chosen)
@@ -80,8 +85,8 @@ async def show(site: Site, request: Request) -> Response:
         HERE,
         problem=problem,
         live=not run.state.ended,
-        live_part=await _state(site, request, run),
-        why=await _why(site, request, run),
+        state=await _state(site, request, run),
+        facts=await _facts(site, request, run),
         events=await _events(site, request, run),
         use=await _use(site, request, run),
         run=run,
@@ -92,15 +97,10 @@ async def show(site: Site, request: Request) -> Response:
 
 
 async def live(site: Site, request: Request) -> Response:
-    """The part of a run's page that changes."""
+    """The parts of a run's page that change: its state, and its facts for another place of the page."""
     run = await _run(site.context, request)
-    return HTMLResponse(await _state(site, request, run), STOP_ASKING if run.state.ended else 200)
-
-
-async def why(site: Site, request: Request) -> Response:
-    """The part of the page that explains why a run waits; empty if the run does not wait."""
-    run = await _run(site.context, request)
-    return HTMLResponse(await _why(site, request, run), STOP_ASKING if run.state.ended else 200)
+    facts = f'<div id="live-facts" hx-swap-oob="innerHTML">{await _facts(site, request, run)}</div>'
+    return HTMLResponse(await _state(site, request, run) + facts, STOP_ASKING if run.state.ended else 200)
 
 
 async def use(site: Site, request: Request) -> Response:
@@ -180,7 +180,6 @@ PAGES = (
     Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
     Page(method="GET", path=ONE, handler=show),
     Page(method="GET", path=f"{ONE}/live", handler=live, live=True),
-    Page(method="GET", path=f"{ONE}/why", handler=why, live=True),
     Page(method="GET", path=f"{ONE}/events", handler=events, live=True),
     Page(method="GET", path=f"{ONE}/use", handler=use, live=True),
     Page(method="GET", path=f"{ONE}/log", handler=log, live=True),
@@ -248,28 +247,55 @@ async def _list(site: Site, request: Request, listed: Shown[JobRow]) -> str:
     return fragment("jobs_live.html", list=listed, chosen=_choice(request), rights=rights, can_make=can_make)
 
 
+class Said(Struct, frozen=True, kw_only=True):
+    """The state of a run in a sentence, and lines that explain it."""
+
+    headline: str
+    lines: tuple[str, ...] = ()
+    waits: bool = False
+
+
 async def _state(site: Site, request: Request, run: RunView) -> str:
-    context, user = site.context, request.state.user
+    model = await _model(site, request, run)
+    rights = await site.allowed(request, RUN_CONTROLS, [run.namespace])
+    return fragment("job_live.html", job=model, rights=rights, said=await _said(site, request, run))
+
+
+async def _facts(site: Site, request: Request, run: RunView) -> str:
+    model = await _model(site, request, run)
+    is_shown = model.private or run.owner == request.state.user.name
+    advice = await RunReader(site.context, request.state.user).advice(run) if is_shown else ()
+    return fragment("job_facts.html", job=model, advice=advice)
+
+
+async def _model(site: Site, request: Request, run: RunView) -> JobModel:
+    context = site.context
     chosen = _chosen(run, request.query_params.get("pod"))
     newest = max(context.cluster.jobs_of_run(run.namespace, run.name), key=attempt_of, default=NO_JOB)
-    reader = RunReader(context, user)
-    private = await reader.may_read(run.namespace)
-    model = job_model(
-        run, newest, context.now(), private=private, chosen=chosen.name if chosen is not None else ""
-    )
-    rights = await site.allowed(request, RUN_CONTROLS, [run.namespace])
-    advice = await reader.advice(run) if private or run.owner == user.name else ()
-    return fragment("job_live.html", job=model, rights=rights, advice=advice)
+    private = await RunReader(context, request.state.user).may_read(run.namespace)
+    name = chosen.name if chosen is not None else ""
+    return job_model(run, newest, context.now(), private=private, chosen=name)
 
 
-async def _why(site: Site, request: Request, run: RunView) -> str:
-    if run.state not in (State.WAITING, State.RESTARTING):
-        return ""
-    try:
-        explanation = await explained(site.context, run.namespace, run.name, request.state.user)
-    except (Problem, MoorageError):  # it ended just now, or the cluster gives no answer: the rest is of use
-        return ""
-    return fragment("job_why.html", run=run, view=explanation_view(explanation))
+async def _said(site: Site, request: Request, run: RunView) -> Said:
+    """The state as `moor explain` says it; for a run with its pod running, by its times only."""
+    context, user = site.context, request.state.user
+    now = context.now()
+    if run.state is State.WAITING and not run.is_retrying:
+        try:
+            explanation = await explained(context, run.namespace, run.name, user)
+        except (Problem, MoorageError):  # the cluster gives no answer: the rest of the page is of use
+            return Said(headline=why_words(run) or str(run.state))
+        view = explanation_view(explanation)
+        lines = (line for section in view.sections if not section.heading for line in section.lines)
+        return Said(headline=view.headline, lines=(*view.advice, *lines), waits=True)
+    if run.state in (State.RUNNING, State.SUSPENDED):
+        return Said(headline=running_words(run, now))
+    explanation = explain(pod_of_run(run), nodes=(), pods=(), now=now, run=run)
+    if not await context.auth.may_read_pods(user, run.namespace):
+        explanation = as_public(explanation)
+    ended = explanation.ended or run
+    return Said(headline=ending_headline(ended, now), lines=tuple(ending_lines(ended, public=True)))
 
 
 async def _events(site: Site, request: Request, run: RunView) -> str:

@@ -7,11 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from moorage.decide.runs.state import view_run
+from moorage.decide.runs.state import State, view_run
 from moorage.decide.usage.gpus import Counts
 from moorage.decide.usage.intervals import UsageRow
-from moorage.server.pages.board import HUES, initials, lay_out, owner_hues, span, spoken, type_name, why_words
+from moorage.server.pages.board import (
+    ENDED_SHOWN,
+    HUES,
+    initials,
+    lay_out,
+    owner_hues,
+    shown_runs,
+    span,
+    spoken,
+    type_name,
+    why_words,
+)
 from moorage_kube.testing.clock import NOON
+from moorage_testing.builders import a_run
 
 
 @given(st.sets(st.text(min_size=1, max_size=8), max_size=20))
@@ -104,3 +116,10 @@ def test_what_is_spoken_is_a_sentence():
     assert spoken(Counts(), 0) == "There are no GPUs."
     assert spoken(Counts(total=4, free=1, used=3), 1) == "1 of 4 GPUs free, 1 run waits."
     assert spoken(Counts(total=4, free=1, used=3), 0) == "1 of 4 GPUs free, no runs wait."
+
+
+def test_runs_at_work_come_first_and_few_that_ended_follow():
+    ended = [a_run(f"old-{at}", state=State.FAILED) for at in range(30)]
+    live = [a_run("waits", state=State.WAITING), a_run("runs"), a_run("again", state=State.RESTARTING)]
+    names = [run.name for run in shown_runs([*ended, *live])]
+    assert names == ["runs", "again", "waits", *(run.name for run in ended[:ENDED_SHOWN])]

@@ -28,10 +28,10 @@ def test_a_chart_is_drawn_from_its_data():
         "unit": "%",
         "least": 0.0,
         "most": 100,
-        "series": [{"name": "mean", "values": [33.33, None], "area": True}],
+        "series": [{"name": "mean", "values": [33.33, 40], "area": True}],
     }
-    assert a_chart([33.3333, None]).data == data
-    inside = render(a_chart([33.3333, None])).partition('type="application/json">')[2].partition("</script>")[0]
+    assert a_chart([33.3333, 40]).data == data
+    inside = render(a_chart([33.3333, 40])).partition('type="application/json">')[2].partition("</script>")[0]
     assert json.loads(inside) == data
 
 
@@ -55,8 +55,14 @@ def test_a_table_is_short_and_shows_nothing_that_is_outside_the_values(values):
             assert min(known) - 0.51 <= float(text.removesuffix(" %")) <= max(known) + 0.51
 
 
+def test_a_single_reading_is_a_number():
+    assert "GPU utilisation</b> 33.3 %</p>" in render(a_chart([33.3333, None]))
+    assert "data-chart" not in render(a_chart([33.3333, None]))
+
+
 def test_no_text_of_a_chart_ends_its_script():
-    chart = Chart(id="x", title="t", unit="", times=(NOON,), series=(Series(name="</script><b>", values=(1.0,)),))
+    series = (Series(name="</script><b>", values=(1.0, 2.0)),)
+    chart = Chart(id="x", title="t", unit="", times=(NOON, NOON + timedelta(minutes=1)), series=series)
     assert "<b>" not in render(chart)
 
 

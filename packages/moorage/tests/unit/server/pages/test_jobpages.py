@@ -12,7 +12,8 @@ from moorage.server.pages.jobboard import Fact, job_model
 from moorage.server.pages.jobpages import LOG_BYTES, Tail
 from moorage_kube.clock import rfc3339
 from moorage_kube.errors import ServerError
-from moorage_kube.resources import EVENTS, NAMESPACES
+from moorage_kube.resources import EVENTS, JOBS, NAMESPACES
+from moorage_kube.testing.builders import a_condition
 from moorage_kube.testing.clock import NOON
 
 pytestmark = pytest.mark.anyio
@@ -65,10 +66,27 @@ async def test_a_waiting_run_says_on_top_why_it_waits(ada):
     ada.site.run("train", namespace="team", gpus=4)
     await known(ada.site)
     page = (await ada.get("/jobs/team/train")).page
-    assert page.texts("h2") == ["Why is it waiting?", "Status", "Attempts", "Log train-x, its last lines"]
-    assert page.texts(".why-line") == ["Run team/train cannot run on this cluster"]
-    explained = [("Holders of its resources, and the queue before it", "/explain/team/train")]
-    assert page.links(".why-card") == (await ada.get("/jobs/team/train/why")).page.links() == explained
+    headings = ["Status: Waiting", "Log train-x, its last lines", "Requested", "Times and use", "Attempts 1"]
+    assert page.texts("h2") == headings
+    live = (await ada.get("/jobs/team/train/live")).page
+    for part in (page, live):
+        assert part.texts(".why-line") == ["Run team/train cannot run on this cluster"]
+        explained = ("Holders of its resources, and the queue before it", "/explain/team/train")
+        assert explained in part.links(".state-card")
+
+
+async def test_a_failed_run_says_how_it_ended_and_not_when_it_would_start(ada):
+    job = ada.site.run("train", namespace="team", node="n1")
+    await known(ada.site)
+    message = "Job was active longer than specified deadline"
+    failed = a_condition("Failed", reason="DeadlineExceeded", message=message, since=NOON)
+    ada.api.put(JOBS, job | {"status": {"conditions": [failed], "failed": 1}})
+    await ada.site.until(lambda: ada.site.service.cluster.runs()[0].state.ended)
+    answer = await ada.get("/jobs/team/train/live")
+    assert answer.status == 286
+    assert answer.page.texts(".why-line") == ["Run team/train failed at 21 Nov 12:00 UTC (0s ago), after 0s on n1"]
+    assert "It reached its time limit (--time), and was stopped" in answer.page.texts(".state-card p")
+    assert "longer than" not in answer.text
 
 
 async def test_a_running_run_has_its_facts_and_links(ada):
@@ -78,12 +96,13 @@ async def test_a_running_run_has_its_facts_and_links(ada):
     await known(ada.site)
     await ada.site.until(lambda: ada.site.service.cluster.nodes.get("n1"))
     page = (await ada.get("/jobs/team/train")).page
-    assert page.texts("h2") == ["Status", "Attempts", "Log train-x, its last lines", "Events"]
+    headings = ["Log train-x, its last lines", "Requested", "Times and use", "Attempts 1", "Events 1"]
+    assert page.texts("h2") == ["Status: Running", *headings]
     assert page.links() == [
         ("team", "/jobs?whose=all&namespace=team"), ("Run again", "/jobs/new?from=team/train"),
-        ("Cancel", "/jobs/team/train/cancel"), ("ada", "/jobs?owner=ada"), ("1 × a100", "/gpus/a100"),
-        ("n1", "/nodes/n1"), ("train-x", "/jobs/team/train?pod=train-x#log"), ("n1", "/nodes/n1"),
-        ("Download", "/api/v1/jobs/team/train/logs"),
+        ("Cancel", "/jobs/team/train/cancel"), ("ada", "/jobs?owner=ada"),
+        ("Download", "/api/v1/jobs/team/train/logs"), ("1 × a100", "/gpus/a100"), ("n1", "/nodes/n1"),
+        ("train-x", "/jobs/team/train?pod=train-x#log"), ("n1", "/nodes/n1"),
     ]  # fmt: skip
     event = {"What": "Pulled why Pulled", "About": "pod train-x", "Times": "3", "Age": "0s"}
     for part in (page, (await ada.get("/jobs/team/train/events")).page):
@@ -221,19 +240,19 @@ def test_facts_of_a_run_that_ended():
     model = job_model(view_run([job], [pod]), job, NOON, private=True, chosen="train-x")
     assert model.asks == (
         Fact(name="GPUs", text="none"),
-        Fact(name="Node", text="n1", href="/nodes/n1"),
         Fact(name="Image", text="python:3.12"),
         Fact(name="CPU", text="2"),
         Fact(name="Memory limit", text="4Gi"),
-        Fact(name="Peak memory", text="1Gi", note="25 % of 4Gi"),
         Fact(name="Time limit", text="2h"),
         Fact(name="Volume", text="data", href="/volumes/team/data"),
     )
     assert [(fact.name, fact.text or fact.when.words) for fact in model.times] == [
+        ("Node", "n1"),
         ("Created", "1h"),
         ("Waited", "10m"),
         ("Started", "50m"),
         ("Ran for", "40m"),
+        ("Peak memory", "1Gi"),
         ("Ended", "10m"),
         ("Checkpoints on", "ckpt"),
         ("Last checkpoint", "none yet"),
@@ -243,7 +262,8 @@ def test_facts_of_a_run_that_ended():
     [row] = attempt.pods
     assert (row.node, row.took, row.exit_code, row.memory, row.is_chosen) == ("n1", "40m", "0", "1Gi", True)
     public = job_model(view_run([job], [pod]), job, NOON, private=False)
-    assert [fact.name for fact in public.asks] == ["GPUs", "Node"]
+    assert [fact.name for fact in (*public.asks, public.times[0])] == ["GPUs", "Node"]
+    assert "Peak memory" not in [fact.name for fact in public.times]
     assert (public.labels, public.attempts[0].pods[0].memory) == ((), "")
 
 
