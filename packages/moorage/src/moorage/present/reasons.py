@@ -93,7 +93,7 @@ def message_words(reason: str, message: str) -> str:
 
 
 def attempt_words(cause: str, reason: str, message: str) -> str:
-    """Why an attempt ended: its cause, with what Kubernetes says about its Job."""
+    """Why an attempt ended: its cause, with the message of its Job."""
     if cause and reason == POLICY:
         return cause
     words = message_words(reason, message)
