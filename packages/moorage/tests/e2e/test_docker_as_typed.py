@@ -172,6 +172,43 @@ def test_wait_tells_the_exit_code(client, name):
     assert made.wait()["StatusCode"] == 7
 
 
+def test_a_detached_container_takes_a_command_at_once_and_shows_its_use(client, name):
+    made = client.containers.run(IMAGE, ["sleep", "600"], name=name, detach=True, **SMALL)
+    assert made.exec_run(["true"]).exit_code == 0
+    shown = made.stats(stream=False)
+    assert (shown["id"], shown["memory_stats"]["limit"]) == (made.id, 128 * 1024**2)
+    with pytest.raises(docker.errors.APIError, match="is not supported: a pod cannot be paused"):
+        made.pause()
+
+
+def test_a_failed_run_that_is_removed_has_its_error_text(client, name):
+    command = ["python3", "-c", "import nosuchmodule"]
+    with pytest.raises(docker.errors.ContainerError) as failed:
+        client.containers.run(IMAGE, command, name=name, remove=True, **SMALL)
+    assert b"No module named 'nosuchmodule'" in failed.value.stderr
+
+
+def test_an_image_is_pulled_where_it_is_missing_and_its_container_is_counted(client, name):
+    assert client.images.pull(IMAGE, tag=name).tags == [f"{IMAGE}:{name}"]
+    assert client.images.get(f"{IMAGE}:{name}").id in [image.id for image in client.images.list()]
+    client.images.remove(f"{IMAGE}:{name}")
+    with pytest.raises(docker.errors.ImageNotFound, match="No such image"):
+        client.images.get(f"{IMAGE}:{name}")
+    made = client.containers.create(IMAGE, ["true"], name=name, **SMALL)
+    assert name in [row["Names"][0].lstrip("/") for row in client.df()["Containers"]]
+    assert client.containers.prune({"name": [name]})["ContainersDeleted"] == [made.id]
+
+
+def test_a_volume_is_created_listed_and_removed(client, name):
+    made = client.volumes.create(name, driver_opts={"size": "64Mi"})
+    try:
+        assert name in [volume.name for volume in client.volumes.list()]
+        assert client.volumes.get(name).attrs["Options"] == {"size": "64Mi"}
+    finally:
+        made.remove()
+    assert [network.name for network in client.networks.list()] == ["bridge"]
+
+
 def test_what_cannot_be_is_refused_with_its_place_and_nothing_is_made(client, name):
     with pytest.raises(docker.errors.APIError, match="--privileged is not available"):
         client.containers.create(IMAGE, "true", name=name, privileged=True)

@@ -60,6 +60,7 @@ class ErrorCode(StrEnum):
     TOO_MANY_ATTEMPTS = "too_many_attempts", 429, "Too many failed logins; Retry-After says when to try again."
     INTERNAL_ERROR = "internal_error", 500, "The server failed; its log says why."
     CANNOT_ACT = "cannot_act", 501, "This server cannot act for its users."
+    NOT_SUPPORTED = "not_supported", 501, "A route of Docker's API without a meaning on a cluster."
     NO_STDIN = "no_stdin", 501, "The container takes no input."
     STARTING = "starting", 503, "The server has not read the cluster yet."
     UNAVAILABLE = "unavailable", 503, "A part of the server is not available."

@@ -1,8 +1,12 @@
-"""The page about Docker's API: the options of `docker run`, and their effect or refusal."""
+"""The page about Docker's API: the options of `docker run` and the routes, with their effect or refusal."""
 
 from __future__ import annotations
 
+import inspect
+
 from moorage.decide.docker.fields import FIELDS, UNSET, Field
+from moorage.decide.docker.unsupported import UNSUPPORTED
+from moorage.server.docker.feature import ENDPOINTS
 from moorage_testing.reference.kinds import cell
 
 
@@ -17,6 +21,22 @@ def docker_page(note: str) -> str:
     for path, field in FIELDS.items():
         option = f"`{field.option}`" if field.option else ""
         out.append(f"| {option} | `{path}` | {cell(_effect(field))} |".replace("|  |", "| |"))
+    out.append("\n## Routes\n")
+    out.append(
+        "Docker's clients put the version in front: `/v1.41/…`. Paths of containers also work without a version."
+        " An unsupported route answers with status 501 and the reason.\n"
+    )
+    out += ["| route | effect |", "|---|---|"]
+    routes = {
+        f"{endpoint.method} {endpoint.dockers}": " ".join(
+            (inspect.getdoc(endpoint.handler) or "").split("\n\n")[0].split()
+        )
+        for endpoint in ENDPOINTS
+        if endpoint.dockers
+    }
+    routes |= {route: f"Not supported: {reason}." for route, reason in UNSUPPORTED.items()}
+    for route in sorted(routes, key=lambda route: route.partition(" ")[2]):
+        out.append(f"| `{route.replace(':path', '')}` | {cell(routes[route])} |")
     return "\n".join(out) + "\n"
 
 

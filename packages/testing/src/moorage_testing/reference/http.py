@@ -33,7 +33,7 @@ def routes_page(note: str) -> str:
     )
     out += ["| route | request | answer | |", "|---|---|---|---|"]
     for route in sorted(routes, key=lambda route: str(route.path)):
-        if not hasattr(route, "methods"):
+        if not hasattr(route, "methods") or not route.include_in_schema:  # docker.md has the refused ones
             continue
         methods = sorted(set(getattr(route, "methods", None) or {"GET"}) - {"HEAD"})
         module = inspect.getmodule(route.endpoint)

@@ -105,6 +105,15 @@ def next_pod(pod: Mapping[str, Any]) -> Obj:
     return made
 
 
+def cannot_pull(image: str) -> str:
+    """The message of a cluster of processes about an image."""
+    return (
+        f"cannot pull image {image!r}: this cluster runs commands on this machine itself."
+        " To run the command in this machine's environment: moor docker --host-env -- run …,"
+        f" or the label {HOST_ENV_ANNOTATION}=true"
+    )
+
+
 class _Draft:
     """Builds the plan of one container, and collects errors and warnings. Use an instance once."""
 
@@ -171,12 +180,7 @@ class _Draft:
             return
         if image.partition(":")[0] != HOST_IMAGE:
             if not self._is_host_env():
-                self.fault(
-                    "Image",
-                    f"cannot pull image {image!r}: this cluster runs commands on this machine itself."
-                    " To run the command in this machine's environment: moor docker --host-env -- run …,"
-                    f" or the label {HOST_ENV_ANNOTATION}=true",
-                )
+                self.fault("Image", cannot_pull(image))
                 return
             self.warnings.append(f"the command runs in this machine's environment, not in the image {image}")
         if not self.body.get("Cmd") and not self.body.get("Entrypoint"):

@@ -5,7 +5,6 @@ https://docs.docker.com/reference/api/engine/version/v1.41/
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from moorage.decide.docker.containers import MAIN, config_of, container_id, container_name, is_ended, is_gated
+from moorage.decide.docker.host import image_id
 from moorage.model.names import OWNER_ANNOTATION
 from moorage_kube.errors import QuantityError
 from moorage_kube.meta import annotations_of, condition, is_deleting
@@ -109,7 +109,7 @@ def summary(pod: Mapping[str, Any], service: Mapping[str, Any] | None, now: date
         "Id": container_id(pod),
         "Names": [f"/{container_name(pod)}"],
         "Image": str(body.get("Image") or ""),
-        "ImageID": _image_id(pod),
+        "ImageID": image_id(str(body.get("Image") or "")),
         "Command": " ".join(words),
         "Created": int(created.timestamp()) if created else 0,
         "State": state.status,
@@ -139,7 +139,7 @@ def inspect(pod: Mapping[str, Any], service: Mapping[str, Any] | None, now: date
         "Path": words[0] if words else "",
         "Args": words[1:],
         "Name": f"/{container_name(pod)}",
-        "Image": _image_id(pod),
+        "Image": image_id(str(body.get("Image") or "")),
         "RestartCount": state.restarts,
         "Driver": "kubernetes",
         "Platform": "linux",
@@ -233,12 +233,6 @@ def _listed(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     return [str(word) for word in value] if isinstance(value, Sequence) else []
-
-
-def _image_id(pod: Mapping[str, Any]) -> str:
-    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
-    known = str(statuses[0].get("imageID") or "") if statuses else ""
-    return known or f"sha256:{hashlib.sha256(str(config_of(pod).get('Image')).encode()).hexdigest()}"
 
 
 def _stamp(when: datetime | None) -> str:

@@ -18,7 +18,16 @@ from moorage.server.docker.containers import NAMESPACE_HEADER, Containers
 from moorage.server.endpoint import Described, DescribedRoute
 from moorage.server.identity.auth import User
 from moorage.server.problems import Problem
-from moorage_kube.errors import AlreadyExists, ApiError, BadRequest, Conflict, Forbidden, Invalid, NotFound
+from moorage_kube.errors import (
+    AlreadyExists,
+    ApiError,
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    UsageError,
+)
 
 OURS = "/api/v1"
 NOTHING = Described()
@@ -80,6 +89,8 @@ class DockerEndpoint(Struct, frozen=True, kw_only=True):
     ours: str = ""
     dockers: str = ""
     described: Described = NOTHING
+    supported: bool = True
+    unversioned: bool = True  # False: the path without a version is a web page
 
     def routes(self, context: Context) -> Iterator[Route]:
         @functools.wraps(self.handler)
@@ -88,6 +99,8 @@ class DockerEndpoint(Struct, frozen=True, kw_only=True):
                 return await self.handler(DockerCall(context=context, request=request))
             except ApiError as error:
                 raise docker_problem(error) from error
+            except UsageError as error:
+                raise Problem(400, ErrorCode.INVALID, error.message, error.hint, error.field) from error
 
         @functools.wraps(self.handler)
         async def with_hints(request: Request) -> Response:
@@ -101,8 +114,10 @@ class DockerEndpoint(Struct, frozen=True, kw_only=True):
         if self.ours:
             yield DescribedRoute(OURS + self.ours, endpoint, self.method, self.described)
         if self.dockers:
-            for prefix in DOCKERS:
-                yield Route(prefix + self.dockers, with_hints, methods=[self.method])
+            for prefix in DOCKERS if self.unversioned else DOCKERS[1:]:
+                yield Route(
+                    prefix + self.dockers, with_hints, methods=[self.method], include_in_schema=self.supported
+                )
 
 
 def docker_problem(error: ApiError) -> Problem:

@@ -58,7 +58,7 @@ class Size(msgspec.Struct, rename="pascal"):
     height: Annotated[int, msgspec.Meta(ge=1, le=CHARACTERS_MAX)]
 
 
-class _ExecApi(Protocol):
+class ExecApi(Protocol):
     async def exec(
         self,
         pod: str,
@@ -95,7 +95,7 @@ async def start(call: DockerCall) -> Response:
     execs = call.context.part(Execs)
     exec_ = await execs.of(call.id, call.user.name)
     take = (call.request.scope.get("extensions") or {}).get("moorage.raw")
-    api = cast(_ExecApi, call.context.acting(call.user))
+    api = cast(ExecApi, call.context.acting(call.user))
     body = {} if take else await read_body(call.request)
     exec_ = await execs.claim(exec_.id, call.user.name)
     try:
@@ -249,7 +249,7 @@ async def by_websocket(context: Context, websocket: WebSocket) -> None:
             raise Problem(400, ErrorCode.INVALID, "no command given", "command=ls&command=-l")
         there = await Containers.of(context, websocket.state.user, asked)
         pod = await running(there, websocket.path_params["id"])
-        api = cast(_ExecApi, there.api)
+        api = cast(ExecApi, there.api)
         name = pod["metadata"]["name"]
         process = await api.exec(name, there.namespace, words, container=MAIN, stdin=True, tty=tty)
     except (Problem, MoorageError) as error:

@@ -7,7 +7,6 @@ https://docs.docker.com/reference/api/engine/version/v1.41/
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import platform
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -92,18 +91,6 @@ async def version(_call: DockerCall) -> Response:
     )
 
 
-async def info(_call: DockerCall) -> Response:
-    """The answer for `docker info`."""
-    return Json({"Name": "moorage", "ServerVersion": __version__, "OSType": "linux", "Driver": "kubernetes"})
-
-
-async def pull(call: DockerCall) -> Response:
-    """`docker pull`: nothing happens here, because nodes pull the images that their pods need."""
-    image = call.query.get("fromImage") or ""
-    line = json.dumps({"status": f"{image}: the node that runs it will pull it"})
-    return Response(f"{line}\r\n", media_type="application/json")
-
-
 async def list_containers(call: DockerCall) -> Response:
     """List containers, newest first; with `all=true` also those that ended and those not yet started."""
     mine = await call.containers()
@@ -112,8 +99,8 @@ async def list_containers(call: DockerCall) -> Response:
     services = await mine.services()
     rows: list[Obj] = []
     doomed: list[Obj] = []
-    filters = _filters(query.get("filters"))
-    everything = _is_true(query.get("all")) or bool(filters.get("status") or filters.get("exited"))
+    filters = read_filters(query.get("filters"))
+    everything = is_true(query.get("all")) or bool(filters.get("status") or filters.get("exited"))
     for pod in await mine.listed():
         if is_ended(pod) and is_removed_at_end(pod):
             doomed.append(pod)
@@ -142,8 +129,8 @@ async def create(call: DockerCall) -> Response:
         call.query.get("name") or None,
         platform=call.query.get("platform") or "",
         key=call.request.headers.get("idempotency-key", ""),
-        dry_run=_is_true(call.query.get("dryRun")),
-        host_env=_is_true(call.request.headers.get(HOST_ENV_HEADER)),
+        dry_run=is_true(call.query.get("dryRun")),
+        host_env=is_true(call.request.headers.get(HOST_ENV_HEADER)),
     )
     return Json(ContainerCreated(id=container_id(pod), warnings=warnings, name=container_name(pod)), 201)
 
@@ -200,7 +187,7 @@ async def restart(call: DockerCall) -> Response:
 async def remove(call: DockerCall) -> Response:
     """Remove a container, and its Service; volumes stay."""
     mine = await call.containers()
-    await mine.remove(call.id, force=_is_true(call.query.get("force")))
+    await mine.remove(call.id, force=is_true(call.query.get("force")))
     return Response(status_code=204)
 
 
@@ -238,8 +225,8 @@ async def logs(call: DockerCall) -> Response:
     query = call.query
     ours = call.request.url.path.startswith("/api/")
     # Docker's Python package reads only stderr to report a failed run: it gets all output
-    stream = STDOUT if ours or _is_true(query.get("stdout")) else STDERR
-    if stream == STDERR and not _is_true(query.get("stderr")):
+    stream = STDOUT if ours or is_true(query.get("stdout")) else STDERR
+    if stream == STDERR and not is_true(query.get("stderr")):
         raise Problem(
             400,
             ErrorCode.BAD_REQUEST,
@@ -250,14 +237,14 @@ async def logs(call: DockerCall) -> Response:
     framed = not ours and not config_of(pod).get("Tty")
     tail = query.get("tail") or "all"
     since = _number(query.get("since", "").partition(".")[0] or None, "since", 2**40)
-    follow = _is_true(query.get("follow"))
+    follow = is_true(query.get("follow"))
     lines: AsyncIterator[bytes] = _printed(
         mine,
         pod,
         follow=follow,
         tail=None if tail == "all" else _number(tail, "tail", 10**7),
         since=max(1, int(mine.context.now().timestamp()) - since) if since else None,
-        timestamps=_is_true(query.get("timestamps")),
+        timestamps=is_true(query.get("timestamps")),
     )
     if not follow:  # errors are sent before the answer begins
         await anext(lines)
@@ -320,14 +307,14 @@ async def attach(call: DockerCall) -> Response:
     query = call.query
     take = (call.request.scope.get("extensions") or {}).get("moorage.raw")
     framed = not config_of(pod).get("Tty")
-    if _is_true(query.get("stdin")) and config_of(pod).get("OpenStdin"):
+    if is_true(query.get("stdin")) and config_of(pod).get("OpenStdin"):
         raise Problem(
             501,
             ErrorCode.NO_STDIN,
             "standard input cannot be sent to the container's main process",
             "start it with `docker run -d`, then `docker exec -it`",
         )
-    earlier = is_gated(pod) or _is_true(query.get("logs"))
+    earlier = is_gated(pod) or is_true(query.get("logs"))
     lines = _printed(mine, pod, follow=True, tail=None if earlier else 0, since=None, timestamps=False)
     if take is None:
         return StreamingResponse(
@@ -409,8 +396,6 @@ ENDPOINTS = (
     DockerEndpoint(method="DELETE", handler=remove, ours=ONE, dockers=ONE, described=Described(query=Force)),
     DockerEndpoint(method="GET", handler=ping, dockers="/_ping"),
     DockerEndpoint(method="GET", handler=version, dockers="/version"),
-    DockerEndpoint(method="GET", handler=info, dockers="/info"),
-    DockerEndpoint(method="POST", handler=pull, dockers="/images/create"),
 )
 
 
@@ -419,7 +404,7 @@ async def read_body(request: Request) -> Mapping[str, Any]:
     return read_object(await read_bytes(request, BODY_MAX))
 
 
-def _filters(text: str | None) -> dict[str, list[str]]:
+def read_filters(text: str | None) -> dict[str, list[str]]:
     """Parse filters: `{"label": ["a=b"]}`, or the form of older clients: `{"label": {"a=b": true}}`."""
     if not text:
         return {}
@@ -436,7 +421,7 @@ def _filters(text: str | None) -> dict[str, list[str]]:
     return {key: list(value) for key, value in filters.items()}
 
 
-def _is_true(text: str | None) -> bool:
+def is_true(text: str | None) -> bool:
     return (text or "").lower() in ("1", "true", "t", "yes")
 
 

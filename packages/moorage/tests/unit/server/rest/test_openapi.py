@@ -34,6 +34,7 @@ def test_containers_are_described_by_their_structs(described: dict[str, Any]) ->
     assert {parameter["name"] for parameter in create["parameters"]} == {
         "name",
         "dryRun",
+        "platform",
         "namespace",
         "Idempotency-Key",
     }
