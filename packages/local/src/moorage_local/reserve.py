@@ -36,5 +36,8 @@ class Reserve:
             size = self._path.stat().st_size if self._path.exists() else 0
             free = shutil.disk_usage(self._path.parent).free
             if size < RESERVE_BYTES and free - (RESERVE_BYTES - size) >= 3 * RESERVE_BYTES:
-                with self._path.open("ab") as file:
-                    os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+                fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+                try:
+                    os.posix_fallocate(fd, 0, RESERVE_BYTES)
+                finally:
+                    os.close(fd)

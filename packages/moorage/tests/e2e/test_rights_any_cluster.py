@@ -173,7 +173,11 @@ async def test_the_server_takes_tokens_of_the_account_that_reads_statistics_and_
 
 POD_ANYWHERE = "start a pod among Kubernetes' own"
 # what an account needs for its work all the same: RBAC knows no "every namespace but these"
-NEEDED = {"moorage-operator": [POD_ANYWHERE]}  # steps of workflows, as before them the Jobs of maps
+TENANT_RULES = "change the rules of a tenant"
+NEEDED = {
+    "moorage-operator": [POD_ANYWHERE],  # steps of workflows, as before them the Jobs of maps
+    "moorage-server": [TENANT_RULES],  # for admins of a team, who may not change the Tenant themselves
+}
 # (what somebody could do with it, verb, group, resource, namespace, name): nobody of ours may, whatever its rules
 HARM: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("run commands in any pod", "create", "", "pods/exec", "kube-system", "etcd"),
@@ -214,7 +218,7 @@ HARM: tuple[tuple[str, str, str, str, str, str], ...] = (
     ("remove all volumes at once", "deletecollection", "", "persistentvolumes", "", ""),
     ("change somebody's priority", "patch", "scheduling.k8s.io", "priorityclasses", "", "theirs"),
     ("change a kind", "update", "apiextensions.k8s.io", "customresourcedefinitions", "", "tenants.moorage.dev"),
-    ("change the rules of a tenant", "patch", GROUP, "tenants", "", "lab"),
+    (TENANT_RULES, "patch", GROUP, "tenants", "", "lab"),
     ("switch off guardrails", "delete", GROUP, "guardrailpolicies", "", "gpu-cluster"),
     ("sign a certificate", "update", "certificates.k8s.io", "certificatesigningrequests/approval", "", "x"),
 )

@@ -158,6 +158,7 @@ TRIES: dict[str, tuple[tuple[Try, ...], ...]] = {
             ("POST", f"{IN}/moorage-users/serviceaccounts{DRY}", {"metadata": {"name": "thief"}}),
             ("GET", f"{IN}/moorage-users/secrets", None),
         ),
+        (("PATCH", f"/apis/{TENANTS.api_version}/tenants/{{tenant}}{DRY}", {"spec": {"quota": {"pods": "9"}}}),),
         (AS_MASTERS, as_other("serviceaccounts", "moorage-operator", namespace=SYSTEM_NAMESPACE)),
         SECRETS,
         tuple(attempt for attempt in WRITES if "configmaps" not in attempt[1]),

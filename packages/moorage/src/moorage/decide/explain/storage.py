@@ -117,22 +117,27 @@ def _trouble(
         for event in events
         if event.get("reason") == "ProvisioningFailed" and (event.get("involvedObject") or {}).get("name") == name
     ]
-    return f"has no storage yet: {newest_message(failures)}" if failures else _unbound(claim, seen)
+    return _unbound(claim, seen, newest_message(failures))
 
 
-def _unbound(claim: Obj, seen: Storage) -> str:
-    """The fault of a claim that has no storage yet. Empty if it gets storage with its first pod."""
+def _unbound(claim: Obj, seen: Storage, failure: str) -> str:
+    """The fault of a claim that has no storage yet. Empty if it gets storage with its first pod.
+
+    `failure`: the message of the provisioner.
+    """
     spec = claim.get("spec") or {}
     kind = spec.get("storageClassName")
     if not kind:
         why = "it names no StorageClass" + ("" if kind == "" else ", and the cluster has no default one")
         return f"has no storage yet: {why}, so an administrator must create a volume for it"
-    if seen.classes is None:
-        return ""
-    storage_class = seen.classes.get(kind)
-    if storage_class is None:
+    storage_class = (seen.classes or {}).get(kind)
+    if storage_class is None and seen.classes is not None:
         known = ", ".join(sorted(seen.classes)) or "none"
         return f"has no storage yet: StorageClass {kind!r} not found (available: {known})"
+    if failure:
+        return f"has no storage yet: {failure}"
+    if storage_class is None:
+        return ""
     if storage_class.get("volumeBindingMode") != "WaitForFirstConsumer" or spec.get("volumeName"):
         return f"has no storage yet: StorageClass {kind} has not made it"
     free = [volume for volume in (seen.volumes or {}).values() if _serves(volume, claim)]
