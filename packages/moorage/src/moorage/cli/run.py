@@ -120,6 +120,12 @@ def rerun(target: Target, run: str, command: tuple[str, ...], follow: bool, dry_
     async def work(session: Session) -> int:
         again = await read_request(session.api, session.namespace, run)
         request = request_from(replace(again.request, name=None), given, command)
+        claim = (again.request.checkpoint or "").partition(":")[0]
+        if command and claim and request.checkpoint == again.request.checkpoint:
+            console.note(
+                f"the command is another one, and continues on the checkpoint volume {claim} of run {run};"
+                f" to start from the beginning: moor rerun {run} --checkpoint NEW-NAME -- COMMAND"
+            )
         with contextlib.suppress(OSError):
             os.chdir(again.directory or ".")
         return await submit(session, _of_notebook(request), follow=follow, dry_run=dry_run)

@@ -74,6 +74,18 @@ def test_labels_of_a_file_are_kept_by_a_rerun_and_those_typed_win(cluster, tmp_p
             assert {key: value for key, value in stored.items() if "/" not in key} == labels
 
 
+def test_another_command_does_not_continue_a_checkpoint_silently(cluster):
+    words = ("--memory", "64Mi", "--name", "train", "--", "python3", "train.py")
+    assert cluster("run", "--checkpoint", "digits", *words).code == 0
+    done = cluster("rerun", "train", "--", "python3", "train.py", "--epochs", "90")
+    assert (
+        "note: the command is another one, and continues on the checkpoint volume digits of run train;"
+        " to start from the beginning: moor rerun train --checkpoint NEW-NAME -- COMMAND\n"
+    ) in done.err
+    for again in (["rerun", "train"], ["rerun", "train", "--checkpoint", "new", "--", "true"]):
+        assert "the command is another one" not in cluster(*again).err
+
+
 def test_a_run_without_saved_options_cannot_be_run_again(cluster):
     cluster("run", "--name", "train", "--memory", "64Mi", "--", "true")
     old = job(cluster, "train")

@@ -86,14 +86,15 @@ def outcome_of(past: Past, spans: Iterable[Span], *, since: datetime, now: datet
         (max(timedelta(), min(pod.ended or now, now) - max(pod.started, since)) * pod.gpus for pod in past.pods),
         timedelta(),
     )
+    # windows are counted as a whole, and a pod can start or end within one
     return Outcome(
         work=past.work,
         held_hours=held / HOUR,
-        measured_hours=replay.measured / HOUR,
-        idle_hours=replay.idle / HOUR,
+        measured_hours=min(replay.measured, held) / HOUR,
+        idle_hours=min(replay.idle, held) / HOUR,
         warned_at=replay.warned,
         suspended_at=replay.suspended,
-        reclaimed_hours=replay.reclaimed / HOUR,
+        reclaimed_hours=min(replay.reclaimed, held) / HOUR,
         why=replay.why,
     )
 

@@ -82,6 +82,14 @@ def test_time_without_readings_is_never_idle():
     assert row.measured_hours == pytest.approx(2 * 6.0, abs=0.4)
 
 
+def test_readings_never_cover_more_than_the_time_in_which_gpus_were_held():
+    short = replace(LAB, started_at=NOW - timedelta(minutes=64), ended_at=NOW - timedelta(minutes=56))
+    (past,) = pasts_of([short], {("workspace", "vision"): POLICY}, now=NOW)
+    row = by_windows(past, points_of())
+    assert row.held_hours == pytest.approx(2 * 8 / 60)
+    assert row.idle_hours == row.measured_hours == row.held_hours
+
+
 def test_a_policy_that_only_warns_reclaims_nothing():
     row = outcome(replace(POLICY, suspend_after=None))
     assert (row.warned_at, row.suspended_at, row.reclaimed_hours) == (NOW - 8 * HOUR, None, 0.0)
