@@ -19,6 +19,14 @@ _PLAIN = re.compile(r"[\x20-\x7e]*")
 _LINES = re.compile(r"\n")
 
 
+def header_text(value: bytes) -> str:
+    """The value of a header: names of users come in UTF-8, from kubectl too; anything else is Latin-1."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
 def hidden_characters(text: str) -> str:
     """Return the characters of a text that are invisible or change how others look; "" if there are none."""
     if _PLAIN.fullmatch(text):

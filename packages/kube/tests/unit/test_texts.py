@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage_kube.texts import camel, hidden_characters, visible, visible_lines
+from moorage_kube.texts import camel, header_text, hidden_characters, visible, visible_lines
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,13 @@ def test_a_whole_text_keeps_its_lines_and_no_other_control_character(text):
     shown = visible_lines(text)
     assert shown.count("\n") == text.count("\n")
     assert not set(hidden_characters(shown)) - {"\n", "\t"}
+
+
+@pytest.mark.parametrize(
+    ("value", "want"), [(b"plain", "plain"), ("jürgen".encode(), "jürgen"), (b"j\xfcrgen", "jürgen")]
+)
+def test_headers_are_utf_8_where_they_can_be(value, want):
+    assert header_text(value) == want
 
 
 @pytest.mark.parametrize(("name", "want"), [("gpus", "gpus"), ("gpu_type", "gpuType"), ("a_b_cd", "aBCd")])

@@ -648,6 +648,25 @@ async def test_readiness_follows_its_probe_and_liveness_restarts(lab: Lab) -> No
         assert "Unhealthy" in lab.events.reasons("p")
 
 
+async def test_a_failed_hook_and_ignored_fields_are_events_of_the_pod(lab: Lab) -> None:
+    container = {"lifecycle": {"postStart": {"exec": {"command": ["false"]}}}, "tty": True}
+    async with lab.running():
+        await lab.create(script="exec sleep 1000", container=container)
+        await lab.phase("Failed")
+    events = [(reason, message) for _, reason, message in lab.events.seen if reason != "Started"]
+    assert events == [
+        ("FieldsIgnored", "the local cluster ignores containers[c].tty: see docs/reference/pod-fields.md"),
+        ("FailedPostStartHook", "PostStartHook of container c: exit code 1"),
+    ]
+
+
+async def test_the_termination_message_is_in_the_status(lab: Lab) -> None:
+    async with lab.running():
+        await lab.create(script="echo bye > /dev/termination-log; exit 3")
+        pod = await lab.phase("Failed")
+    assert state(pod)["terminated"]["message"] == "bye\n"
+
+
 async def test_each_pod_has_an_address_of_its_own_and_probes_ask_there(lab: Lab) -> None:
     serve = (
         "import http.server, os; http.server.HTTPServer((os.environ['POD_IP'], 8080),"

@@ -1085,3 +1085,127 @@ def test_the_lists_of_children_show_what_a_listing_of_all_processes_shows():
     words = [sys.executable, "-S", "-c", TREES, str(Path(podshim.__file__).parent)]
     shown = subprocess.run(words, capture_output=True, text=True, check=True, timeout=WAIT_SECONDS).stdout
     assert shown.splitlines() == ["True True c", "True True"]
+
+
+# -- lifecycle hooks and termination messages
+
+
+def test_hooks_run_in_the_container_around_its_program(world: World) -> None:
+    """Case k09: postStart before the container counts as running, preStop before SIGTERM."""
+    hooks = {
+        "postStart": {"exec": ["sh", "-c", "echo $WHO >> notes"]},
+        "preStop": {"exec": ["sh", "-c", "echo pre >> notes"]},
+    }
+    script = "trap 'echo term >> notes; exit 0' TERM; while :; do sleep 0.05; done"
+    world.launch(world.shell(script, hooks=hooks, env={"WHO": "post"}))
+    wait_for(world.running, "the container to run")
+    assert (world.root / "home/notes").read_text() == "post\n"
+    world.folder.request_stop(60)
+    assert world.end()["phase"] == "Succeeded"
+    assert (world.root / "home/notes").read_text() == "post\npre\nterm\n"
+
+
+def test_a_failed_start_hook_ends_the_container_and_is_reported(world: World) -> None:
+    world.launch(world.shell("sleep 300", hooks={"postStart": {"exec": ["sh", "-c", "exit 3"]}}))
+    assert world.end()["phase"] == "Failed"
+    assert world.report()["hookFailed"] == "postStart: exit code 3"
+    assert world.terminated()["exitCode"] == 143
+
+
+def test_a_stop_hook_takes_at_most_the_grace_period(world: World) -> None:
+    script = "trap 'echo term >> notes; exit 0' TERM; echo up; while :; do sleep 0.05; done"
+    world.launch(world.shell(script, hooks={"preStop": {"sleep": 300}}))
+    world.wait_output("up")
+    world.folder.request_stop(0.3)
+    world.end()
+    assert (world.root / "home/notes").read_text() == "term\n"
+    assert world.report()["hookFailed"] == "preStop: it did not end within the grace period"
+
+
+def test_a_hook_ends_with_its_container(world: World) -> None:
+    world.launch(world.shell("exit 4", hooks={"postStart": {"sleep": 300}}))
+    assert world.end()["phase"] == "Failed"
+    assert world.terminated()["exitCode"] == 4
+
+
+def test_the_next_container_starts_after_the_hook_of_the_one_before(world: World) -> None:
+    first = world.shell(
+        "sleep 300", name="a", hooks={"postStart": {"exec": ["sh", "-c", "sleep 0.2; echo hooked > a"]}}
+    )
+    world.launch(first, world.shell("cat a", name="b"))
+    world.wait_output("hooked", "b")
+
+
+def test_a_hook_sends_a_request(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        http = {
+            "host": "127.0.0.1",
+            "port": server.getsockname()[1],
+            "tls": False,
+            "request": "GET /up HTTP/1.1\r\n\r\n",
+        }
+        world.launch(world.shell("sleep 300", hooks={"postStart": {"http": http}}))
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(100).startswith(b"GET /up ")
+            assert not world.running()
+            connection.sendall(b"HTTP/1.1 500 No\r\n\r\n")
+        wait_for(world.running, "the container to run")
+
+
+@pytest.mark.parametrize(
+    ("more", "script", "message"),
+    [
+        pytest.param({}, "echo bye > /dev/termination-log; exit 0", "bye\n", id="the default path"),
+        pytest.param(
+            {"messagePath": "/tmp/last-words"}, "echo bye > /tmp/last-words; exit 1", "bye\n", id="another path"
+        ),
+        pytest.param({"messageFromLogs": True}, "echo log; exit 1", "log\n", id="the log after an error"),
+        pytest.param({"messageFromLogs": True}, "echo log; exit 0", "", id="no log after a success"),
+        pytest.param(
+            {"messageFromLogs": True},
+            "echo log; echo bye > /dev/termination-log; exit 1",
+            "bye\n",
+            id="the file before the log",
+        ),
+        pytest.param(
+            {}, "head -c 5000 /dev/zero | tr '\\0' x > /dev/termination-log", "x" * 4096, id="at most 4096 bytes"
+        ),
+        pytest.param({}, "echo log; exit 1", "", id="no message"),
+    ],
+)
+def test_the_termination_message_is_the_file_that_the_program_writes(
+    world: World, more: dict[str, Any], script: str, message: str
+) -> None:
+    world.launch(world.shell(script, **{"messagePath": "/dev/termination-log", **more}))
+    world.end()
+    assert world.terminated()["message"] == message
+    assert not os.path.exists("/tmp/last-words")
+
+
+def test_a_termination_message_may_lie_in_a_volume_and_leads_nowhere_else(world: World) -> None:
+    volume = world.root / "volume"
+    volume.mkdir(parents=True)
+    (world.root / "secret").write_text("secret")
+    mount = {"mountPath": "/data", "hostPath": str(volume), "subPath": "", "readOnly": False}
+    for link, want in (("echo bye > /data/sub/words", "bye\n"), (f"ln -s {world.root} /data/out", "")):
+        world.uid = f"u-{uuid.uuid4()}"
+        path = "/data/out/secret" if "ln" in link else "/data/sub/words"
+        world.launch(world.shell(f"mkdir -p /data/sub; {link}", mounts=[mount], messagePath=path))
+        world.end()
+        assert world.terminated()["message"] == want
+
+
+def test_a_fenced_program_finds_the_file_in_dev(any_user: World) -> None:
+    world = any_user
+    if not namespaces_allowed(world):
+        pytest.skip("this kernel allows no namespaces")
+    code = (
+        "open('/dev/' + 'termination-log', 'r+').write('bye')\n"
+        "open('/dev/null', 'w').write('x')\n"
+        "print(len(open('/dev/zero', 'rb').read(1)))"
+    )
+    hidden = str(world.root / "nodes")
+    world.launch(world.python_code(code, hidden=hidden, messagePath="/dev/termination-log"))
+    world.end()
+    assert (world.terminated()["exitCode"], world.terminated()["message"]) == (0, "bye"), world.output()

@@ -56,6 +56,20 @@ def v2() -> Obj:
     return {"swagger": "2.0", "info": _info(), "paths": {}, "definitions": definitions}
 
 
+def v2_protobuf() -> bytes:
+    """Return that document in protobuf, without definitions: kubectl then uses its built-in merge rules.
+
+    kubectl reads it to learn whether the server knows a kind. It does not ask for JSON instead.
+    https://github.com/google/gnostic/blob/main/openapiv2/OpenAPIv2.proto
+    """
+
+    def text(number: int, value: bytes) -> bytes:
+        return bytes([number << 3 | 2, len(value)]) + value  # shorter than 128 bytes
+
+    info = _info()
+    return text(1, b"2.0") + text(2, text(1, info["title"].encode()) + text(2, info["version"].encode()))
+
+
 def v3_index(kinds: Kinds) -> Obj:
     paths = {}
     for group, versions in kinds.groups().items():

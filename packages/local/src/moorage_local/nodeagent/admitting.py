@@ -13,6 +13,7 @@ from moorage_local.nodeagent import gpus as gpu
 from moorage_local.nodeagent.addresses import HOST_IP
 from moorage_local.nodeagent.context import Context, grace_of, uid_of
 from moorage_local.nodeagent.plan import Body
+from moorage_local.nodeagent.podfields import ignored_fields
 from moorage_local.nodeagent.podfolder import Admission, PodFolder
 from moorage_local.nodeagent.podstate import PodState
 from moorage_local.nodeagent.problems import not_written
@@ -89,6 +90,9 @@ class Admitting:
             self._context.state_of(uid).admission = admission
         if rejected:
             self._context.event(pod, "Warning", rejected[0], rejected[1])
+        elif ignored := ignored_fields(pod["spec"]):
+            text = f"the local cluster ignores {', '.join(ignored)}: see docs/reference/pod-fields.md"
+            self._context.event(pod, "Warning", "FieldsIgnored", text)
         return True
 
     def _holds(self, uid: str, admission: Admission, state: PodState) -> bool:

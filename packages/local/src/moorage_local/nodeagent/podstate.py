@@ -38,6 +38,7 @@ class PodState:
 
     # publishing
     peak_written: float | None = None  # monotonic time of the last annotation of its peak memory
+    hooks_failed: set[str] = field(default_factory=set)  # as reported in events
     sent: tuple[Obj, Obj] | None = None  # the status last sent, and as the API returned it
 
     # probing

@@ -210,6 +210,15 @@ def _path(action: Mapping[str, Any]) -> str:
     return path if path.startswith("/") else f"/{path}"
 
 
+def request_of(action: Mapping[str, Any], host: str, port: int, *, agent: str) -> str:
+    """The text of a kubelet's request for an `httpGet`."""
+    headers = {header["name"]: header["value"] for header in action.get("httpHeaders") or ()}
+    headers.setdefault("Host", f"{host}:{port}")
+    headers |= {"Connection": "close", "User-Agent": agent}
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"GET {_path(action)} HTTP/1.1\r\n{head}\r\n"
+
+
 async def _http(action: Mapping[str, Any], host: str, port: int) -> tuple[bool, str]:
     """Send the request of an HTTP probe.
 
@@ -222,11 +231,7 @@ async def _http(action: Mapping[str, Any], host: str, port: int) -> tuple[bool, 
         context.verify_mode = ssl.CERT_NONE
     reader, writer = await _dial(host, port, context)
     try:
-        headers = {header["name"]: header["value"] for header in action.get("httpHeaders") or ()}
-        headers.setdefault("Host", f"{host}:{port}")
-        headers |= {"Connection": "close", "User-Agent": "kube-probe/1.32"}
-        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        writer.write(f"GET {_path(action)} HTTP/1.1\r\n{head}\r\n".encode())
+        writer.write(request_of(action, host, port, agent="kube-probe/1.32").encode())
         await writer.drain()
         line = await reader.readline()
     finally:

@@ -57,6 +57,7 @@ class Publishing:
             unstarted=frozenset(known.unstarted),
             is_over=is_over,
         )
+        self._report_hooks(pod, state)
         # write only changes; the API may store a status in its own form
         before = pod.get("status") or {}
         status = pod_status(pod, local, now=rfc3339(self._context.clock.now()))
@@ -74,6 +75,21 @@ class Publishing:
         if state is not None and not before.get("podIP"):
             self._report_missing_namespaces(pod, state)
         return pod
+
+    def _report_hooks(self, pod: Obj, state: Mapping[str, Any] | None) -> None:
+        """Write one event for each failed lifecycle hook."""
+        reported = self._context.state_of(uid_of(pod)).hooks_failed
+        for report in (state or {}).get("containers") or ():
+            if not report.get("hookFailed"):
+                continue
+            kind, _, why = str(report["hookFailed"]).partition(": ")
+            key = f"{report['name']} {report.get('attempt')} {kind}"
+            if key not in reported:
+                reported.add(key)
+                name = f"{kind[:1].upper()}{kind[1:]}Hook"
+                self._context.event(
+                    pod, "Warning", f"Failed{name}", f"{name} of container {report['name']}: {why}"
+                )
 
     def _report_missing_namespaces(self, pod: Obj, state: Mapping[str, Any]) -> None:
         if state.get("mounts") == "translated":

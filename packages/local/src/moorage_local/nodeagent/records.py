@@ -68,6 +68,7 @@ class ContainerRecord(TypedDict):
     state: ContainerState
     lastState: NotRequired[ContainerState]
     ended: NotRequired[TerminatedRecord]
+    hookFailed: NotRequired[str]
 
 
 class OutcomeRecord(TypedDict):

@@ -14,13 +14,17 @@ from moorage_kube.meta import annotations_of
 from moorage_kube.moments import span_of
 from moorage_kube.resources import Obj
 from moorage_local.nodeagent import gpus as gpu
+from moorage_local.nodeagent.addresses import HOST_IP
 from moorage_local.nodeagent.environment import ConfigError, Lookup, Room, expand, memory_limit, variables
+from moorage_local.nodeagent.probes import port_of, request_of
+from moorage_local.nodeagent.shim.hooks import POST_START, PRE_STOP
 from moorage_local.podspecs import containers_of
 
 HOST_IMAGE = "localhost/host"
 HOST_ENV_ANNOTATION = "localcluster.moorage.dev/host-env"
 PRIVATE_ROOT_ANNOTATION = "localcluster.moorage.dev/private-root"
 DEFAULT_GRACE_SECONDS = 30
+MESSAGE_PATH = "/dev/termination-log"
 OOM_BEST_EFFORT, OOM_OTHERS = 1000, 500  # the kernel's own killer takes pods before the control plane
 
 _IMAGE = re.compile(re.escape(HOST_IMAGE) + r"(?::[\w.-]+)?")
@@ -183,14 +187,39 @@ def _container(
         "hasWorkingDir": bool(container.get("workingDir")),
         "memoryLimitBytes": memory_limit(container),
         "mounts": [*shown, *(_mount(mount, own, volumes, room) for mount in container.get("volumeMounts") or ())],
+        "messagePath": container.get("terminationMessagePath") or MESSAGE_PATH,
         "messageFromLogs": container.get("terminationMessagePolicy") == "FallbackToLogsOnError",
         "oomScoreAdj": OOM_BEST_EFFORT if best_effort else OOM_OTHERS,
         "gpuIndices": list(indices),
         "hidden": "" if is_privileged(container) else place.hidden,
     }
+    lifecycle = container.get("lifecycle") or {}
+    hooks = {
+        kind: _hook(lifecycle[kind], container, pod) for kind in (POST_START, PRE_STOP) if lifecycle.get(kind)
+    }
+    if hooks:
+        order["hooks"] = hooks
     if container.get("restartPolicy"):
         order["restartPolicy"] = container["restartPolicy"]
     return order
+
+
+def _hook(hook: Mapping[str, Any], container: Mapping[str, Any], pod: Mapping[str, Any]) -> Obj:
+    """A lifecycle hook for the shim. Raises ConfigError."""
+    if command := (hook.get("exec") or {}).get("command"):
+        return {"exec": list(command)}
+    if "sleep" in hook:
+        return {"sleep": int(hook["sleep"].get("seconds") or 0)}
+    if http := hook.get("httpGet"):
+        host = http.get("host") or (pod.get("status") or {}).get("podIP") or HOST_IP
+        try:
+            port = port_of(container, http["port"])
+        except ValueError as error:
+            raise ConfigError(f"invalid lifecycle hook: {error}") from error
+        is_tls = str(http.get("scheme") or "").lower() == "https"
+        request = request_of(http, host, port, agent="kube-lifecycle/1.32")
+        return {"http": {"host": host, "port": port, "tls": is_tls, "request": request}}
+    raise ConfigError("unsupported lifecycle hook: use exec, httpGet or sleep")
 
 
 def _argv(container: Mapping[str, Any], rule: ImageRule | None) -> list[str]:

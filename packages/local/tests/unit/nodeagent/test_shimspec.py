@@ -82,6 +82,7 @@ def test_whole_order() -> None:
                 "hasWorkingDir": True,
                 "memoryLimitBytes": 1 << 30,
                 "mounts": [{"mountPath": "/data", "hostPath": "/vol", "subPath": "a/b", "readOnly": False}],
+                "messagePath": "/dev/termination-log",
                 "messageFromLogs": False,
                 "oomScoreAdj": 500,
                 "gpuIndices": [3],
@@ -89,6 +90,36 @@ def test_whole_order() -> None:
             }
         ],
     }
+
+
+@pytest.mark.parametrize(
+    ("hook", "order"),
+    [
+        ({"exec": {"command": ["sync"]}}, {"exec": ["sync"]}),
+        ({"sleep": {"seconds": 5}}, {"sleep": 5}),
+        (
+            {"httpGet": {"port": "web", "path": "up", "scheme": "HTTPS"}},
+            {
+                "http": {
+                    "host": "127.0.0.1",
+                    "port": 8443,
+                    "tls": True,
+                    "request": "GET /up HTTP/1.1\r\nHost: 127.0.0.1:8443\r\nConnection: close\r\n"
+                    "User-Agent: kube-lifecycle/1.32\r\n\r\n",
+                }
+            },
+        ),
+    ],
+)
+def test_lifecycle_hooks(hook: Any, order: Any) -> None:
+    pod = a_pod(lifecycle={"preStop": hook}, ports=[{"name": "web", "containerPort": 8443}])
+    assert ordered(pod)["containers"][0]["hooks"] == {"preStop": order}
+
+
+@pytest.mark.parametrize("hook", [{"tcpSocket": {"port": 1}}, {"httpGet": {"port": "web"}}, {"exec": {}}])
+def test_a_hook_that_cannot_run_is_refused(hook: Any) -> None:
+    with pytest.raises(ConfigError, match="lifecycle hook"):
+        ordered(a_pod(lifecycle={"postStart": hook}))
 
 
 def test_pods_cannot_widen_the_gpus_they_see() -> None:

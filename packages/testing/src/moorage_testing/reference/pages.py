@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -264,6 +265,25 @@ def workflow_fields_page() -> str:
     return "\n".join(out) + "\n"
 
 
+def pod_fields_page() -> str:
+    """The fields of pods that the local cluster honours or ignores."""
+    from moorage_local.nodeagent.podfields import FIELDS
+
+    out = [NOTE, "# Fields of pods on the local cluster\n"]
+    out.append(
+        "[The local cluster](../explanation/local-cluster.md) runs pods as processes of one machine. An event"
+        " `FieldsIgnored` names the fields of a pod that it ignores. Values without a difference cause no event.\n"
+    )
+    for kind, fields in FIELDS.items():
+        out += [f"## {kind}\n", "| field | on the local cluster | without an event |", "|---|---|---|"]
+        for name, field in sorted(fields.items()):
+            text = f"ignored: {field.ignored}" if field.ignored else f"see {field.of}" if field.of else "honoured"
+            values = ", ".join(f"`{json.dumps(value)}`" for value in field.harmless)
+            out.append(f"| `{name}` | {_cell(text)} | {values} |".replace("|  |", "| |"))
+        out.append("")
+    return "\n".join(out)
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "docker.md": lambda: docker_page(NOTE),
@@ -273,6 +293,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "http-api.md": lambda: routes_page(NOTE),
     "kinds.md": lambda: kinds_page(NOTE),
     "labels.md": names_page,
+    "pod-fields.md": pod_fields_page,
     "rights.md": rights_page,
     "settings.md": settings_page,
     "metrics.md": lambda: metrics_page(NOTE),

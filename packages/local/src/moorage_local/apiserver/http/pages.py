@@ -13,6 +13,7 @@ from moorage_local.apiserver.pipeline.refusals import not_allowed
 from moorage_local.apiserver.wire.answers import TEXT, Answer, no_page
 from moorage_local.apiserver.wire.requests import Request
 
+OPENAPI_PROTOBUF = b"application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
 COPIES_PATH = "/localcluster/copies"
 
 
@@ -39,6 +40,8 @@ def answer_page(server: Operations, request: Request, user: User, path: str) -> 
         return Answer(discovery.api_versions() if path == "/api" else discovery.group_list(kinds))
     if path == "/":
         return Answer({"paths": discovery.root_paths(kinds)})
+    if path == "/openapi/v2" and "protobuf" in accept:
+        return Answer(openapi.v2_protobuf(), content_type=OPENAPI_PROTOBUF)
     document = _document(kinds, path)
     return no_page() if document is None else Answer(document)
 

@@ -13,6 +13,7 @@ from moorage_kube.connections import CLIENT_CERTIFICATE
 from moorage_kube.documents import parse_document, parse_json
 from moorage_kube.errors import BadRequest, DocumentError, NumberError, TooLarge, UnsupportedMediaType
 from moorage_kube.integers import INT64_MAX, parse_integer
+from moorage_kube.texts import header_text
 from moorage_local.apiserver.wire import protobuf
 from moorage_local.apiserver.wire.options import SHOWN_MAX
 from moorage_local.apiserver.wire.websocket import Receive, Scope
@@ -35,7 +36,7 @@ class Request:
         )
         self.headers: dict[str, list[str]] = {}
         for name, value in scope["headers"]:
-            self.headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+            self.headers.setdefault(name.decode("latin-1").lower(), []).append(header_text(value))
         # as `ssl.SSLSocket.getpeercert` gives it; None: the client showed none
         self.client_certificate: Mapping[str, Any] | None = (scope.get("state") or {}).get(CLIENT_CERTIFICATE)
         self._receive = receive

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .logs import Log
 from .memory import Watch
+from .messages import Message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ class Container:
         self.watch = Watch(spec.get("memoryLimitBytes"))
         self.log: Log | None = None
         self.pipes: dict[int, bytes] = {}
+        self.message: Message | None = None  # of this attempt
+        self.hook_pid = 0  # of the running hook
+        self.hook_kind = ""  # postStart or preStop, while it runs
+        self.asked = -1  # the attempt that was asked to end
         self.kill_at: float | None = None  # monotonic moment of SIGKILL after an order to restart
         self.restart_seen = 0  # mtime of the last such order
         self.backoff = 0.0  # seconds the next failure waits; 0: none so far

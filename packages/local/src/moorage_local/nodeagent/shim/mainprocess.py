@@ -39,6 +39,13 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
         argv = [translate(text, mounts) for text in argv]
         env = {name: translate(text, mounts) for name, text in env.items()}
         workdir = translate(workdir, mounts)
+    # the file of the termination message is mounted into /dev, or named in the command and the environment
+    message = None if container.message is None else container.message.as_mount()
+    has_namespace = mode == "namespace" or (hidden and mode == "none")
+    if message and not (has_namespace and os.path.dirname(message["mountPath"]) == "/dev"):
+        argv = [translate(text, [message]) for text in argv]
+        env = {name: translate(text, [message]) for name, text in env.items()}
+        message = None
     env[UID_MARK] = pod["uid"]
     env[CONTAINER_MARK] = container.name
     private = ""
@@ -54,7 +61,7 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
     scratch = ""
     if private and not spec.get("hasWorkingDir", True):
         workdir = "/"
-    if mode in ("namespace", "private"):
+    if has_namespace or mode == "private":
         scratch = os.path.join(folder, "root", container.name)
         if not hidden:
             os.makedirs(scratch, exist_ok=True)
@@ -76,7 +83,7 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
                 mounts = []
             kept = os.path.join(folder, "work", container.name)
             inode = pod.get("hiddenInode")
-            _exec(argv, env, workdir, mounts, scratch, spec, shim, hidden, kept, inode, private)
+            _exec(argv, env, workdir, mounts, message, scratch, spec, shim, hidden, kept, inode, private)
         except FenceRefused as error:
             os.write(tell_write, b"unfenced\0" + str(error).encode())
         except MountRefused as error:
@@ -109,6 +116,22 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
     return "", ""
 
 
+def leave_shim() -> None:
+    """In a fork of the shim, start a new session with the default signals."""
+    os.setsid()
+    for number in (
+        signal.SIGHUP,
+        signal.SIGINT,
+        signal.SIGQUIT,
+        signal.SIGPIPE,
+        signal.SIGTERM,
+        signal.SIGUSR1,
+        signal.SIGCHLD,
+    ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def _is_hidden(path: str, hidden: str, shown: list[str]) -> bool:
     """Whether a path is inside the hidden folder, but not inside one of the `shown` folders."""
     path, hidden = os.path.realpath(path), os.path.realpath(hidden)
@@ -123,6 +146,7 @@ def _exec(
     env: dict[str, str],
     workdir: str,
     mounts: list[dict[str, Any]],
+    message: dict[str, Any] | None,
     scratch: str,
     spec: dict[str, Any],
     shim: int,
@@ -134,18 +158,7 @@ def _exec(
     """In the forked child, become the container's main process, or raise. See `enter_mounts` for the folders."""
     # leave the shim's session, signals and OOM score behind
     import_no_more()
-    os.setsid()
-    for number in (
-        signal.SIGHUP,
-        signal.SIGINT,
-        signal.SIGQUIT,
-        signal.SIGPIPE,
-        signal.SIGTERM,
-        signal.SIGUSR1,
-        signal.SIGCHLD,
-    ):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    leave_shim()
     try:
         write_proc("oom_score_adj", str(spec.get("oomScoreAdj", 500)))
     except OSError:
@@ -153,7 +166,17 @@ def _exec(
     # its mounts, then its fence
     if mounts or hidden or private:
         home = env.get("HOME", "")
-        enter_mounts(mounts, workdir, home, scratch, hidden=hidden, kept=kept, inode=inode, private=private)
+        enter_mounts(
+            mounts,
+            workdir,
+            home,
+            scratch,
+            message=message,
+            hidden=hidden,
+            kept=kept,
+            inode=inode,
+            private=private,
+        )
     if hidden:
         try:
             enter_domain()

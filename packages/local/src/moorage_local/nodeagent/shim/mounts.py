@@ -20,6 +20,7 @@ from .kernel import (
     libc_of,
     os_error,
 )
+from .logs import complain
 from .mounting import bind, kept_flags, leave_mounts, mount
 from .private import PrivateRefused, build_private
 from .volumes import MountFailed, Point, host_path, inside, is_below
@@ -39,6 +40,7 @@ def enter_mounts(
     home: str,
     scratch: str,
     *,
+    message: dict[str, Any] | None = None,
     hidden: str = "",
     kept: str = "",
     inode: list[int] | None = None,
@@ -46,9 +48,10 @@ def enter_mounts(
 ) -> None:
     """Give this process (just forked) a mount namespace with every volume in its place and `hidden` empty.
 
-    `mounts`: {mountPath, hostPath, subPath, readOnly}. `scratch` is an existing empty folder, or one in `hidden`.
-    `kept`: the folder in `hidden` that stays visible, if there is one. `inode`: see `open_hidden`. `private`: an
-    empty folder: the root is a copy of this machine's, and writes are stored there.
+    `mounts`: {mountPath, hostPath, subPath, readOnly}. `message`: a file to mount into /dev. `scratch` is an
+    existing empty folder, or one in `hidden`. `kept`: the folder in `hidden` that stays visible, if there is one.
+    `inode`: see `open_hidden`. `private`: an empty folder: the root is a copy of this machine's, and writes are
+    stored there.
 
     The volumes are opened first, then the folder is hidden; the rest is done behind the fence, so that a mount
     point that a pod chooses never leads into the folder. Missing mount points: the folder is made when it lies
@@ -71,13 +74,14 @@ def enter_mounts(
         folder = open_hidden(hidden, inode) if hidden else -1
     except OSError as error:
         raise FenceRefused(str(error)) from error
-    for point in points:
+    message_point = Point(message) if message else None
+    for point in (*points, message_point) if message_point else points:
         point.open(hidden, folder)
     own = _open_private(private, hidden, folder) if private else -1
     # from here on the hidden folder cannot be reached by any path
     if hidden:
         try:
-            cover(hidden, folder, kept, scratch if mounts or private else "")
+            cover(hidden, folder, kept, scratch if mounts or message or private else "")
         except OSError as error:
             raise FenceRefused(str(error)) from error
     # mount in the new root, or over the existing folders
@@ -86,9 +90,8 @@ def enter_mounts(
         if root:
             _mount_in_private(points, root)
         else:
-            _mount_volumes(
-                points, [folder for folder in (workdir, home) if os.path.isdir(folder)], scratch, hidden
-            )
+            writable = [folder for folder in (workdir, home) if os.path.isdir(folder)]
+            _mount_volumes(points, message_point, writable, scratch, hidden)
     except OSError as error:
         if error.errno in (errno.EPERM, errno.EACCES) and not hidden:
             raise MountRefused(str(error)) from error
@@ -116,10 +119,13 @@ def _mount_in_private(points: list[Point], root: str) -> None:
     _pivot(root)
 
 
-def _mount_volumes(points: list[Point], writable: list[str], scratch: str, hidden: str) -> None:
-    """Bind all volumes to their mount points. `writable`: folders in which missing mount points may be created."""
-    if not points:
-        return
+def _mount_volumes(
+    points: list[Point], message: Point | None, writable: list[str], scratch: str, hidden: str
+) -> None:
+    """Bind all volumes, and the termination message, to their mount points.
+
+    `writable`: folders in which missing mount points may be created.
+    """
     for point in points:
         point.target = os.path.realpath(point.target)
     points.sort(key=lambda point: point.target.count("/"))
@@ -136,14 +142,41 @@ def _mount_volumes(points: list[Point], writable: list[str], scratch: str, hidde
     root = ""
     if missing:
         root = scratch
+        if message is not None:
+            points.append(message)
+            if not os.path.lexists(message.target):
+                missing.append(message)
         _build_root(root, missing)
-    os.chdir("/proc/self/fd")  # see `_bind`
+    os.chdir("/proc/self/fd")  # see `bind`
     for point in points:
         _bind_volume(point, root)
+    if not root and message is not None:
+        _mount_message(message, scratch)
     if root:
         mount(None, root, None, MS_PRIVATE)
         _pivot(root)
         mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
+def _mount_message(point: Point, scratch: str) -> None:
+    """Bind the file of the termination message; a missing mount point is made in a copy of /dev from binds.
+
+    The container also runs without it.
+    """
+    folder = os.path.dirname(point.target)
+    try:
+        if not os.path.lexists(point.target):
+            mount("tmpfs", scratch, "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=1m,nr_inodes=65536")
+            os.mkdir(scratch + folder)
+            _fill_level(scratch, folder, [])
+            _make_point(scratch + point.target, folder=False)
+            mount(scratch + folder, folder, None, MS_BIND | MS_REC)
+            mount("none", folder, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+            libc_of().umount2(os.fsencode(scratch), MNT_DETACH)
+        os.chdir("/proc/self/fd")  # see `bind`
+        bind(point.fd, point.target, point.volume)
+    except OSError as error:
+        complain("the termination message cannot be mounted:", error)
 
 
 def _make_point(path: str, folder: bool) -> None:

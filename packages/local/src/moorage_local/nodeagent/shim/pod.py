@@ -9,10 +9,12 @@ import signal
 import time
 
 from .container import Container
+from .hooks import POST_START, PRE_STOP, start_hook
 from .kernel import PR_SET_CHILD_SUBREAPER, drain, prctl
 from .logs import Log, complain, stamp
 from .mainprocess import START_ERROR, fork
 from .memory import Watch
+from .messages import make_message
 from .processes import KILL_SECONDS, Tree, ask_to_end, is_alive, kill_descendants, may_have_children, send
 from .programs import StartError
 from .report import VERSION, notify, write_state
@@ -28,6 +30,8 @@ LOG_MAX_BYTES = 10 * 1024 * 1024  # kubelet's containerLogMaxSize
 LOG_MAX_FILES = 5  # kubelet's containerLogMaxFiles
 PARTIAL_SECONDS = 1.0  # an unfinished line (a progress bar) is written out after this long
 REPORT_SECONDS = 1.0  # at most one state in this time if only memory figures changed
+CUT = "cut"  # state of a preStop hook that was killed
+AFTER_HOOK_SECONDS = 2.0  # kubelet: SIGTERM comes at least this long before SIGKILL
 STOP_LOOK_SECONDS = 1.0  # how often the stop file is looked for, should its signal have been missed
 
 
@@ -50,6 +54,7 @@ class Shim:
         self._apps = [Container(container, "app") for container in spec["containers"]]
         self._all = self._inits + self._apps
         self._by_pid: dict[int, Container] = {}
+        self._hooks: dict[int, Container] = {}  # by the process id of the hook
         self._tree = Tree(os.getpid())
         self._poll = select.poll()
         self._seq = 0
@@ -137,6 +142,10 @@ class Shim:
                 self._look_for_restart(container)
         for container in self._all:
             if container.kill_at is not None and now >= container.kill_at:
+                if container.hook_kind == PRE_STOP:
+                    self._cut_hook(container)
+                    container.kill_at = now + AFTER_HOOK_SECONDS
+                    continue
                 container.kill_at = now + KILL_SECONDS
                 self._kill(container)
         if self._deadline is not None and time.time() >= self._deadline:
@@ -157,6 +166,8 @@ class Shim:
                 if container.attempt < 0 and container.start_at is None:
                     container.start_at = now
                 self._start_if_due(container, now)
+                if container.hook_kind == POST_START:
+                    break  # the next container starts after the hook
             if all(container.done and not container.running for container in self._apps):
                 failed = any(container.failed for container in self._apps)
                 self._pod["outcome"] = "Failed" if failed else "Succeeded"
@@ -170,6 +181,8 @@ class Shim:
                 if container.attempt < 0 and container.start_at is None:
                     container.start_at = now
                 self._start_if_due(container, now)
+                if container.hook_kind == POST_START:
+                    return False
                 if container.attempt < 0 or (
                     not container.running and container.report["restartCount"] == 0 and container.failed
                 ):
@@ -201,12 +214,18 @@ class Shim:
         if not running:
             return True
         mains = [container for container in running if container.role != "sidecar"]
+        assert self._stop_at is not None
         for container in mains or running:
             if container.name not in self._terms:
                 self._terms.add(container.name)
-                ask_to_end(container.pid)
-        assert self._stop_at is not None
+                self._ask_to_end(container, hooks=now < self._stop_at)
         if now >= self._stop_at:
+            hooked = [container for container in running if container.hook_kind == PRE_STOP]
+            for container in hooked:
+                self._cut_hook(container)
+            if hooked:
+                self._stop_at = now + AFTER_HOOK_SECONDS
+                return False
             for container in running:
                 self._kill(container)
             self._stop_at = now + KILL_SECONDS
@@ -251,7 +270,7 @@ class Shim:
         container.restart_seen = mtime
         if container.running and container.attempt == order["attempt"] and container.kill_at is None:
             container.kill_at = time.monotonic() + float(order["graceSeconds"])
-            ask_to_end(container.pid)
+            self._ask_to_end(container)
 
     def _stop(self, grace: float, reason: str, message: str, why: str) -> None:
         at = time.monotonic() + max(0.0, grace)
@@ -288,6 +307,8 @@ class Shim:
                 int(self._spec.get("logMaxBytes") or LOG_MAX_BYTES),
                 int(self._spec.get("logMaxFiles") or LOG_MAX_FILES),
             )
+            if container.spec.get("messagePath"):
+                container.message = make_message(container.spec, self._folder)
             self._spawn(container)
         except StartError as error:
             self._ended(container, START_ERROR, 0, "StartError", str(error), started=False)
@@ -297,13 +318,77 @@ class Shim:
             return
         container.started_wall = time.time()
         container.report["pid"] = container.pid
-        container.report["state"] = {"running": {"startedAt": stamp(container.started_wall)}}
         container.report.pop("ended", None)
+        container.report["state"] = {"waiting": {"reason": "ContainerCreating"}}
+        if not self._start_hook(container, POST_START):
+            self._report_running(container)
         if self._pod["phase"] == "Pending" and container.role == "app":
             self._pod["phase"] = "Running"
         self._by_pid[container.pid] = container
         container.watch.due = time.monotonic() + 0.01
         self._dirty = True
+
+    def _report_running(self, container: Container) -> None:
+        container.report["state"] = {"running": {"startedAt": stamp(container.started_wall)}}
+        self._dirty = True
+
+    # -- its hooks
+
+    def _start_hook(self, container: Container, kind: str) -> bool:
+        """Start a hook if the container has one; False without it, or when it could not be started."""
+        hook = (container.spec.get("hooks") or {}).get(kind)
+        if not hook:
+            return False
+        try:
+            is_privileged = not container.spec.get("hidden")
+            pid = start_hook(hook, self._folder, container.pid, is_privileged=is_privileged)
+        except OSError as error:
+            self._report_hook(container, kind, str(error))
+            return False
+        container.hook_kind, container.hook_pid = kind, pid
+        self._hooks[pid] = container
+        return True
+
+    def _hook_ended(self, container: Container, code: int) -> None:
+        kind, container.hook_kind, container.hook_pid = container.hook_kind, "", 0
+        if code and kind != CUT:
+            self._report_hook(container, kind, f"exit code {code}")
+        if not container.running:
+            return
+        if kind != POST_START:
+            ask_to_end(container.pid)
+            self._leave_time(container)
+        elif code == 0:
+            self._report_running(container)
+        elif self._stop_at is None:
+            container.kill_at = time.monotonic() + self._grace
+            self._ask_to_end(container)
+
+    def _leave_time(self, container: Container) -> None:
+        """After a preStop hook, leave the container the least time between SIGTERM and SIGKILL."""
+        least = time.monotonic() + AFTER_HOOK_SECONDS
+        if container.kill_at is not None:
+            container.kill_at = max(container.kill_at, least)
+        if self._stop_at is not None:
+            self._stop_at = max(self._stop_at, least)
+
+    def _report_hook(self, container: Container, kind: str, why: str) -> None:
+        container.report["hookFailed"] = f"{kind}: {why}"
+        self._dirty = True
+
+    def _cut_hook(self, container: Container) -> None:
+        """End a preStop hook that took the whole grace period; SIGTERM follows when it has ended."""
+        send(container.hook_pid, signal.SIGKILL)
+        container.hook_kind = CUT
+        self._report_hook(container, PRE_STOP, "it did not end within the grace period")
+
+    def _ask_to_end(self, container: Container, *, hooks: bool = True) -> None:
+        """Run the preStop hook, if there is one, and send SIGTERM after it."""
+        if container.hook_kind == PRE_STOP and container.asked == container.attempt:
+            return
+        is_first, container.asked = container.asked != container.attempt, container.attempt
+        if not (hooks and is_first and not container.hook_pid and self._start_hook(container, PRE_STOP)):
+            ask_to_end(container.pid)
 
     def _spawn(self, container: Container) -> None:
         """Fork and exec a container. Raises StartError with containerd's message.
@@ -378,6 +463,11 @@ class Shim:
                 return
             if pid == 0:
                 return
+            hooked = self._hooks.pop(pid, None)
+            if hooked is not None:
+                self._tree.gone(pid)
+                self._hook_ended(hooked, abs(os.waitstatus_to_exitcode(status)))
+                continue
             container = self._by_pid.pop(pid, None)
             if container is None:
                 self._tree.gone(pid)
@@ -399,9 +489,7 @@ class Shim:
                 for pid in self._tree.of(container.name):
                     self._tree.gone(pid)
                 break
-            self._tree.look(
-                {pid: other.name for pid, other in self._by_pid.items()} | {main: container.name}, force=True
-            )
+            self._tree.look(self._mains() | {main: container.name}, force=True)
             left = [pid for pid in self._tree.of(container.name) if pid != main and is_alive(pid)]
             if not left:
                 break
@@ -410,6 +498,8 @@ class Shim:
             self._reap_orphans(left)
             time.sleep(0.001)
         self._tree.gone(main)
+        self._hooks.pop(container.hook_pid, None)  # it ends with its container
+        container.hook_kind, container.hook_pid = "", 0
         for fd in list(container.pipes):
             while fd in container.pipes and not self._read(fd):
                 pass
@@ -419,7 +509,7 @@ class Shim:
             container.log.flush()
 
     def _mains(self) -> dict[int, str]:
-        return {pid: container.name for pid, container in self._by_pid.items()}
+        return {pid: container.name for pid, container in (*self._by_pid.items(), *self._hooks.items())}
 
     def _reap_orphans(self, pids: list[int]) -> None:
         for pid in pids:
@@ -434,6 +524,8 @@ class Shim:
     ) -> None:
         # the log is complete: it may explain the end
         now = time.time()
+        if not message and started and container.message is not None:
+            message = container.message.read()
         if code and not message and container.spec.get("messageFromLogs") and container.log is not None:
             message = container.log.tail(2048, 80)
         if container.log is not None:

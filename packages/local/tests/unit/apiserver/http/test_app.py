@@ -84,6 +84,8 @@ async def test_only_masters_act_as_others(http: Http) -> None:
     review = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     _, body, _ = await http("POST", review, {}, impersonate_user="bob", impersonate_group="lab")
     assert body["status"]["userInfo"] == {"username": "bob", "groups": ["lab", "system:authenticated"]}
+    _, body, _ = await http("POST", review, {}, impersonate_user="jürgen", impersonate_group="Straße")
+    assert body["status"]["userInfo"] == {"username": "jürgen", "groups": ["Straße", "system:authenticated"]}
     status, body, _ = await http("POST", review, {}, token="alice-token", impersonate_user="bob")
     assert (status, body["reason"]) == (403, "Forbidden")
     assert (
@@ -320,6 +322,14 @@ async def test_openapi_refers_only_to_what_it_holds(http: Http) -> None:
             assert part.split('"')[0] in schemas
     _, old, _ = await http("GET", "/openapi/v2")
     assert "io.k8s.api.core.v1.Pod" in old["definitions"]
+
+
+async def test_kubectl_gets_openapi_v2_in_protobuf(http: Http) -> None:
+    """It asks for a kind that /openapi/v3 does not have, such as one whose CRD is missing."""
+    kind = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+    _, body, headers = await http("GET", "/openapi/v2", accept=kind)
+    assert headers["content-type"] == kind
+    assert body.encode() == b"\x0a\x032.0\x12\x15\x0a\nKubernetes\x12\x07v1.36.2"
 
 
 @pytest.mark.parametrize("path", ["/apis/nope.io/v1/things", "/apis/nope.io/v1", "/apis/nope.io", "/nope"])

@@ -557,7 +557,9 @@ def view_pod(pod: Obj) -> PodView:
     limits = ((spec.get("containers") or [{}])[0].get("resources") or {}).get("limits") or {}
     limit = _bytes(limits.get("memory"))
     written_peak, termination_message = split_termination_message(str(ended.get("message") or ""))
-    peaks = (_bytes(annotations_of(pod).get(PEAK_MEMORY_ANNOTATION)), written_peak)
+    # an agent that measures knows better: where containers share a cgroup, a program sees the use of all
+    measured = _bytes(annotations_of(pod).get(PEAK_MEMORY_ANNOTATION))
+    peaks = (measured, None) if measured else (None, written_peak)
     if ended.get("reason") == "OOMKilled" and not any(peaks):
         peaks = (limit, None)  # it was killed when it wanted more
     # the cause comes first: the disruption of the pod, then the end of its container

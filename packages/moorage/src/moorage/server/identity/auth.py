@@ -38,6 +38,7 @@ from moorage_kube.cache import BoundedCache
 from moorage_kube.clock import SYSTEM, Clock
 from moorage_kube.errors import ApiError, MoorageError
 from moorage_kube.remote.reviews import reviewed_user, user_may
+from moorage_kube.texts import header_text
 
 if TYPE_CHECKING:
     from moorage.server.identity.audit import AuditLog
@@ -194,7 +195,7 @@ class Auth:
                 user = await self._by_proof(token)
             else:
                 user = self._page if self.is_page_token(token) else await self.review(token)
-            other = headers.get("impersonate-user", "")
+            other = header_text(headers.get("impersonate-user", "").encode("latin-1"))
             return await self._impersonated(user, other) if other and user is not None else user
         cookies = headers.get("cookie", "")
         for name in (SECURE_LOGIN_COOKIE, LOGIN_COOKIE):
