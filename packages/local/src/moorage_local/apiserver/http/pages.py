@@ -13,7 +13,7 @@ from moorage_local.apiserver.pipeline.refusals import not_allowed
 from moorage_local.apiserver.wire.answers import TEXT, Answer, no_page
 from moorage_local.apiserver.wire.requests import Request
 
-OPENAPI_PROTOBUF = b"application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
+OPENAPI_PROTOBUF = b"application/com.github.proto-openapi.spec.v2.v1.0+protobuf"  # Accept may have an @, Go refuses it here
 COPIES_PATH = "/localcluster/copies"
 
 
