@@ -20,7 +20,7 @@ class Field:
 
 
 DONE = Field()
-USER = "pods run as the user of the cluster, without a user or group of their own"
+USER = "pods run as the user of the cluster"
 RIGHTS = "a process has the rights of the user of the cluster"
 MODULE = "security modules are not set up for processes"
 NO_DNS = "pods use the name resolution of this machine"

@@ -13,7 +13,8 @@ from moorage_local.apiserver.pipeline.refusals import not_allowed
 from moorage_local.apiserver.wire.answers import TEXT, Answer, no_page
 from moorage_local.apiserver.wire.requests import Request
 
-OPENAPI_PROTOBUF = b"application/com.github.proto-openapi.spec.v2.v1.0+protobuf"  # Accept may have an @, Go refuses it here
+# kubectl asks for it with an @ in place of the second dot, which is invalid in a Content-Type
+OPENAPI_PROTOBUF = b"application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 COPIES_PATH = "/localcluster/copies"
 
 

@@ -140,6 +140,7 @@ class Shim:
             self._look_for_stop()
             for container in self._all:
                 self._look_for_restart(container)
+        # a preStop hook may take the whole time; then the container still gets SIGTERM
         for container in self._all:
             if container.kill_at is not None and now >= container.kill_at:
                 if container.hook_kind == PRE_STOP:
@@ -316,6 +317,7 @@ class Shim:
         except OSError as error:
             self._ended(container, START_ERROR, 0, "StartError", f"cannot start: {error}", started=False)
             return
+        # it counts as running after its postStart hook
         container.started_wall = time.time()
         container.report["pid"] = container.pid
         container.report.pop("ended", None)
