@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _FORM = re.compile(r"([+-]?)([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:([numkMGTPE]|[KMGTPE]i)|([eE][+-]?[0-9]+))?")
 _DIGITS_MAX = 100  # beyond any real amount; far below the limit of int() itself
+BYTES_LEAST = 1024 * 1024
 _SUFFIX: dict[str, tuple[int, int]] = {  # numerator and denominator
     "n": (1, 10**9),
     "u": (1, 10**6),
@@ -63,14 +64,17 @@ def parse_count(text: str | int | float) -> int:
     return -((-parse_quantity(text)).__floor__())
 
 
-def problem_of_bytes(text: str | int | float) -> str:
-    """The problem of an amount of bytes with the suffix m, u or n, which are parts of a byte; "" without it.
+def problem_of_bytes(text: str | int | float) -> tuple[str, str] | None:
+    """The problem of an amount of bytes that a user typed, and a hint: less than 1 MiB is a slip. None without.
 
-    The API server only warns. Users who type such a suffix mean Mi.
+    Zero is not a slip. The API server takes all of them, and warns of parts of a byte. Raises QuantityError.
     """
-    suffix = str(text)[-1:]
-    parts = {"m": "thousandths", "u": "millionths", "n": "billionths"}.get(suffix, "")
-    return f"the suffix {suffix} means {parts} of a byte; use Mi, such as {str(text)[:-1]}Mi" if parts else ""
+    if not 0 < parse_quantity(text) < BYTES_LEAST:
+        return None
+    typed = str(text)
+    if parts := {"m": "thousandths", "u": "millionths", "n": "billionths"}.get(typed[-1]):
+        return f"the suffix {typed[-1]} means {parts} of a byte", f"use Mi, such as {typed[:-1]}Mi"
+    return "less than 1 MiB", f"the unit may be missing: {typed}Gi"
 
 
 def parse_milli(text: str | int | float) -> int:

@@ -169,13 +169,14 @@ def test_a_number_comes_with_its_noun(count, text):
 @pytest.mark.parametrize(
     ("text", "want"),
     [
-        ("400m", "the suffix m means thousandths of a byte; use Mi, such as 400Mi"),
-        ("5u", "the suffix u means millionths of a byte; use Mi, such as 5Mi"),
-        ("400M", ""),
-        ("0.1Gi", ""),
-        (512, ""),
-        ("", ""),
+        ("400m", ("the suffix m means thousandths of a byte", "use Mi, such as 400Mi")),
+        ("5u", ("the suffix u means millionths of a byte", "use Mi, such as 5Mi")),
+        ("8", ("less than 1 MiB", "the unit may be missing: 8Gi")),
+        ("0", None),
+        ("400M", None),
+        ("0.1Gi", None),
+        ("107374182400m", None),  # 0.1Gi as the API server stores it
     ],
 )
-def test_parts_of_a_byte_are_a_slip(text, want):
+def test_less_than_a_mebibyte_is_a_slip(text, want):
     assert problem_of_bytes(text) == want

@@ -219,6 +219,13 @@ async def test_tokens_and_who_am_i(kubectl: Kubectl) -> None:
     assert await kubectl("auth", "can-i", "create", "pods") == "yes\n"
 
 
+async def test_a_kind_without_its_definition_has_no_match(kubectl: Kubectl) -> None:
+    """Case k03a: kubectl reads OpenAPI v2 in protobuf before it says so."""
+    job = "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nmetadata: {name: ddp}\n"
+    errors = await kubectl("apply", "-f", "-", stdin=job, code=1)
+    assert 'no matches for kind "PyTorchJob" in version "kubeflow.org/v1"' in errors
+
+
 async def test_custom_kinds(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=DEFINITION)
     await kubectl("wait", "--for=condition=Established", "crd/widgets.x.io")

@@ -18,12 +18,11 @@ from moorage_kube.api import Api
 from moorage_kube.errors import ApiError, Conflict, Forbidden, NotFound, QuantityError, UsageError
 from moorage_kube.meta import annotations_of, is_deleting, labels_of
 from moorage_kube.moments import moment
-from moorage_kube.quantity import parse_quantity
+from moorage_kube.quantity import parse_quantity, problem_of_bytes
 from moorage_kube.resources import PODS, PVCS, STORAGECLASSES, Obj
 from moorage_kube.scheduling import parse_pod
 
 VOLUME = Kind(PVCS, "volume")
-SIZE_LEAST_BYTES = 1024 * 1024  # less is a forgotten unit
 CONTROLLERS = "system:"  # begins the names of users that are no persons
 NOBODY: Mapping[tuple[str, str], str] = {}
 Used = Mapping[tuple[str, str], int]
@@ -201,13 +200,8 @@ def parse_size(text: str) -> Fraction:
         raise UsageError(
             f"invalid size {text!r}: use more than zero, such as 10Gi", code=ErrorCode.INVALID, field="size"
         )
-    if size < SIZE_LEAST_BYTES:
-        raise UsageError(
-            f"invalid size {text!r}: less than 1 MiB",
-            hint=f"the unit may be missing: {text}Gi",
-            code=ErrorCode.INVALID,
-            field="size",
-        )
+    if slip := problem_of_bytes(text):
+        raise UsageError(f"invalid size {text!r}: {slip[0]}", hint=slip[1], code=ErrorCode.INVALID, field="size")
     return size
 
 

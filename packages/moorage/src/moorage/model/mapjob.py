@@ -21,7 +21,7 @@ from moorage.model.tenant import Condition
 from moorage_kube.errors import MoorageError, QuantityError
 from moorage_kube.meta import annotations_of, is_deleting, labels_of
 from moorage_kube.moments import moment
-from moorage_kube.quantity import parse_quantity
+from moorage_kube.quantity import parse_quantity, problem_of_bytes
 from moorage_kube.resources import Obj, Resource
 
 MAPJOBS = Resource(GROUP, VERSION, "mapjobs", "MapJob")
@@ -461,12 +461,13 @@ def _check_resources(container: Mapping[str, Any], where: str) -> list[Fault]:
     for table in ("limits", "requests"):
         given = (container.get("resources") or {}).get(table) or {}
         for resource, text in given.items() if isinstance(given, dict) else ():
+            path = f"{where}.{table}[{resource}]"
             try:
+                if resource == "memory" and (slip := problem_of_bytes(text)):
+                    resources.append(Fault(path, str(text), "; ".join(slip)))
                 parse_quantity(text)
             except QuantityError:
-                resources.append(
-                    Fault(f"{where}.{table}[{resource}]", str(text), "must be a quantity, such as 500m or 2Gi")
-                )
+                resources.append(Fault(path, str(text), "must be a quantity, such as 500m or 2Gi"))
     return resources
 
 

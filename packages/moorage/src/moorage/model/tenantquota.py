@@ -55,7 +55,8 @@ def _problem_of_amount(name: str, text: str) -> str:
     if name.endswith("cpu"):
         return ""
     if name.endswith(("memory", "storage")):
-        return problem_of_bytes(text)
+        slip = problem_of_bytes(text)
+        return "; ".join(slip) if slip else ""
     return "use a whole number" if value.denominator != 1 else ""
 
 

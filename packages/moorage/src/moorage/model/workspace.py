@@ -34,7 +34,7 @@ from moorage.model.tenant import Condition, Quantity
 from moorage_kube.documents import parse_document
 from moorage_kube.errors import DocumentError, MoorageError, QuantityError
 from moorage_kube.meta import annotations_of, is_deleting, labels_of
-from moorage_kube.quantity import parse_quantity
+from moorage_kube.quantity import parse_quantity, problem_of_bytes
 from moorage_kube.resources import Resource
 
 WORKSPACES = Resource(GROUP, VERSION, "workspaces", "Workspace")
@@ -618,6 +618,8 @@ def _check_amount(where: str, given: int | str | None) -> list[Fault]:
         fits = parse_quantity(str(given)) > 0
     except QuantityError:
         fits = False
+    if fits and not where.endswith("cpu") and (slip := problem_of_bytes(str(given))):
+        return [Fault(where, str(given), "; ".join(slip))]
     return [] if fits else [Fault(where, str(given), NO_AMOUNT)]
 
 

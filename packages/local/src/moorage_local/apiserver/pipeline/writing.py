@@ -134,6 +134,8 @@ class Writer(Reader):
         rules.validate(obj, all_errors)
         rules.validate_create(obj, all_errors)
         all_errors.raise_if_any(kind.resource, name)
+        for warning in all_errors.warnings:
+            call.warn(warning)
         # admission comes last: a quota must charge only objects that are stored
         request = replace(request, name=name, settle=[])
         try:
@@ -411,6 +413,9 @@ class Writer(Reader):
             rules.validate(new, all_errors)
             rules.validate_update(new, old, all_errors)
         all_errors.raise_if_any(kind.resource, new["metadata"]["name"])
+        if new["metadata"].get("generation") != old["metadata"].get("generation"):
+            for warning in all_errors.warnings:
+                call.warn(warning)
         if admit:
             await self.admit(replace(request, obj=new))
         return new, errors

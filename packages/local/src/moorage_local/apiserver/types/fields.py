@@ -36,6 +36,7 @@ class FieldErrors:
 
     def __init__(self) -> None:
         self.causes: list[Cause] = []
+        self.warnings: list[str] = []  # shown to the client of a valid object
 
     def __bool__(self) -> bool:
         return bool(self.causes)

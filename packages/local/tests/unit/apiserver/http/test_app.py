@@ -173,6 +173,16 @@ async def test_unknown_fields_are_warned_of(http: Http) -> None:
     assert (status, headers["warning"]) == (201, '299 - "unknown field \\"zap\\""')
 
 
+async def test_parts_of_a_byte_are_stored_with_a_warning(http: Http) -> None:
+    pod = a_pod()
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"memory": "400m", "cpu": "400m"}}
+    status, _, headers = await http("POST", PATH, pod)
+    field = "spec.containers[0].resources.{}[memory]"
+    text = '{}: fractional byte value \\"400m\\" is invalid, must be an integer'
+    warnings = [f'299 - "{text.format(field.format(side))}"' for side in ("limits", "requests")]
+    assert (status, headers.getall("warning")) == (201, warnings)
+
+
 async def test_what_a_header_cannot_carry_is_not_put_into_a_warning(http: Http) -> None:
     status, _, headers = await http("POST", PATH, {**a_pod(), "z\u0010a\r\np\u20ac": 1})
     assert (status, headers["warning"]) == (201, '299 - "unknown field \\"z?a  p?\\""')

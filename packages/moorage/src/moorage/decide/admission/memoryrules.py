@@ -9,6 +9,7 @@ from moorage.decide.admission.amounts import can_set, is_more, is_quantity, same
 from moorage.decide.admission.fields import at, mapping, or_none, sequence, shown_value
 from moorage.decide.admission.findings import Filled, Finding, Subject
 from moorage.decide.admission.templates import GUARANTEED
+from moorage_kube.quantity import problem_of_bytes
 
 KILLED = 137  # 128 + SIGKILL: how a container that was killed for its memory ends
 _REPLACED_WHEN_FAILED = "Failed"  # podReplacementPolicy: a new pod only once the old one has ended
@@ -21,6 +22,13 @@ def memory_limit(subject: Subject) -> Iterator[Finding]:
     for path in subject.template.unlimited():
         message = "is not set: without a limit, its growth can kill other pods on the node"
         yield Finding("memoryLimit", (*path, "resources", "limits", "memory"), "", message)
+    for path, container in subject.template.containers:
+        for table in ("limits", "requests"):
+            value = at(container, ("resources", table, "memory"))
+            if is_quantity(value) and (slip := problem_of_bytes(value)):
+                yield Finding(
+                    "memoryLimit", (*path, "resources", table, "memory"), shown_value(value), "; ".join(slip)
+                )
 
 
 def fill_memory_limit(subject: Subject) -> Iterator[Filled]:

@@ -105,7 +105,7 @@ def judge_workload(
 RULES: tuple[Rule, ...] = (
     Rule(
         name="memoryLimit",
-        checks="every container has a memory limit, or the pod as a whole",
+        checks="every container has a memory limit, or the pod as a whole; amounts are not below 1 MiB",
         fields="`resources.limits.memory`",
         fix="set a limit: only the container that exceeds it is killed",
         default="warn",

@@ -9,6 +9,7 @@ from moorage.decide.admission.amounts import is_quantity
 from moorage.decide.admission.fields import Path, at, mapping, sequence, shown_value
 from moorage.decide.admission.findings import Finding
 from moorage.decide.admission.templates import JOBS, WORKFLOWS, WORKLOADS, templates_of
+from moorage_kube.containerresources import NO_LIMIT, amount_problems, request_problem
 
 
 def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
@@ -73,6 +74,26 @@ def misshapen(kind: str, obj: Any) -> Iterator[Finding]:
                         yield Finding(
                             "shape", (*where, "resources", name, str(resource)), shown_value(value), message
                         )
+            yield from _amounts(where, mapping(at(container, ("resources",))))
+
+
+def _amounts(where: Path, resources: Mapping[str, Any]) -> Iterator[Finding]:
+    """Amounts that the API server refuses, such as a part of a GPU."""
+    limits, requests = mapping(resources.get("limits")), mapping(resources.get("requests"))
+    for name, table in (("limits", limits), ("requests", requests)):
+        for resource, value in table.items():
+            if is_quantity(value):
+                for problem in amount_problems(str(resource), value):
+                    path = (*where, "resources", name, str(resource))
+                    yield Finding("shape", path, shown_value(value), problem)
+    for resource, value in requests.items():
+        limit = limits.get(resource)
+        if not is_quantity(value) or not (limit is None or is_quantity(limit)):
+            continue
+        if problem := request_problem(str(resource), value, limit):
+            path = (*where, "resources", "requests", str(resource))
+            message = f"needs an equal limit of {resource}" if problem == NO_LIMIT else problem
+            yield Finding("shape", path, shown_value(value), message)
 
 
 _MUST_BE: Mapping[type, str] = {dict: "must be a mapping", list: "must be a list", str: "must be a string"}

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from moorage.decide.runs.request import Problem
 from moorage_kube.errors import QuantityError
-from moorage_kube.quantity import parse_quantity
-
-MEMORY_LEAST_BYTES = 1024 * 1024  # less is a forgotten unit
+from moorage_kube.quantity import parse_quantity, problem_of_bytes
 
 
 class Remarks:
@@ -34,7 +32,7 @@ class Remarks:
         if value <= 0:
             self.refuse(field, f"invalid {noun} {text!r}: use more than zero")
             return None
-        if resource == "memory" and value < MEMORY_LEAST_BYTES:
-            self.refuse(field, f"invalid {noun} {text!r}: less than 1 MiB", f"the unit may be missing: {text}Gi")
+        if resource == "memory" and (slip := problem_of_bytes(text)):
+            self.refuse(field, f"invalid {noun} {text!r}: {slip[0]}", slip[1])
             return None
         return text

@@ -559,7 +559,7 @@ def view_pod(pod: Obj) -> PodView:
     written_peak, termination_message = split_termination_message(str(ended.get("message") or ""))
     # an agent that measures knows better: where containers share a cgroup, a program sees the use of all
     measured = _bytes(annotations_of(pod).get(PEAK_MEMORY_ANNOTATION))
-    peaks = (measured, None) if measured else (None, written_peak)
+    peaks = (measured, None if measured else written_peak)
     if ended.get("reason") == "OOMKilled" and not any(peaks):
         peaks = (limit, None)  # it was killed when it wanted more
     # the cause comes first: the disruption of the pod, then the end of its container

@@ -91,6 +91,9 @@ R = "spec.containers[0].resources"
     [
         ("memoryLimit", a_spec({}), [f"{R}.limits.memory="]),
         ("memoryLimit", a_spec({}, resources={"limits": {"memory": "1Gi"}}), []),
+        ("memoryLimit", a_spec({"limits": {"memory": "400m"}}), [f"{R}.limits.memory=400m"]),
+        ("memoryLimit", a_spec({"limits": {"memory": "1Gi"}, "requests": {"memory": "8"}}),
+         [f"{R}.requests.memory=8"]),
         ("resourceRequests", a_spec({}), [f"{R}.requests.cpu=", f"{R}.requests.memory="]),
         ("resourceRequests", a_spec({"limits": {"cpu": "1", "memory": "1Gi"}}), []),
         ("guaranteedQos", a_spec({"limits": {"cpu": "1", "memory": "1Gi"}}), []),
@@ -350,8 +353,9 @@ def test_what_was_filled_in_satisfies_the_rules_and_filling_again_changes_nothin
     first = admit(request)
     made = patched(obj, first.patches)
     judged = judge_workload(kind, made, FILLING, facts=FACTS, away=AWAY)
-    chosen = [one for one in judged.warned if one.rule != "gpuNodes"]  # who chooses GPU nodes is not overruled
-    assert [str(one) for one in chosen] == []
+    # what users choose is not overruled: GPU nodes, and memory of less than 1 MiB
+    typed = [one for one in judged.warned if one.rule == "gpuNodes" or (one.rule == "memoryLimit" and one.value)]
+    assert [str(one) for one in judged.warned if one not in typed] == []
     again = admit(asked(kind, made, policy=FILLING))
     assert again.patches == ()
 

@@ -308,3 +308,35 @@ def test_a_field_of_any_type_in_a_security_context_is_taken(data):
         )
     )
     lint([("f", HOST.replace(old, junk))])
+
+
+K04 = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  restartPolicy: Never
+  containers: [{name: c, command: [sleep], resources: RESOURCES}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("resources", "findings"),
+    [
+        ('{limits: {nvidia.com/gpu: "0.5"}}', [("limits[nvidia.com/gpu]", "must be an integer")]),
+        (
+            "{requests: {nvidia.com/gpu: 1}, limits: {nvidia.com/gpu: 2}}",
+            [("requests[nvidia.com/gpu]", "must be equal to nvidia.com/gpu limit of 2")],
+        ),
+        (
+            "{requests: {amd.com/gpu: 1}}",
+            [("requests[amd.com/gpu]", "needs an equal limit of amd.com/gpu")],
+        ),
+        ("{limits: {nvidia.com/gpu: 1000m}}", []),
+    ],
+)
+def test_requests_of_gpus_that_the_api_server_refuses_are_denied(resources, findings):
+    """Case k04."""
+    report = lint([("f", K04.replace("RESOURCES", resources))])
+    denied = [(finding.field, finding.message) for finding in report.findings if finding.level == "deny"]
+    assert denied == [(f"spec.containers[0].resources.{field}", message) for field, message in findings]

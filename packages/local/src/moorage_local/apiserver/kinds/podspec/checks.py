@@ -5,9 +5,11 @@ The order and the words are those of the real server's `validation.go`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from moorage_kube.containerresources import NO_LIMIT, amount_problems, is_part_of_byte, request_problem
 from moorage_kube.errors import QuantityError
 from moorage_kube.quantity import parse_quantity
 from moorage_local.apiserver.kinds.podspec.affinity import validate_affinity
@@ -237,17 +239,11 @@ def validate_resources(resources: Mapping[str, Any], path: str, errors: FieldErr
         _validate_resource(name, text, f"{path}.limits[{name}]", errors)
     for name, text in requests.items():
         _validate_resource(name, text, f"{path}.requests[{name}]", errors)
-        overcommit = may_overcommit(name)
-        if name in limits:
-            asked, limit = parse_quantity(text), parse_quantity(limits[name])
-            if asked != limit and not overcommit:
-                errors.invalid(f"{path}.requests", text, f"must be equal to {name} limit of {limits[name]}")
-            elif asked > limit:
-                errors.invalid(
-                    f"{path}.requests", text, f"must be less than or equal to {name} limit of {limits[name]}"
-                )
-        elif not overcommit:
-            errors.required(f"{path}.limits", "Limit must be set for non overcommitable resources")
+        problem = request_problem(name, text, limits.get(name))
+        if problem == NO_LIMIT:
+            errors.required(f"{path}.limits", problem)
+        elif problem:
+            errors.invalid(f"{path}.requests", text, problem)
 
 
 def _validate_pod_resources(spec: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
@@ -272,15 +268,6 @@ def _validate_pod_resources(spec: Mapping[str, Any], path: str, errors: FieldErr
         return  # of a container, and reported there
 
 
-def may_overcommit(resource: str) -> bool:
-    """Whether the limit of a resource may be above its request: native resources except huge pages."""
-    return _is_native(resource) and not resource.startswith("hugepages-")
-
-
-def _is_native(resource: str) -> bool:
-    return "/" not in resource or "kubernetes.io/" in resource
-
-
 def _validate_resource(name: str, text: Any, path: str, errors: FieldErrors) -> None:
     problems = qualified_name_problems(name)
     for problem in problems:
@@ -288,15 +275,12 @@ def _validate_resource(name: str, text: Any, path: str, errors: FieldErrors) -> 
     if "/" not in name and not problems and name not in _COMPUTE and not name.startswith("hugepages-"):
         errors.invalid(path, name, "must be a standard resource type or fully qualified")
         errors.invalid(path, name, "must be a standard resource for containers")
-    try:
-        value = parse_quantity(text)
-    except QuantityError:
-        errors.invalid(path, text, "must be a quantity")
-        return
-    if value < 0:
-        errors.invalid(path, text, "must be greater than or equal to 0")
-    if not _is_native(name) and value.denominator != 1:
-        errors.invalid(path, text, "must be an integer")
+    for problem in amount_problems(name, text):
+        errors.invalid(path, text, problem)
+    if is_part_of_byte(name, text):
+        errors.warnings.append(
+            f"{path}: fractional byte value {json.dumps(str(text))} is invalid, must be an integer"
+        )
 
 
 def _validate_tolerations(tolerations: Any, path: str, errors: FieldErrors) -> None:
