@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from moorage.actions.objects import INSTALL
+from moorage.actions.specs import Changes, Set, set_spec
 from moorage.api.errors import ErrorCode
 from moorage.model.tenant import ROLES as ROLES
 from moorage.model.tenant import TENANTS
@@ -108,6 +109,25 @@ async def remove_from_tenant(api: Api, name: str, role: str, names: Names, *, ch
         return changed
 
     return await _change_role(api, name, role, names, left, check)
+
+
+async def set_tenant(api: Api, name: str, fields: Changes, *, dry_run: bool = False) -> Set:
+    """Change the given fields of a tenant; amounts of a quota that are not given stay.
+
+    Raises the errors of `set_spec`, and Problems for a wrong quota.
+    """
+
+    def plan(spec: Obj) -> Changes:
+        changes = dict(fields)
+        if given := changes.get("quota"):
+            held = spec.get("quota") or {}
+            removed = read_quota({key: 0 for key, amount in given.items() if amount is None})
+            added = read_quota({key: amount for key, amount in given.items() if amount is not None})
+            left = {key: amount for key, amount in read_quota(held).items() if key not in removed}
+            changes["quota"] = dict.fromkeys(held) | left | added
+        return changes
+
+    return await set_spec(api, TENANTS, name, plan, dry_run=dry_run, creates=False)
 
 
 async def delete_tenant(api: Api, name: str) -> Obj:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,14 @@ from typing import Any
 import click
 import msgspec
 
+from moorage.actions import limits
+from moorage.actions.specs import list_objects
 from moorage.api.idle import IdleList, IdleWork, Report
 from moorage.cli import console
 from moorage.cli.listing import Listing
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.model.idle import MAP, RUN, WORK, WORKFLOW, WORKSPACE
+from moorage.cli.specs import NONE, dry_run_option, given, run_delete, run_set
+from moorage.model.idle import IDLE_POLICIES, MAP, RUN, WORK, WORKFLOW, WORKSPACE
 from moorage_kube.documents import parse_document
 from moorage_kube.errors import UsageError
 from moorage_kube.moments import format_duration
@@ -31,6 +34,7 @@ _NEXT = {"warn": "warning", "remind": "reminder", "suspend": "suspension", "end"
         "moor idle": "idle work, since when, why, and the next step",
         "moor idle report --since 14d": "the effect of the present policy on past work",
         "moor idle report --policy idle.yaml": "the same of a policy before it is applied",
+        "moor idle set gpus --warn-after 4h --suspend-after 12h": "suspend idle work",
     },
 )
 @click.option("-A", "--all-namespaces", is_flag=True, help="Work of all namespaces.")
@@ -110,6 +114,128 @@ def report(target: Target, since: str, file: Path | None, output: str) -> int:
         return 0
 
     return in_session(target, work, asks_once=True)
+
+
+@idle.command(
+    examples={
+        "moor idle policies": "all policies",
+        "moor idle policies -o yaml": "the same for a program",
+    }
+)
+@console.output_option
+@target_options
+def policies(target: Target, output: str) -> int:
+    """List the IdlePolicies. For administrators; members see theirs by `moor tenant show`."""
+
+    async def work(session: Session) -> int:
+        objs = await list_objects(session.api, IDLE_POLICIES)
+        Listing(
+            headers=("NAME", "TENANTS", "WORK", "WARN", "REMIND", "SUSPEND", "QUIET"),
+            rows=lambda: [policy_row(obj["metadata"]["name"], obj["spec"]) for obj in objs],
+            items=objs,
+            names=[obj["metadata"]["name"] for obj in objs],
+            nothing="no policies: owners are warned after a day; set one: moor idle set NAME --warn-after 4h",
+        ).show(output)
+        return 0
+
+    return in_session(target, work)
+
+
+def policy_row(name: str, spec: Mapping[str, Any]) -> list[str]:
+    quiet = (spec.get("quietHours") or {}).get("spans") or ()
+    return [
+        name,
+        ", ".join(spec.get("tenants") or ()) or "all",
+        ", ".join(spec.get("work") or ()) or "all",
+        *(str(spec.get(field) or "") for field in limits.SPANS),
+        "; ".join(limits.quiet_text(span) for span in quiet),
+    ]
+
+
+@idle.command(
+    "set",
+    examples={
+        "moor idle set gpus --warn-after 4h --remind-after 4h --suspend-after 12h": "create or change it",
+        "moor idle set gpus --quiet 20:00-08:00 --quiet Sat,Sun --time-zone Asia/Tokyo": "no notices at night",
+        "moor idle set gpus --warn-after 4h --dry-run > idle.yaml": "a file to try: moor idle report --policy",
+        "moor idle set gpus --suspend-after none": "only warn",
+    },
+)
+@click.argument("name")
+@click.option("--warn-after", metavar="TIME", help="Idle time until the owner is warned, such as 4h.")
+@click.option("--remind-after", metavar="TIME", help="Time from the warning to a reminder; none: no reminder.")
+@click.option("--suspend-after", metavar="TIME", help="Time from the warning to the suspension; none: never.")
+@click.option("--tenant", "tenants", multiple=True, help="Only work of this tenant. Repeatable.")
+@click.option("--work", multiple=True, type=click.Choice((*WORK, NONE)), help="Only this kind. Repeatable.")
+@click.option(
+    "--quiet", multiple=True, metavar="SPAN", help="No notices then: 20:00-08:00 or Sat,Sun. Repeatable."
+)
+@click.option("--time-zone", metavar="ZONE", help="Time zone of the quiet hours, such as Asia/Tokyo.")
+@click.option("--exempt-user", multiple=True, metavar="USER", help="Owner whose work is exempt. Repeatable.")
+@click.option("--exempt-name", multiple=True, metavar="NAME", help="Exempt work, as NAMESPACE/NAME. Repeatable.")
+@click.option("--notify", multiple=True, metavar="URL", help="https://… or mailto:ADDRESS. Repeatable.")
+@click.option("--mail-domain", metavar="DOMAIN", help="Owner ada has the address ada@DOMAIN.")
+@dry_run_option
+@console.document_option
+@target_options
+def set_policy(
+    target: Target,
+    name: str,
+    output: str,
+    dry_run: bool,
+    warn_after: str | None,
+    remind_after: str | None,
+    suspend_after: str | None,
+    tenants: tuple[str, ...],
+    work: tuple[str, ...],
+    quiet: tuple[str, ...],
+    time_zone: str | None,
+    exempt_user: tuple[str, ...],
+    exempt_name: tuple[str, ...],
+    notify: tuple[str, ...],
+    mail_domain: str | None,
+) -> int:
+    """Create an IdlePolicy, or change the given fields. For administrators.
+
+    A repeated option replaces the whole list; `none` removes a field.
+    """
+    spans = None if quiet in ((), (NONE,)) else [limits.read_quiet(text) for text in quiet]
+    fields = given(
+        {
+            "warnAfter": warn_after,
+            "remindAfter": remind_after,
+            "suspendAfter": suspend_after,
+            "tenants": tenants,
+            "work": work,
+        }
+    )
+    quiet_hours = given({"spans": spans, "timeZone": time_zone})
+    exempt = given({"users": exempt_user, "names": exempt_name})
+    notified = given({"targets": notify, "mailDomain": mail_domain})
+    nested = {"quietHours": quiet_hours, "exempt": exempt, "notify": notified}
+    fields |= {key: value for key, value in nested.items() if value}
+    if quiet == (NONE,):
+        fields["quietHours"] = None
+    return run_set(
+        target,
+        lambda api: limits.set_idle_policy(api, name, fields, dry_run=dry_run),
+        output=output,
+        dry_run=dry_run,
+    )
+
+
+@idle.command(
+    "delete",
+    examples={
+        "moor idle policies": "see the policies",
+        "moor idle delete gpus": "other policies, or the built-in rule, apply again",
+    },
+)
+@click.argument("name")
+@target_options
+def delete(target: Target, name: str) -> int:
+    """Delete an IdlePolicy. For administrators."""
+    return run_delete(target, IDLE_POLICIES, name)
 
 
 @console.command(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote as in_path
 
@@ -16,6 +17,7 @@ from moorage.cli import console
 from moorage.cli.names import complete
 from moorage.cli.nextsteps import after_team
 from moorage.cli.session import Session, Target, ask_server, in_session, target_options
+from moorage.cli.specs import NONE, dry_run_option, given, run_set
 from moorage.cluster.serverurl import public_url
 from moorage.present.tenantsanswer import holders_of, idle_text
 from moorage_kube.errors import Forbidden, MoorageError, UsageError
@@ -24,6 +26,28 @@ from moorage_kube.resources import Obj
 role_option = click.option(
     "--role", type=click.Choice(tenants.ROLES), default="member", show_default=True, help="Role in the tenant."
 )
+
+
+def spec_options(command: Callable[..., int]) -> Callable[..., int]:
+    """The options of `create` and `set` for the fields of a tenant."""
+
+    @click.option(
+        "--quota",
+        multiple=True,
+        metavar="RESOURCE=AMOUNT",
+        help="Quota, such as gpu=8 or memory=64Gi. Repeatable.",
+    )
+    @click.option("--cpu-nodes", multiple=True, metavar="LABEL=VALUE", help="Nodes for this tenant only.")
+    @click.option(
+        "--priority-class", "classes", multiple=True, help="PriorityClass that its pods may use. Repeatable."
+    )
+    @click.option("--domain", default=None, help="Domain of its hosts: this host and all hosts below it.")
+    @click.option("--ingress-class", default=None, help="IngressClass of its Ingresses.")
+    @functools.wraps(command)
+    def with_spec(*args: Any, **kwargs: Any) -> int:
+        return command(*args, **kwargs)
+
+    return with_spec
 
 
 @console.group(
@@ -53,16 +77,8 @@ def tenant() -> None:
 @click.option("--admin", "admins", multiple=True, help="Administrator of the tenant; repeatable.")
 @click.option("--member", "members", multiple=True, help="Member of the tenant; repeatable.")
 @click.option("--group", "groups", multiple=True, help="Group whose users are members; repeatable.")
-@click.option(
-    "--quota", multiple=True, metavar="RESOURCE=AMOUNT", help="Quota, such as gpu=8 or memory=64Gi. Repeatable."
-)
-@click.option("--cpu-nodes", multiple=True, metavar="LABEL=VALUE", help="Nodes for this tenant only.")
-@click.option(
-    "--priority-class", "classes", multiple=True, help="PriorityClass that its pods may use. Repeatable."
-)
-@click.option("--domain", default=None, help="Domain of its hosts: this host and all hosts below it.")
-@click.option("--ingress-class", default=None, help="IngressClass of its Ingresses.")
-@click.option("--dry-run", is_flag=True, help="Print the objects that would be created; create nothing.")
+@spec_options
+@dry_run_option
 @target_options
 def create(
     target: Target,
@@ -79,22 +95,13 @@ def create(
     dry_run: bool,
 ) -> int:
     """Create a tenant; the operator creates its namespace, and keeps it as the Tenant describes."""
-    # leave unset fields out, so that the spec shows only the typed options
     spec: Obj = {"namespace": place or name}
     if admins:
         spec["admins"] = {"people": list(admins)}
     if members or groups:
         wanted = {"people": list(members), "groups": list(groups)}
         spec["members"] = {key: value for key, value in wanted.items() if value}
-    if quota:
-        spec["quota"] = _pairs(quota, "--quota")
-    if cpu_nodes:
-        spec["cpuNodes"] = {"selector": _pairs(cpu_nodes, "--cpu-nodes")}
-    if classes:
-        spec["priorityClasses"] = list(classes)
-    ingress = {"domain": domain, "className": ingress_class}
-    if any(ingress.values()):
-        spec["ingress"] = {key: value for key, value in ingress.items() if value}
+    spec |= _fields(quota, cpu_nodes, classes, domain, ingress_class)
     # validated here, so that a dry run reports the same errors
     obj = tenants.plan_tenant(name, spec)
     if dry_run:
@@ -113,6 +120,43 @@ def create(
         return 0
 
     return in_session(target, work)
+
+
+@tenant.command(
+    "set",
+    examples={
+        "moor tenant set vision --quota gpu=16 --quota memory=1Ti": "change its quota",
+        "moor tenant set vision --quota memory=none": "remove one limit",
+        "moor tenant set vision --domain vision.example.org --dry-run": "only print it",
+    },
+)
+@click.argument("name", shell_complete=complete("tenants"))
+@spec_options
+@dry_run_option
+@console.document_option
+@target_options
+def set_tenant(
+    target: Target,
+    name: str,
+    quota: tuple[str, ...],
+    cpu_nodes: tuple[str, ...],
+    classes: tuple[str, ...],
+    domain: str | None,
+    ingress_class: str | None,
+    dry_run: bool,
+    output: str,
+) -> int:
+    """Change the given fields of a tenant. For administrators of the cluster.
+
+    A quota of one resource leaves the others. --priority-class replaces the whole list. `none` removes a field.
+    """
+    fields = _fields(quota, cpu_nodes, classes, domain, ingress_class)
+    return run_set(
+        target,
+        lambda api: tenants.set_tenant(api, name, fields, dry_run=dry_run),
+        output=output,
+        dry_run=dry_run,
+    )
 
 
 @tenant.command(
@@ -231,6 +275,24 @@ async def _has_account(session: Session, person: str) -> bool:
         return await find_account(session.api, person) is not None
     except MoorageError:
         return True
+
+
+def _fields(
+    quota: tuple[str, ...],
+    cpu_nodes: tuple[str, ...],
+    classes: tuple[str, ...],
+    domain: str | None,
+    ingress_class: str | None,
+) -> dict[str, Any]:
+    """The fields of the typed options: unset ones are left out, and `none` is None."""
+    fields = given({"priorityClasses": classes})
+    if quota:
+        fields["quota"] = given(_pairs(quota, "--quota"))
+    if cpu_nodes:
+        fields["cpuNodes"] = None if cpu_nodes == (NONE,) else {"selector": _pairs(cpu_nodes, "--cpu-nodes")}
+    if ingress := given({"domain": domain, "className": ingress_class}):
+        fields["ingress"] = ingress
+    return fields
 
 
 def _change(target: Target, name: str, role: str, names: tenants.Names, *, is_added: bool) -> int:

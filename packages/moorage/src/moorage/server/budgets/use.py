@@ -38,8 +38,8 @@ async def budgets_for(context: Context, user: User, *, own: bool = False) -> Bud
             for standing in standings([budget], user=user.name, tenant=tenant, now=now):
                 held[standing.use.name] = standing.use
         if sees_all:
-            names = (budget.users | budget.tenants) - {EVERYBODY} | {use.name for use in budget.uses}
-            for name in names:
+            named = (budget.users | budget.tenants) - {EVERYBODY} | {use.name for use in budget.uses}
+            for name in named or {EVERYBODY}:
                 held[name] = budget.use_of(name, now) or Use(name=name, used=Decimal("0.00"), percent=0)
         uses = sorted(held.values(), key=lambda use: (-use.used, use.name))
         rows += [_row(Standing(budget=budget, use=use), problems.get(budget.name, "")) for use in uses]

@@ -1,0 +1,126 @@
+"""Cluster-wide objects of which an administrator sets single fields: create one, change fields, delete it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from moorage.actions.objects import INSTALL, refuse
+from moorage.api.errors import ErrorCode
+from moorage.model.machine import Fault
+from moorage.model.names import is_dns_label
+from moorage_kube.api import Api
+from moorage_kube.changes import change_as_read
+from moorage_kube.errors import InvalidName, NotFound, NotReady, UsageError
+from moorage_kube.resources import Obj, Resource
+
+Changes = Mapping[str, Any]
+"""A merge patch of a spec: None removes a field."""
+
+
+class Set(Struct, frozen=True, kw_only=True):
+    """An object after its fields were set, and whether it is new."""
+
+    obj: Obj
+    is_new: bool
+
+    @property
+    def document(self) -> Obj:
+        """The object as a file for `kubectl apply`."""
+        return {
+            "apiVersion": self.obj["apiVersion"],
+            "kind": self.obj["kind"],
+            "metadata": {"name": self.obj["metadata"]["name"]},
+            "spec": self.obj["spec"],
+        }
+
+
+async def set_spec(
+    api: Api,
+    resource: Resource,
+    name: str,
+    plan: Callable[[Obj], Changes],
+    *,
+    check: Callable[[Obj], Sequence[Fault]] = lambda _: (),
+    dry_run: bool = False,
+    creates: bool = True,
+) -> Set:
+    """Create the object, or change its spec by the merge patch that `plan` makes from the present spec.
+
+    `creates`: whether a missing object is created. Raises InvalidName, UsageError without a change, InvalidObject
+    for the faults that `check` returns, NotFound, and NotReady without the kind.
+    """
+    if not is_dns_label(name):
+        raise InvalidName(
+            f"invalid name {name!r}: use at most 63 of a-z, 0-9 and '-', with a letter or digit at both ends",
+            code=ErrorCode.INVALID,
+            field="name",
+        )
+
+    def planned(obj: Obj) -> tuple[Obj, Changes]:
+        changes = plan(obj["spec"])
+        if not changes:
+            raise UsageError("nothing to change: give at least one option", code=ErrorCode.INVALID)
+        after = {**obj, "spec": merged(obj["spec"], changes)}
+        refuse(check(after))
+        return after, changes
+
+    async def read() -> tuple[Obj, Obj]:
+        obj = await api.get(resource, name)
+        return obj, {"spec": planned(obj)[1]}
+
+    try:
+        if dry_run:
+            return Set(obj=planned(await api.get(resource, name))[0], is_new=False)
+        return Set(obj=await change_as_read(api, resource, read), is_new=False)
+    except NotFound as error:
+        if not creates:
+            raise missing(resource, name) from error
+    empty: Obj = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {"name": name},
+        "spec": {},
+    }
+    obj = planned(empty)[0]
+    try:
+        return Set(obj=obj if dry_run else await api.create(resource, obj), is_new=True)
+    except NotFound as error:
+        raise NotReady(f"this cluster has no kind {resource.kind}", hint=INSTALL) from error
+
+
+async def delete_object(api: Api, resource: Resource, name: str) -> None:
+    """Raises NotFound."""
+    try:
+        await api.delete(resource, name)
+    except NotFound as error:
+        raise missing(resource, name) from error
+
+
+async def list_objects(api: Api, resource: Resource) -> list[Obj]:
+    """All objects of the kind, sorted by name. Raises NotReady without the kind."""
+    try:
+        objs = (await api.list(resource)).items
+    except NotFound as error:
+        raise NotReady(f"this cluster has no kind {resource.kind}", hint=INSTALL) from error
+    return sorted(objs, key=lambda obj: str(obj["metadata"]["name"]))
+
+
+def missing(resource: Resource, name: str) -> NotFound:
+    return NotFound(f"{resource.kind} {name!r} not found", code=ErrorCode.NOT_FOUND)
+
+
+def merged(spec: Changes, changes: Changes) -> dict[str, Any]:
+    """A spec after a merge patch: https://www.rfc-editor.org/rfc/rfc7396"""
+    after = dict(spec)
+    for key, value in changes.items():
+        if isinstance(value, Mapping):
+            held = after.get(key)
+            after[key] = merged(held if isinstance(held, Mapping) else {}, value)
+        elif value is None:
+            after.pop(key, None)
+        else:
+            after[key] = value
+    return after
