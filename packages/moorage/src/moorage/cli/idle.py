@@ -15,6 +15,7 @@ from moorage.actions.specs import list_objects
 from moorage.api.idle import IdleList, IdleWork, Report
 from moorage.cli import console
 from moorage.cli.listing import Listing
+from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.specs import NONE, dry_run_option, given, run_delete, run_set
 from moorage.model.idle import IDLE_POLICIES, MAP, RUN, WORK, WORKFLOW, WORKSPACE
@@ -161,7 +162,7 @@ def policy_row(name: str, spec: Mapping[str, Any]) -> list[str]:
         "moor idle set gpus --suspend-after none": "only warn",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("idle_policies"))
 @click.option("--warn-after", metavar="TIME", help="Idle time until the owner is warned, such as 4h.")
 @click.option("--remind-after", metavar="TIME", help="Time from the warning to a reminder; none: no reminder.")
 @click.option("--suspend-after", metavar="TIME", help="Time from the warning to the suspension; none: never.")
@@ -231,7 +232,7 @@ def set_policy(
         "moor idle delete gpus": "other policies, or the built-in rule, apply again",
     },
 )
-@click.argument("name")
+@click.argument("name", shell_complete=complete("idle_policies"))
 @target_options
 def delete(target: Target, name: str) -> int:
     """Delete an IdlePolicy. For administrators."""

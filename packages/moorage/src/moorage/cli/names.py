@@ -174,6 +174,7 @@ READERS: Mapping[str, Callable[[Any], Awaitable[list[str]]]] = {
     "workflows": _objects(_resource("moorage.model.argo", "WORKFLOWS")),
     "workflow_templates": _objects(_resource("moorage.model.argo", "WORKFLOW_TEMPLATES")),
     "tenants": _objects(_resource("moorage.model.tenant", "TENANTS"), namespaced=False),
+    "idle_policies": _objects(_resource("moorage.model.idle", "IDLE_POLICIES"), namespaced=False),
     "budgets": _objects(_resource("moorage.model.budget", "BUDGETS"), namespaced=False),
     "reservations": _objects(_resource("moorage.model.reservation", "RESERVATIONS")),
     "namespaces": _objects(_resource("moorage_kube.resources", "NAMESPACES"), namespaced=False),
