@@ -78,6 +78,7 @@ async def set_spec(
     except NotFound as error:
         if not creates:
             raise missing(resource, name) from error
+    # it does not exist: the same plan for an empty spec
     empty: Obj = {
         "apiVersion": resource.api_version,
         "kind": resource.kind,

@@ -213,6 +213,7 @@ def set_policy(
     quiet_hours = given({"spans": spans, "timeZone": time_zone})
     exempt = given({"users": exempt_user, "names": exempt_name})
     notified = given({"targets": notify, "mailDomain": mail_domain})
+    # an empty object would remove nothing, and make the spec longer
     nested = {"quietHours": quiet_hours, "exempt": exempt, "notify": notified}
     fields |= {key: value for key, value in nested.items() if value}
     if quiet == (NONE,):
