@@ -18,6 +18,7 @@ from moorage.model.workspace import BUILT_IN
 from moorage_kube.yamldocuments import parse_yaml
 from moorage_testing.reference import pages as reference
 from moorage_testing.reference.kinds import fields_of
+from moorage_testing.translations import translations
 
 ROOT = Path(__file__).parents[4]
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
@@ -149,7 +150,7 @@ def test_the_index_links_to_every_page():
     index = (ROOT / "docs" / "README.md").read_text()
     linked = set(re.findall(r"\]\(([^)#:]+)\)", index))
     pages = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob("docs/**/*.md")} - {"README.md"}
-    assert linked == pages
+    assert linked == pages  # ja/README.md too: it has the links to the translations
 
 
 def test_the_design_notes_are_numbered_without_gaps():
@@ -226,20 +227,38 @@ def test_the_glossary_is_in_order_and_its_links_lead_somewhere():
     assert set(re.findall(r"\]\(#([a-z-]+)\)", text)) - set(anchors) == set()
 
 
-def test_both_readmes_have_the_same_commands_headings_links_and_pictures():
-    def shape(name: str) -> dict[str, object]:
-        text = (ROOT / name).read_text()
+TRANSLATIONS = translations(ROOT)
+
+
+@pytest.mark.parametrize("translation", TRANSLATIONS, ids=lambda each: str(each.path.relative_to(ROOT)))
+def test_a_translation_has_the_commands_headings_links_and_pictures_of_its_page(translation):
+    def shape(page: Path) -> dict[str, object]:
+        text = page.read_text()
         blocks = [line.split("  #")[0].rstrip() for line in text.splitlines() if line.startswith("    ")]
-        links = [target for target in re.findall(r"\]\(([^)]+)\)", text) if not target.startswith("README")]
+        links = [
+            target.partition("#")
+            for target in re.findall(r"\]\(([^)]+)\)", text)
+            if not target.startswith("README")
+        ]
         return {
             "headings": [len(marks) for marks in re.findall(r"^(#+) ", text, re.MULTILINE)],
             "commands": blocks,
-            "links": links,
+            "fenced": re.findall(r"^```.*?^```$", text, re.MULTILINE | re.DOTALL),
+            "links": [((page.parent / file).resolve(), anchor) for file, _, anchor in links],
             "code": sorted(re.findall(r"`[^`\n]+`", text)),
             "rows": len(re.findall(r"^\|", text, re.MULTILINE)),
         }
 
-    assert shape("README.ja.md") == shape("README.md")
+    translated = {each.path: each.page for each in TRANSLATIONS}
+    want = shape(translation.page)
+    got = shape(translation.path)
+    links = [(translated.get(file, file), anchor) for file, anchor in got["links"]]
+    assert {**got, "links": links} == want
+
+
+def test_a_translation_is_as_new_as_its_page_or_says_that_it_is_older():
+    older = [str(each.path.relative_to(ROOT)) for each in TRANSLATIONS if each.is_older and not each.has_notice]
+    assert older == [], "see the first lines of moorage_testing/translations.py"
 
 
 @pytest.mark.parametrize(
