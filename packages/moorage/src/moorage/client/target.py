@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from moorage.client.datafolder import default_folder, running_folders, running_kubeconfig, way_to
 from moorage.client.logins import Known, logins_file
-from moorage.settings import KUBECONFIG
+from moorage.settings import DATA, KUBECONFIG
 from moorage_kube.errors import NotReady
 from moorage_kube.remote.config import Connection, connection_of, load_connection
 
@@ -61,9 +61,13 @@ def chosen_connection(target: Target) -> Connection:
 
 
 def _with_clusters_here(error: NotReady, target: Target) -> NotReady:
-    """Add to an error's hint how to reach local clusters that run in other data folders."""
-    way = "" if target.data else way_to(running_folders())
-    return NotReady(error.message, hint="\n".join(filter(None, (error.hint, way)))) if way else error
+    """Add to an error's hint how to start the local cluster, or to reach those that run in other data folders."""
+    folder = default_folder()
+    is_stopped = (folder / "VERSION").exists()
+    start = f"start the cluster in {folder}: moor up" if is_stopped else error.hint
+    # a chosen folder is meant: clusters in other folders do not help
+    way = "" if target.data or (is_stopped and DATA.read(os.environ)) else way_to(running_folders())
+    return NotReady(error.message, hint="\n".join(filter(None, (start, way))))
 
 
 def last_login() -> Connection | None:

@@ -257,14 +257,19 @@ def test_a_full_disk_is_one_error(words):
 
 def test_the_kubeconfig_of_a_running_local_cluster_is_used_unless_another_is_named(monkeypatch, tmp_path):
     from moorage.cli.datafolder import DataFolder
-    from moorage.client.target import Target, choose_kubeconfig
+    from moorage.client.target import Target, choose_kubeconfig, chosen_connection
     from moorage_kube.errors import NotReady
 
     monkeypatch.setenv("MOORAGE_DATA", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
     folder = DataFolder(tmp_path)
     folder.prepare()
     (tmp_path / "kubeconfig").write_text("{}")
     assert choose_kubeconfig(Target(), {}) is None  # it does not run
+    with pytest.raises(NotReady) as stopped:
+        chosen_connection(Target())
+    assert stopped.value.hint == f"start the cluster in {tmp_path}: moor up"
     with pytest.raises(NotReady):
         choose_kubeconfig(Target(data=tmp_path), {})
     lock = folder.lock()

@@ -24,13 +24,14 @@ from moorage.decide.explain.schedulerqueue import pods_ahead, scheduler_message,
 from moorage.decide.explain.smaller import smaller_requests
 from moorage.decide.explain.snapshot import Snapshot, parse, snapshot
 from moorage.decide.explain.starting import starting_of
-from moorage.decide.explain.storage import Storage
+from moorage.decide.explain.storage import Storage, Trouble
 from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.forecast import History
 from moorage.decide.runs.kueue import QueueWait
 from moorage.decide.runs.state import RunView, State
 from moorage.decide.usage.gpus import owner_of, step_of
-from moorage.model.names import MEMORY_GATE, MEMORY_HELD_ANNOTATION, RUN_LABEL
+from moorage.model.names import MEMORY_GATE, MEMORY_HELD_ANNOTATION, RUN_LABEL, SCHEDULER_NAME
+from moorage.model.schedulerconfig import DEFAULT_SCHEDULER
 from moorage_kube.meta import annotations_of
 from moorage_kube.resources import Obj
 from moorage_kube.scheduling import NodeInfo, gpus_in
@@ -141,7 +142,7 @@ def _explain_waiting(pending: PendingPod) -> Explanation:
         gates=pending.me.gates,
         killed=killed if MEMORY_GATE in pending.me.gates else "",
         missing_claims=tuple(trouble.claim for trouble in pending.volumes.troubles if trouble.missing),
-        troubles=pending.volumes.troubles,
+        troubles=(*_other_scheduler(pending), *pending.volumes.troubles),
         quota=_quota(pending.obj, pending.events),
         not_made=_not_made(pending.obj, pending.events),
         suspended=pending.suspended,
@@ -154,6 +155,14 @@ def _explain_waiting(pending: PendingPod) -> Explanation:
         return replace(start, state="never", smaller=smaller)
     guests = guest_line(pending)
     return _explain_in_queue(pending, start) if guests is None else explain_guest(pending, start, guests)
+
+
+def _other_scheduler(pending: PendingPod) -> tuple[Trouble, ...]:
+    """The scheduler of the pod, if another than those whose rules are judged here."""
+    name = pending.me.scheduler
+    if name in (DEFAULT_SCHEDULER, SCHEDULER_NAME):
+        return ()
+    return (Trouble("", f"its scheduler {name!r} has not placed it; Moorage cannot forecast other schedulers"),)
 
 
 def _explain_in_queue(pending: PendingPod, start: Explanation) -> Explanation:

@@ -296,6 +296,14 @@ def test_the_scheduler_is_quoted_when_no_node_fits():
     assert explain_text(found).endswith("The scheduler says: 0/1 nodes are available")
 
 
+def test_a_pod_of_another_scheduler_has_no_forecast():
+    pod = a_pod()
+    pod["spec"]["schedulerName"] = "volcano"
+    explanation = ask(pod, [a_gpu_node()])
+    assert (explanation.state, explanation.earliest) == ("waiting", None)
+    assert short_reason(explanation).startswith("its scheduler 'volcano' has not placed it")
+
+
 counts = st.integers(0, 4)
 worlds = st.tuples(
     st.lists(st.tuples(counts, st.sampled_from(["a100", "t4"]), st.booleans(), st.booleans()), max_size=4),
