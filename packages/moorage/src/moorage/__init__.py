@@ -25,6 +25,10 @@ __all__ = [
 _ELSEWHERE = {"AsyncClient": "moorage.sdk.aio", "Client": "moorage.sdk.sync"}
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> object:
     if name in __all__:
         from importlib import import_module

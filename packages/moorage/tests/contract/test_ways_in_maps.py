@@ -29,6 +29,7 @@ from moorage.cli.session import Session, Target
 from moorage.client.cluster import SELF_SUBJECT_REVIEWS, Cluster, server_of
 from moorage.client.connection import Connection, at_url
 from moorage.client.itemspool import spool
+from moorage.decide.maps.leasing import Policy
 from moorage.decide.maps.mapjob import NO_ITEM
 from moorage.decide.rates import Rate
 from moorage.decide.runs.job import PASSED_ON
@@ -61,6 +62,7 @@ STAMPS = ("uid", "createdAt", "itemsPerSecond", "secondsLeft")
 COMMAND = ("python3", "make.py", "{item}")
 OF_THE_WAY = (COMMAND_ANNOTATION, REQUEST_ANNOTATION)
 MAPS = f"/api/v1/maps/{NAMESPACE}"
+RETRIES = Policy().retries  # commands have it by default, functions have none
 
 Use = Callable[["Sdk"], Any]
 
@@ -165,7 +167,13 @@ class Site:
             meta, spec = mapjob["metadata"], dict(mapjob["spec"])
             if is_deleting(mapjob):
                 continue
-            assert bool(spec.pop("command", None)) != bool(spec.pop("function", None))
+            function = spec.pop("function", None)
+            assert bool(spec.pop("command", None)) != bool(function)
+            policy = dict(spec.pop("policy", {}))
+            if function and policy.get("retries") == RETRIES:
+                del policy["retries"]
+            if policy:
+                spec["policy"] = policy
             notes = {key: value for key, value in meta["annotations"].items() if key not in OF_THE_WAY}
             pod = dict(spec["template"]["spec"])
             container = {key: value for key, value in pod["containers"][0].items() if key != "workingDir"}
@@ -284,7 +292,7 @@ class Sdk:
             await server.close()
 
     async def start(self, **options: Any) -> None:
-        given = Options(progress=False, **options)
+        given = Options(**{"progress": False, "retries": RETRIES} | options)
         made: AsyncMap[Any] = await AsyncMap.start(pack("json:dumps"), spool(range(3)), given, "m", self._opener)
         assert made._uploading is not None
         await made._uploading

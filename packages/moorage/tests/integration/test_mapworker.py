@@ -226,7 +226,7 @@ def test_a_part_that_an_item_lacks_is_its_own_error(site: Site) -> None:
     assert [one.state for one in site.items(of)] == ["done", "dead"]
     failure = site.items(of)[1].failure
     assert failure is not None
-    assert failure.message == "cannot be started: {item.a}: this item has no such field"
+    assert failure.message == "cannot be started: {item.a}: this item has the fields b"
 
 
 POISON = {
@@ -249,7 +249,7 @@ EXPECTED = {
     "much": ("error", "exit code 1"),
     "binary": ("error", "exit code 1"),
     "memory": ("oom", "killed: it used more than"),
-    "large": ("error", "its result has more than 262144 bytes"),
+    "large": ("invalid", "its result has more than 262144 bytes"),
 }
 
 
@@ -325,9 +325,9 @@ def test_a_poison_call_hurts_only_itself(site: Site) -> None:
         "raise": ("error", "ZeroDivisionError: division by zero"),
         "loop": ("timeout", "stopped after its time"),
         "hard": ("error", "exit code 5"),
-        "set": ("error", "TypeError: Object of type set is not JSON serializable"),
-        "nan": ("error", "ValueError: Out of range float values are not JSON compliant"),
-        "half": ("error", said["half"][1]),
+        "set": ("invalid", "TypeError: Object of type set is not JSON serializable"),
+        "nan": ("invalid", "ValueError: Out of range float values are not JSON compliant"),
+        "half": ("invalid", said["half"][1]),
     }
     assert said["half"][1].endswith("surrogates not allowed")
     at = {name: number for number, name in enumerate(calls)}

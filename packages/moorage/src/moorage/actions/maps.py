@@ -289,10 +289,12 @@ async def get_item(queue: Queue, stored: Stored, item: int) -> ItemOutput:
     return ItemOutput(item=row[0], output=row[1])
 
 
-async def results(queue: Queue, stored: Stored, *, after: int | None = None) -> AsyncIterator[list[MapResult]]:
-    """All results so far, page by page, in the order of the items."""
+async def results(
+    queue: Queue, stored: Stored, *, after: int | None = None, inputs: bool = False
+) -> AsyncIterator[list[MapResult]]:
+    """All results so far, page by page, in the order of the items. `inputs`: with the values of the items."""
     at = -1 if after is None else after
-    while page := await queue.read(partial(Store.results, of=stored.map.id, after=at)):
+    while page := await queue.read(partial(Store.results, of=stored.map.id, after=at, inputs=inputs)):
         yield page
         at = page[-1].item
 

@@ -192,6 +192,7 @@ class After(Query):
     """The position after which the results begin."""
 
     after: Annotated[Natural | None, about("Only results of items after this number.")] = None
+    inputs: Annotated[bool, about("Whether each result includes the value of its item.")] = False
 
 
 class OutputPage(Query):
@@ -289,7 +290,7 @@ class ItemFailure(Answer, frozen=True, omit_defaults=True):
     """The reason why an item failed for good."""
 
     at_ms: Annotated[int, about("When it failed, milliseconds since 1970-01-01 UTC.")]
-    cause: Annotated[str, about("error, timeout, oom or lost.")]
+    cause: Annotated[str, about("error, timeout, invalid, oom or lost.")]
     message: Annotated[str, about("Message of the worker, a sentence.")]
     exit: Annotated[int | None, about("Exit code of the command; left out: none.")] = None
     tries: Annotated[int, about("Tries that had failed by then.")] = 0
@@ -360,6 +361,9 @@ class MapResult(Answer, frozen=True, omit_defaults=True):
         msgspec.Raw | msgspec.UnsetType, about("Result, any JSON; left out: it is in the file `path`.")
     ] = msgspec.UNSET
     path: Annotated[str | None, about("Path of the file with the result.")] = None
+    input: Annotated[
+        msgspec.Raw | msgspec.UnsetType, about("The item's value, if the query asks for `inputs`.")
+    ] = msgspec.UNSET
     seconds: Annotated[float | None, about("How long the item took, in seconds.")] = None
     peak_bytes: Annotated[int | None, about("Highest memory use in bytes.")] = None
 

@@ -167,7 +167,10 @@ def item_options(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @click.option("--rate", type=float, default=None, help="Maximum number of items started per second.")
 @click.option(
-    "--retries", type=click.IntRange(0, 1000), default=None, help="Retries of a failed item (default 3)."
+    "--retries",
+    type=click.IntRange(0, 1000),
+    default=None,
+    help="Retries of a failed item (default 3; with --function 0).",
 )
 @click.option("--time", default=None, metavar="TIME", help="Longest time of an item: 30s, 5m.")
 @click.option("--max-memory", default=None, help="Retry an item that ran out of memory with more, up to this.")

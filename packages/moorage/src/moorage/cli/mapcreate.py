@@ -24,7 +24,7 @@ from moorage.decide.maps.mapjob import FUNCTION_WORD, MapJobPlan, MapRequest
 from moorage.decide.runs.request import RunRequest
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import MAP_PLAN_ANNOTATION
-from moorage_kube.errors import ApiError, MoorageError, UsageError
+from moorage_kube.errors import ApiError, MoorageError, NotFound, UsageError
 from moorage_kube.quantity import counted
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def create(session: Session, given: Given) -> int:
         load_sheet(given["machines"])  # errors in it are reported before the sample runs
     request = request_of(given, session.namespace)
     plan = await _plan_of(session, request)
-    spool = read(sources, may_be_none=given["open_"])
+    spool = read(sources, may_be_none=given["open_"], command=request.run.command)
     try:
         for note in plan.notes:
             console.note(note)
@@ -64,7 +64,7 @@ async def create(session: Session, given: Given) -> int:
 async def add(session: Session, name: str, given: Given, *, resume: bool, close: bool) -> int:
     """Add items. With `resume`, continue the upload of the same file where it was interrupted."""
     sources = _sources_of(given)
-    spool = read(sources, may_be_none=close and not resume)
+    spool = read(sources, may_be_none=close and not resume, command=await _command_of(session, name))
     try:
         async with await session.maps() as client:
             current = await client.show(session.namespace, name)
@@ -84,6 +84,15 @@ async def add(session: Session, name: str, given: Given, *, resume: bool, close:
     finally:
         spool.close()
     return 0
+
+
+async def _command_of(session: Session, name: str) -> list[str]:
+    """The command of a map; empty for a function, and for a map that has no MapJob."""
+    try:
+        mapjob = await session.api.get(MAPJOBS, name, session.namespace)
+    except NotFound:
+        return []
+    return list(mapjob["spec"].get("command") or ())
 
 
 def _sources_of(given: Given) -> Sources:

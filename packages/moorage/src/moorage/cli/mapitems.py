@@ -10,7 +10,7 @@ import glob
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,8 +53,8 @@ class Sources(Struct, frozen=True, kw_only=True):
         return [word for option, value in pairs.items() if value is not None for word in (option, value)]
 
 
-def read(sources: Sources, *, may_be_none: bool = False) -> Spool:
-    """Spool the items that the options select. Raises UsageError."""
+def read(sources: Sources, *, may_be_none: bool = False, command: Sequence[str] = ()) -> Spool:
+    """Spool the items that the options select. `command`: has placeholders for them. Raises UsageError."""
     if sources.given > 1 or (not sources.given and not may_be_none):
         raise UsageError(
             "items come from one of -f FILE, --glob, --range and --query"
@@ -66,7 +66,7 @@ def read(sources: Sources, *, may_be_none: bool = False) -> Spool:
     if not sources.given:
         return spool(())
     values, origin = _values(sources)
-    items = spool(values, seconds_field=sources.seconds_field, origin=origin)
+    items = spool(values, seconds_field=sources.seconds_field, origin=origin, command=command)
     if not items.count and not may_be_none:
         items.close()
         raise UsageError(f"{origin} has no items")

@@ -66,7 +66,7 @@ def _tell(name: str, count: int, counts: MapCounts, output: str) -> int:
 
 async def _stream(client: MapClient, namespace: str, name: str) -> int:
     count, terminal = 0, sys.stdout.isatty()
-    async for line in client.results(namespace, name):
+    async for line in client.results(namespace, name, inputs=True):
         shown = visible(line.decode("utf-8", "replace")).encode() if terminal else line
         sys.stdout.buffer.write(shown + b"\n")
         count += 1
@@ -83,7 +83,7 @@ async def _to_file(client: MapClient, namespace: str, name: str, path: Path, suf
                 if suffix in (".csv", ".parquet")
                 else contextlib.nullcontext(file) as raw
             ):
-                async for line in client.results(namespace, name):
+                async for line in client.results(namespace, name, inputs=True):
                     raw.write(line + b"\n")
                     count += 1
                     if raw is not file:
@@ -98,38 +98,46 @@ async def _to_file(client: MapClient, namespace: str, name: str, path: Path, suf
 
 
 class _Columns:
-    """The columns of a results table: the fields of results that are objects; other results are in `value`."""
+    """The columns of a results table: the fields of items and of results that are objects.
+
+    Other items are in `input`, other results in `value`.
+    """
 
     def __init__(self) -> None:
         self._own = {"item"}
-        self._fields: dict[str, None] = {}
-        self._bare = False
+        self._fields: dict[str, dict[str, None]] = {"input": {}, "value": {}}
+        self._bare: set[str] = set()
 
     def see(self, result: dict[str, Any]) -> None:
         self._own.update(name for name in _OWN if result.get(name) is not None)
-        value = result.get("value")
-        if isinstance(value, dict):
-            self._fields.update(dict.fromkeys(value))
-        elif value is not None:
-            self._bare = True
+        for part, fields in self._fields.items():
+            value = result.get(part)
+            if isinstance(value, dict):
+                fields.update(dict.fromkeys(value))
+            elif value is not None:
+                self._bare.add(part)
 
     @property
     def names(self) -> list[str]:
-        own = [name for name in _OWN if name in self._own]
-        return [*own, *(["value"] if self._bare else []), *(self._named(field) for field in self._fields)]
+        names = [name for name in _OWN if name in self._own]
+        for part, fields in self._fields.items():
+            names += [*([part] if part in self._bare else []), *(self._named(part, field) for field in fields)]
+        return names
 
     def row(self, result: dict[str, Any]) -> dict[str, Any]:
-        value = result.get("value")
         made = {name: result.get(name) for name in _OWN if name in self._own}
-        if isinstance(value, dict):
-            made |= {self._named(name): field for name, field in value.items()}
-        elif self._bare:
-            made["value"] = value
+        for part in self._fields:
+            value = result.get(part)
+            if isinstance(value, dict):
+                made |= {self._named(part, name): field for name, field in value.items()}
+            elif part in self._bare:
+                made[part] = value
         return made
 
-    def _named(self, field: str) -> str:
-        """Return the column of a field: its name, or `value.FIELD` if a column of the results has that name."""
-        return f"value.{field}" if field in _OWN or (field == "value" and self._bare) else field
+    def _named(self, part: str, field: str) -> str:
+        """Return the column of a field: its name, or `input.FIELD` or `value.FIELD` if that name is in use."""
+        in_use = field in _OWN or field in self._bare or (part == "value" and field in self._fields["input"])
+        return f"{part}.{field}" if in_use else field
 
 
 def _write_csv(file: IO[bytes], names: list[str], rows: Iterator[dict[str, Any]]) -> None:

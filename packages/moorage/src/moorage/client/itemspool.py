@@ -8,13 +8,14 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, BinaryIO
 
 from msgspec import Struct
 
 from moorage.api.errors import ErrorCode
 from moorage.decide.maps.leasing import VALUE_BYTES
+from moorage.worker.mapworker.placeholders import PLACEHOLDER, fill
 from moorage_kube.errors import UsageError
 
 
@@ -37,18 +38,40 @@ class Spool(Struct):
         self.file.close()
 
 
-def spool(values: Iterable[Any], *, seconds_field: str | None = None, origin: str = "items") -> Spool:
-    """Write items to a temporary file in the server's format. Raises UsageError with the first invalid item."""
+def spool(
+    values: Iterable[Any],
+    *,
+    seconds_field: str | None = None,
+    origin: str = "items",
+    command: Sequence[str] = (),
+) -> Spool:
+    """Write items to a temporary file in the server's format.
+
+    Raises UsageError with the first item that is invalid, or lacks a field that `command` names.
+    """
+    templates = [word for word in command if PLACEHOLDER.search(word)]
     file: BinaryIO = tempfile.TemporaryFile(prefix="moorage-items-")  # noqa: SIM115  (the Spool closes it)
     count = 0
     try:
         for count, value in enumerate(values, 1):
-            file.write(item_line(value, seconds_field, f"item {count} of {origin}"))
+            where = f"item {count} of {origin}"
+            file.write(item_line(value, seconds_field, where))
+            check_item(templates, count, value, where)
     except BaseException:
         file.close()
         raise
     file.flush()
     return Spool(file, count)
+
+
+def check_item(command: list[str], index: int, value: Any, where: str) -> None:
+    """Raise UsageError for an item that lacks a field of the command."""
+    try:
+        fill(command, index, value)
+    except ValueError as error:
+        raise UsageError(
+            f"the command does not fit {where}: {error}", code=ErrorCode.INVALID, field="items"
+        ) from error
 
 
 def item_line(value: Any, seconds_field: str | None, where: str) -> bytes:

@@ -181,14 +181,19 @@ class MapClient:
         """Return an item with the end of its output in its last failed attempt. Raises NotFound."""
         return await self._connection.ask(ItemOutput, "GET", _path(namespace, name, f"items/{item}"))
 
-    async def results(self, namespace: str, name: str, *, after: int | None = None) -> AsyncIterator[bytes]:
+    async def results(
+        self, namespace: str, name: str, *, after: int | None = None, inputs: bool = False
+    ) -> AsyncIterator[bytes]:
         """Yield the results so far in the order of the items, each as a JSON object.
 
-        A broken connection is resumed.
+        `inputs`: with the values of the items. A broken connection is resumed.
         """
         path = _path(namespace, name, "results")
         lines = self._resumed(
-            path, {"after": after}, lambda line: int(json.loads(line)["item"]), silence=SILENT_SECONDS
+            path,
+            {"after": after, "inputs": inputs or None},
+            lambda line: int(json.loads(line)["item"]),
+            silence=SILENT_SECONDS,
         )
         async for line in lines:
             yield line

@@ -99,7 +99,7 @@ LEFT JOIN results AS r ON r.map = i.map AND r.seq = i.seq
 LEFT JOIN failures AS f ON f.map = i.map AND f.seq = i.seq
 WHERE i.map = ?"""
 _RESULTS = """
-SELECT r.seq, n.key, r.value, r.path, r.seconds, r.memory, r.at FROM results AS r
+SELECT r.seq, n.key, n.value, r.value, r.path, r.seconds, r.memory, r.at FROM results AS r
 JOIN inputs AS n ON n.map = r.map AND n.seq = r.seq WHERE r.map = ? AND r.seq > ? ORDER BY r.seq LIMIT ?"""
 _RETRY = f"UPDATE items SET {_READY_AGAIN}, tries = 0, losses = 0, ready_at = 0 WHERE map = ? AND state = 4"
 _WORKING = "items", "inputs", "sessions", "results", "failures", "additions", "map_limits", "map_sizes"
@@ -666,18 +666,21 @@ class Store:
         output = self._db.rows("SELECT output FROM failures WHERE map = ? AND seq = ?", of, seq)
         return _item_view(rows[0]), bytes(output[0][0]) if output else b""
 
-    def results(self, of: int, *, after: int = -1, limit: int = PAGE_ROWS) -> list[MapResult]:
+    def results(
+        self, of: int, *, after: int = -1, limit: int = PAGE_ROWS, inputs: bool = False
+    ) -> list[MapResult]:
         return [
             MapResult(
                 item=seq,
                 key=key,
                 value=msgspec.UNSET if path is not None else msgspec.Raw(bytes(value) or b"null"),
                 path=path,
+                input=msgspec.Raw(bytes(given)) if inputs else msgspec.UNSET,
                 seconds=seconds,
                 peak_bytes=memory,
                 at_ms=at,
             )
-            for seq, key, value, path, seconds, memory, at in self._db.rows(_RESULTS, of, after, limit)
+            for seq, key, given, value, path, seconds, memory, at in self._db.rows(_RESULTS, of, after, limit)
         ]
 
     # -- rows --------------------------------------------------------------------------------------------------

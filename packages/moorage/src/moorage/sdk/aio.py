@@ -59,7 +59,7 @@ class AsyncWorkspaces(Group):
         *,
         type: str = "jupyterlab",
         machine: tuple[str, str] | None = None,
-        cpu: str | None = None,
+        cpu: str | float | None = None,
         memory: str | None = None,
         gpus: int = 0,
         gpu_type: str | None = None,
@@ -86,7 +86,12 @@ class AsyncWorkspaces(Group):
         for this call).
         """
         # values that are not given are left out: the server has the defaults
-        resources = {"cpu": cpu, "memory": memory, "gpus": gpus or None, "gpuType": gpu_type or None}
+        resources = {
+            "cpu": None if cpu is None else str(cpu),
+            "memory": memory,
+            "gpus": gpus or None,
+            "gpuType": gpu_type or None,
+        }
         resources |= {"gpuResource": gpu_resource or None, "gpuClaim": gpu_claim or None}
         wanted: dict[str, Any] = {
             "type": type,
@@ -374,7 +379,7 @@ class AsyncJobs(Group):
         gpu_resource: str | None = None,
         gpu_claim: str | None = None,
         machine: tuple[str, str] | None = None,
-        cpu: str | None = None,
+        cpu: str | float | None = None,
         memory: str | None = None,
         time: str | None = None,
         volumes: Sequence[str] = (),
@@ -423,7 +428,7 @@ class AsyncJobs(Group):
             "gpuResource": gpu_resource,
             "gpuClaim": gpu_claim,
             "machine": "/".join(machine) if machine else None,
-            "cpu": cpu,
+            "cpu": None if cpu is None else str(cpu),
             "memory": memory,
             "time": time,
             "volumes": [*volumes],

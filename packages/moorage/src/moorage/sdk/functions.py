@@ -7,13 +7,15 @@ import json
 import sys
 import sysconfig
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from moorage.decide.runs.credentials import credential_in
+from moorage.worker.mapworker.child import encode
 from moorage_kube.errors import UsageError
 from moorage_kube.quantity import format_bytes
 
@@ -23,12 +25,12 @@ _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def pack(function: Callable[..., Any] | str) -> bytes:
-    """Return the zip of a function, or of "module:function".
+    """Return the zip of a function, or of "module:function". Raises UsageError.
 
     A callable is pickled by cloudpickle. The zip includes its module, unless that module is installed, and
     cloudpickle itself, because the image may lack it. If cloudpickle is not installed here, the zip holds only the
     name of the function, which must be importable. The worker imports a "module:function"; if the module is a file
-    in the current directory, the zip includes that file. Raises UsageError.
+    in the current directory, the zip includes that file.
     """
     if isinstance(function, str):
         return _named(function)
@@ -63,21 +65,48 @@ def function_name(function: Callable[..., Any] | str) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _pickled(function: Callable[..., Any], cloudpickle: ModuleType) -> bytes:
-    module = sys.modules.get(str(getattr(function, "__module__", "")))
-    travels = module is not None and module.__name__ != "__main__" and not _is_installed(module)
-    if travels:
-        cloudpickle.register_pickle_by_value(module)
+def pack_items(items: Iterable[Any], function: Callable[..., Any] | str | None = None) -> Iterator[Any]:
+    """Yield items as JSON. Objects of the script's classes, and of the function's module, include their class."""
     try:
-        return bytes(cloudpickle.dumps(function, protocol=5))
+        cloudpickle = import_module("cloudpickle")
+    except ImportError:
+        yield from (encode(item, CODEC) for item in items)
+        return
+    module = _module_of(function)
+    for item in items:
+        with _by_value(module, cloudpickle):
+            packed = encode(item, CODEC)
+        yield packed
+
+
+def _pickled(function: Callable[..., Any], cloudpickle: ModuleType) -> bytes:
+    try:
+        with _by_value(_module_of(function), cloudpickle):
+            return bytes(cloudpickle.dumps(function, protocol=5))
     except Exception as error:  # any error of the objects that it refers to
         raise UsageError(
             f"{function_name(function)} cannot be sent to workers: {error}",
             hint="open files, connections and locks inside the function",
         ) from error
+
+
+def _module_of(function: Callable[..., Any] | str | None) -> ModuleType | None:
+    """The module that must be sent with a function; None for the script itself, and for an installed module."""
+    module = sys.modules.get(str(getattr(function, "__module__", "")))
+    return None if module is None or module.__name__ == "__main__" or _is_installed(module) else module
+
+
+@contextmanager
+def _by_value(module: ModuleType | None, cloudpickle: ModuleType) -> Iterator[None]:
+    """Let pickles include the objects of a module."""
+    if module is None:
+        yield
+        return
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
     finally:
-        if travels:
-            cloudpickle.unregister_pickle_by_value(module)
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 def _is_installed(module: ModuleType) -> bool:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct, field, structs
 
 from moorage_kube.errors import UsageError
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from moorage.decide.maps.mapjob import MapRequest
 
 Where = Literal["cluster", "local"]
+OnError = Literal["raise", "return"]
 PLACES = ("cluster", "local")
 SEQUENCES = ("volumes", "datasets", "secrets", "preflight_read", "preflight_write", "notify")
 CLUSTER_ONLY = (
@@ -35,8 +35,8 @@ CLUSTER_ONLY = (
 class Options(Struct, frozen=True, kw_only=True):
     """The options of a map; strings have the format of the options of `moor map create`.
 
-    `retries` None: 3 on a cluster, 0 on this machine. `time`: the time limit of an item, such as 5m, or seconds.
-    `keep`: do not delete the map when it ends.
+    `retries`: how often a failed item runs again (None: 0); the items of lost workers always do. `time`: the time
+    limit of an item, such as 5m, or seconds. `keep`: do not delete the map when it ends.
     """
 
     where: Where = "cluster"
@@ -77,6 +77,77 @@ class Options(Struct, frozen=True, kw_only=True):
     keep: bool = False
 
 
+class MapOptions(TypedDict, total=False):
+    """The names of `Options` as keyword arguments, for type checkers and editors."""
+
+    where: Where
+    name: str | None
+    namespace: str | None
+    context: str | None
+    kubeconfig: str | os.PathLike[str] | None
+    parallelism: int | None
+    slots: int
+    cpu: str | float | None
+    memory: str | None
+    gpus: int
+    gpu_type: str | None
+    gpu_resource: str | None
+    gpu_claim: str | None
+    image: str | None
+    host_env: bool
+    env: Mapping[str, str]
+    volumes: Sequence[str]
+    datasets: Sequence[str]
+    secrets: Sequence[str]
+    working_dir: str | None
+    priority_class: str | None
+    queue: str | None
+    limits: Mapping[str, int]
+    rate: float | None
+    retries: int | None
+    time: str | float | None
+    max_memory: str | None
+    idempotent: bool
+    priority: int
+    spot: bool
+    restart_limit: int | None
+    preflight_read: Sequence[str]
+    preflight_write: Sequence[str]
+    notify: Sequence[str]
+    progress: bool
+    keep: bool
+
+
+class MapAndReadOptions(MapOptions, total=False):
+    """The options of a map, and of reading its results."""
+
+    ordered: bool
+    on_error: OnError
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_named_options(options: type[MapOptions]) -> Callable[[F], F]:
+    """Show the options by name in the signature of a function that takes them as `**options`."""
+    import inspect
+
+    defaults = {"ordered": True, "on_error": "raise"} | structs.asdict(Options())
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    named = [
+        inspect.Parameter(name, keyword, default=defaults[name], annotation=kind.__forward_arg__)
+        for name, kind in options.__annotations__.items()
+    ]
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        others = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        function.__signature__ = signature.replace(parameters=[*others, *named])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
 def options_of(given: Mapping[str, Any]) -> Options:
     known = Options.__struct_fields__
     unknown = [name for name in given if name not in known]
@@ -90,7 +161,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
     if made.where not in PLACES:
         raise UsageError(f"invalid where {made.where!r}: use 'cluster' or 'local'")
     sequences: dict[str, Any] = {name: tuple(getattr(made, name)) for name in SEQUENCES}
-    return replace(made, **sequences)
+    return structs.replace(made, **sequences)
 
 
 def check_local(options: Options) -> None:

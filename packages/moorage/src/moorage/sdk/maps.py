@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 from msgspec import Struct
 
@@ -25,15 +25,25 @@ from moorage.client.connection import Connection, at_url
 from moorage.client.itemspool import Spool, spool
 from moorage.client.maps import AT_ONCE, UPLOAD_LINES, MapClient, map_client
 from moorage.client.sites import Given, finder_of
-from moorage.sdk.functions import check_sendable, function_name, pack
+from moorage.sdk.functions import check_sendable, function_name, pack, pack_items
 from moorage.sdk.local import BATCH_ITEMS, NAMESPACE, LocalWorker, loop, site
+from moorage.sdk.mapoptions import (
+    MapAndReadOptions,
+    MapOptions,
+    OnError,
+    Where,
+    check_local,
+    options_of,
+    request_of,
+    seconds_of,
+    with_named_options,
+)
 from moorage.sdk.mapoptions import Options as Options
-from moorage.sdk.mapoptions import check_local, options_of, request_of, seconds_of
 from moorage.sdk.mapreader import ItemError as ItemError
 from moorage.sdk.mapreader import Reader, is_good
 from moorage.sdk.progress import Bar, map_line
 from moorage.settings import SERVER_URL
-from moorage.worker.mapworker.child import decode, encode
+from moorage.worker.mapworker.child import decode
 from moorage_kube.clock import SYSTEM
 from moorage_kube.errors import ApiError, MoorageError, NotFound, UsageError
 
@@ -43,7 +53,6 @@ if TYPE_CHECKING:
 
     Opener = Callable[[Target], AbstractAsyncContextManager[Cluster]]
 
-OnError = Literal["raise", "return"]
 T = TypeVar("T")
 R = TypeVar("R")
 P = ParamSpec("P")
@@ -435,7 +444,8 @@ class Map(Generic[R]):
         self._inner = inner
 
     @classmethod
-    def start(cls, func: Callable[[T], R] | str, items: Iterable[T], **options: Any) -> Map[R]:
+    @with_named_options(MapOptions)
+    def start(cls, func: Callable[[T], R] | str, items: Iterable[T], **options: Unpack[MapOptions]) -> Map[R]:
         """Start a map and return at once; the options are those of `moorage.map`."""
         given = options_of(options)
         function, spooled = _prepared(func, items)
@@ -443,9 +453,21 @@ class Map(Generic[R]):
         return cls(started)
 
     @classmethod
-    def attach(cls, name: str, **options: Any) -> Map[Any]:
+    def attach(
+        cls,
+        name: str,
+        *,
+        where: Where = "cluster",
+        namespace: str | None = None,
+        context: str | None = None,
+        kubeconfig: str | os.PathLike[str] | None = None,
+        progress: bool = True,
+    ) -> Map[Any]:
         """Return a map that another process or `moor map create` started. Raises NotFound."""
-        attached: AsyncMap[Any] = _run(AsyncMap.attach(name, options_of(options)))
+        options = Options(
+            where=where, namespace=namespace, context=context, kubeconfig=kubeconfig, progress=progress
+        )
+        attached: AsyncMap[Any] = _run(AsyncMap.attach(name, options))
         return Map(attached)
 
     def __enter__(self) -> Map[R]:
@@ -493,7 +515,7 @@ class Map(Generic[R]):
         `request`: an id of these items: the same id again adds nothing, so a program that was killed can add them
         again. `close`: these are the last items. Raises Conflict for a closed map.
         """
-        return _run(self._inner.add(spool(encode(item, "auto") for item in items), request=request, close=close))
+        return _run(self._inner.add(spool(pack_items(items)), request=request, close=close))
 
     def scale(self, workers: int) -> None:
         """Set the maximum number of workers, also while the map runs. Raises UsageError, NotFound."""
@@ -509,13 +531,14 @@ class Map(Generic[R]):
         _run(self._inner.close())
 
 
+@with_named_options(MapOptions)
 def map(
     func: Callable[[T], R] | str,
     items: Iterable[T],
     *,
     ordered: bool = True,
     on_error: OnError = "raise",
-    **options: Any,
+    **options: Unpack[MapOptions],
 ) -> Iterator[R]:
     """Call `func` with each item, on many workers; an iterator of the results, in order or as they come.
 
@@ -557,13 +580,14 @@ async def _ended(inner: AsyncMap[Any], options: Options, *, whole: bool) -> None
             await inner.close()
 
 
+@with_named_options(MapOptions)
 async def amap(
     func: Callable[[T], R] | str,
     items: Iterable[T],
     *,
     ordered: bool = True,
     on_error: OnError = "raise",
-    **options: Any,
+    **options: Unpack[MapOptions],
 ) -> AsyncIterator[R]:
     """`moorage.map` for async code: it does not block the caller's event loop."""
     given = options_of(options)
@@ -592,21 +616,25 @@ class Mapped(Generic[T, R]):
     def __call__(self, item: T) -> R:
         return self._func(item)
 
-    def map(self, items: Iterable[T], **options: Any) -> Iterator[R]:
+    @with_named_options(MapAndReadOptions)
+    def map(self, items: Iterable[T], **options: Unpack[MapAndReadOptions]) -> Iterator[R]:
         """`moorage.map` with the options of the decorator; the options given here override them."""
         return map(self._func, items, **{**self._options, **options})
 
-    def amap(self, items: Iterable[T], **options: Any) -> AsyncIterator[R]:
+    @with_named_options(MapAndReadOptions)
+    def amap(self, items: Iterable[T], **options: Unpack[MapAndReadOptions]) -> AsyncIterator[R]:
         return amap(self._func, items, **{**self._options, **options})
 
-    def start(self, items: Iterable[T], **options: Any) -> Map[R]:
+    @with_named_options(MapAndReadOptions)
+    def start(self, items: Iterable[T], **options: Unpack[MapAndReadOptions]) -> Map[R]:
         given = {**self._options, **options}
         given.pop("ordered", None)
         given.pop("on_error", None)
         return Map.start(self._func, items, **given)
 
 
-def mapped(**options: Any) -> Callable[[Callable[[T], R]], Mapped[T, R]]:
+@with_named_options(MapAndReadOptions)
+def mapped(**options: Unpack[MapAndReadOptions]) -> Callable[[Callable[[T], R]], Mapped[T, R]]:
     """A decorator: adds `.map(items)`, `.amap(items)` and `.start(items)` to the function.
 
     The options are those of `moorage.map`.
@@ -642,7 +670,7 @@ async def _elsewhere(work: Coroutine[Any, Any, T]) -> T:
 def _prepared(func: Callable[..., Any] | str, items: Iterable[Any]) -> tuple[bytes, Spool]:
     """The packed function and the spooled items. Raises UsageError for objects that cannot be packed."""
     function = pack(func)
-    return function, spool(encode(item, "auto") for item in items)
+    return function, spool(pack_items(items, func))
 
 
 def _name(label: str) -> str:

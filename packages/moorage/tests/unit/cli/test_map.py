@@ -267,8 +267,36 @@ def test_results_have_the_order_of_the_items_and_missing_ones_are_counted(typed,
     file = tmp_path / "found.csv"
     done = typed("results", "m", "-o", str(file))
     assert (done.code, done.err) == (0, f"5 results in {file}, none missing\n")
-    assert file.read_text().splitlines()[:2] == ["item,twice", '0,"[""d0"", ""d0""]"']
+    assert file.read_text().splitlines()[:2] == ["item,input,twice", '0,d0,"[""d0"", ""d0""]"']
     assert sorted(tmp_path.iterdir()) == [file, tmp_path / "items.txt"]
+
+
+def test_the_fields_of_items_are_columns_before_those_of_their_results(typed, tmp_path):
+    settings = tmp_path / "grid.csv"
+    settings.write_bytes(b'\xef\xbb\xbfday,file name,twice\n2026-01-01,"a, b.csv",1\n')  # as Excel writes it
+    done = typed("create", "m", "-f", str(settings), "--", "echo", "{item.file name}")
+    assert done.code == 0, done.err
+    typed.work("m")
+    file = tmp_path / "results.csv"
+    assert typed("results", "m", "-o", str(file)).code == 0
+    assert file.read_text().splitlines()[0] == "item,day,file name,twice,value.twice"
+    assert json.loads(typed("results", "m").out)["input"]["file name"] == "a, b.csv"
+
+
+@pytest.mark.parametrize("option", [("create", "m", "--open"), ("add", "m")])
+def test_a_field_that_an_item_lacks_is_an_error_before_anything_is_sent(typed, tmp_path, option):
+    items = tmp_path / "items.jsonl"
+    items.write_text('{"day": 1}\n')
+    words = ("--", "echo", "{item.day}")
+    if option[0] == "add":
+        assert typed("create", "m", "--open", "-f", str(items), *words).code == 0
+        words = ()
+    items.write_text('{"day": 1}\n{"dya": 2}\n')
+    done = typed(*option, "-f", str(items), *words)
+    want = f"error: the command does not fit item 2 of {items}: {{item.day}}: this item has the fields dya\n"
+    assert (done.code, done.err.endswith(want)) == (2, True), done.err
+    total = json.loads(typed("status", "m", "-o", "json").out)["counts"]["total"] if option[0] == "add" else 0
+    assert total == len(typed.api.named(MAPJOBS))
 
 
 def test_parquet_without_pyarrow_is_refused_before_anything_is_read(typed, tmp_path, monkeypatch):

@@ -123,7 +123,7 @@ def test_a_listing_goes_through_all_pages(fake, client):
 
 def test_a_workspace_is_created_from_its_options(fake, client):
     fake.put("POST /api/v1/workspaces", {"namespace": "lab", "name": "w", "created": "2026-01-31T08:00:00Z"}, 201)
-    made = client.workspaces.create("w", cpu="2", volumes=["data:/data:ro"], env={"A": "1"}, key="k1")
+    made = client.workspaces.create("w", cpu=2, volumes=["data:/data:ro"], env={"A": "1"}, key="k1")
     assert made.created.hour == 8
     _, request, body = fake.asked[0]
     assert request.headers["idempotency-key"] == "k1"

@@ -251,3 +251,56 @@ def test_a_worker_leaves_when_the_process_that_started_it_is_gone(tmp_path):
 
 def test_options_have_documented_defaults():
     assert (Options().where, Options().retries, Options().keep) == ("cluster", None, False)
+
+
+SCRIPT = """
+import dataclasses, enum
+import moorage, points
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+class Color(enum.Enum):
+    RED = 1
+
+def twice(point):
+    return Point(2 * point.x), Color.RED
+
+options = {"where": "local", "parallelism": 1, "progress": False}
+((point, color),) = moorage.map(twice, [Point(1)], **options)
+assert (point, color is Color.RED) == (Point(2), True), (point, color)
+assert list(moorage.map(points.twice, [points.Point(1)], **options)) == [points.Point(2)]
+"""
+MODULE = """
+import dataclasses
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+def twice(point):
+    return Point(2 * point.x)
+"""
+
+
+@pytest.mark.processes
+def test_items_and_results_may_be_of_classes_of_the_script_and_of_modules_next_to_it(tmp_path):
+    (tmp_path / "points.py").write_text(MODULE)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    words = [sys.executable, "script.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("result", "why"),
+    [
+        pytest.param(lambda x: "x" * 300_000, "at most 262144 are allowed: write it to a file", id="too long"),
+        pytest.param(lambda x: threading.Lock(), "cannot pickle '_thread.lock' object", id="cannot be sent"),
+    ],
+)
+def test_a_result_that_cannot_be_sent_is_not_computed_again(result, why):
+    (failed,) = moorage.map(result, [0], on_error="return", retries=3, **HERE)
+    assert (failed.cause, why in failed.reason) == ("invalid", True), failed.reason

@@ -9,7 +9,8 @@ item that is done or dead has exactly one recorded result or failure.
     waiting   its back-off passes → ready
     ready     a lease → leased
     large     a lease by a worker with enough memory → leased
-    leased    done → done; error, timeout → waiting or dead; oom → large or dead; released, preempted → ready;
+    leased    done → done; error, timeout → waiting or dead; invalid → dead;
+              oom → large or dead; released, preempted → ready;
               its session is not heard of → ready, or dead after `loss_limit` times
     done      nothing
     dead      `retry` by a user → ready
@@ -95,6 +96,7 @@ class Outcome(StrEnum):
     DONE = "done"
     ERROR = "error"
     TIMEOUT = "timeout"
+    INVALID = "invalid"  # no retry helps: the item does not fit the command, or its result is not sent
     OOM = "oom"
     PREEMPTED = "preempted"  # begun, and interrupted from outside
     RETURNED = "returned"  # not begun
@@ -861,7 +863,7 @@ def _failed(policy: Policy, item: Item, fence: int, report: Report, now: int) ->
             return msgspec.structs.replace(ended, state=State.DEAD, tries=item.tries + 1)
         return msgspec.structs.replace(ended, state=State.LARGE, memory_bytes=memory)
     tries = item.tries + 1
-    if tries > policy.retries:
+    if tries > policy.retries or report.outcome is Outcome.INVALID:
         return msgspec.structs.replace(ended, state=State.DEAD, tries=tries)
     ready_at = now + backoff_ms(policy, tries, item.seq)
     return msgspec.structs.replace(ended, state=State.WAITING, tries=tries, ready_at=ready_at)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from moorage.model.dataset import used_datasets, uses_labels
 from moorage.model.kueue import QUEUE_LABEL
 from moorage.model.mapjob import FUNCTION_FILE, MAPJOBS, PARALLELISM_MAX, check_mapjob
 from moorage.model.names import COMMAND_ANNOTATION, OWNER_ANNOTATION, OWNER_LABEL, RUNNER_PATH, label_value
+from moorage.worker.mapworker.placeholders import PLACEHOLDER
 from moorage_kube.errors import QuantityError
 from moorage_kube.quantity import parse_count
 from moorage_kube.resources import Obj
@@ -29,7 +29,6 @@ SHIPPED = "work"  # volume of a directory that was sent along
 EVICTABLE = "cluster-autoscaler.kubernetes.io/safe-to-evict-local-volumes"
 FUNCTION_WORD = "python3"  # stands for the command of a map that has a function
 LIMIT_MAX = 1_000_000
-PLACEHOLDER = re.compile(r"\{(item|index)((?:\.[A-Za-z0-9_]+)*)\}")  # as the worker replaces them
 ITEM_VARIABLES = ("MOORAGE_ITEM", "MOORAGE_INDEX")  # the worker sets them for each item
 
 
@@ -196,6 +195,8 @@ def _policy(request: MapRequest) -> tuple[Obj, list[Problem]]:
     problems: list[Problem] = []
     if request.retries is not None:
         policy["retries"] = request.retries
+    elif request.function is not None:
+        policy.setdefault("retries", 0)  # an exception is most often a fault of the function: it comes again
     if isinstance(request.time, int | float):
         policy["timeSeconds"] = request.time
     elif request.time is not None:

@@ -37,6 +37,7 @@ from moorage.server.pages.jobform import (
 from moorage.server.pages.site import Page, Site, done, read_form
 from moorage.server.problems import Problem
 from moorage.server.runfacts import nodes_of
+from moorage.worker.mapworker.placeholders import fill
 from moorage_kube.api import Api
 from moorage_kube.errors import MoorageError
 from moorage_kube.quantity import counted
@@ -157,6 +158,13 @@ def read_map(given: Mapping[str, str]) -> tuple[NewMap, MapWorkers, Items]:
         "datasets": reader.lines("datasets"),
         "hostEnv": reader.ticked("hostEnv"),
     }
+    # a field that an item lacks is an error before the map is created
+    for at, value in enumerate(items.values):
+        try:
+            fill(command, at, value)
+        except ValueError as error:
+            reader.refuse("command", f"the command does not fit item {at + 1}: {error}")
+            break
     reader.check()
     key = given.get("key") or secrets.token_urlsafe(18)
     asked = as_struct(workers, MapWorkers)

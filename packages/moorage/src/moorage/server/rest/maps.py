@@ -171,7 +171,7 @@ async def show_item(call: Call[None, None]) -> ItemOutput:
 async def list_results(call: Call[None, After]) -> Response:
     """Show all results so far, one JSON object per line, in the order of the items."""
     stored = await map_of(call)
-    pages = maps.results(call.context.queue, stored, after=call.query.after)
+    pages = maps.results(call.context.queue, stored, after=call.query.after, inputs=call.query.inputs)
     return lasting(call, pages)
 
 

@@ -33,7 +33,10 @@ CANNOT_LOAD = 3
 PICKLED = "$pickle"
 SAFE_INTEGER = 2**53
 RESULT_BYTES = 256 * 1024  # of a result; a longer one is sent as a path
-TOO_LONG = f"its result has %s bytes, at most {RESULT_BYTES} go to the queue: write it to a file and give the path"
+TOO_LONG = (
+    f"its result has %s bytes; at most {RESULT_BYTES} are allowed: write it to a file on a volume or in a store,"
+    " and let the result be its path"
+)
 PACKET_BYTES = 512 * 1024  # the longest value has 64 KiB as it comes; spelt out, numbers may take thrice that
 
 
@@ -105,18 +108,23 @@ def serve(
         packet = source.recv(PACKET_BYTES)
         if not packet:
             return
+        # the output of the item is written to the pipe of its turn
         os.dup2(to, 1)
         os.dup2(to, 2)
         streams.restore()
         _forget_peak()
         began = time.monotonic()
+        final = True  # the same error comes again: the item is not read, or its result is not sent
         try:
-            value = function(decode(json.loads(packet), codec))
+            value = decode(json.loads(packet), codec)
+            final = False
+            value = function(value)
+            final = True
             answer: dict[str, Any] = {"ok": True, "value": encode(value, codec)}
             text = json.dumps(answer, allow_nan=False)
             check_text(text)
             if len(text) > RESULT_BYTES:
-                answer = {"ok": False, "message": TOO_LONG % len(text)}
+                answer = {"ok": False, "final": True, "message": TOO_LONG % len(text)}
                 text = json.dumps(answer)
         except MemoryError as error:
             traceback.print_exc()
@@ -124,7 +132,7 @@ def serve(
             text = json.dumps(answer)
         except (Exception, SystemExit) as error:  # an item's own error; an interrupt is the worker's
             traceback.print_exc()
-            answer = {"ok": False, "message": describe(error)}
+            answer = {"ok": False, "final": final, "message": describe(error)}
             text = json.dumps(answer)
         taken = time.monotonic() - began
         streams.flush()
@@ -151,9 +159,10 @@ def decode(value: Any, codec: str) -> Any:
 
 
 def encode(value: Any, codec: str) -> Any:
+    """The value as JSON. Where cloudpickle was imported, objects of a script's own classes are pickled too."""
     if codec == "json" or (codec == "auto" and is_plain(value)):
         return value
-    text = base64.b64encode(pickle.dumps(value, protocol=4)).decode()
+    text = base64.b64encode(sys.modules.get("cloudpickle", pickle).dumps(value, protocol=4)).decode()
     return {PICKLED: text} if codec == "auto" else text
 
 

@@ -11,7 +11,6 @@ import errno
 import io
 import json
 import os
-import re
 import selectors
 import signal
 import socket
@@ -23,6 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from . import child, memory
+from .placeholders import fill
 
 TAIL_BYTES = 16 * 1024  # of an item's output that is sent with a failure
 KEPT_BYTES = 1024 * 1024  # of an item's output that is passed on
@@ -33,7 +33,6 @@ READS = 16  # a full pipe has one such part, or as many if it was enlarged
 UNUSED = 3  # processes that end before they take an item; the next such end is the item's
 SHORT_SECONDS = 1.0  # after an item that took less, the next one is handed over before it has ended
 SCARCE = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
-PLACEHOLDER = re.compile(r"\{(item|index)((?:\.[A-Za-z0-9_]+)*)\}")
 
 if TYPE_CHECKING:
     Report = dict[str, Any]
@@ -192,8 +191,10 @@ class Slot:
         self._now_runs(task)
         try:
             self._begin(task)
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno in SCARCE:
+        except ValueError as error:  # the command does not fit the item: it never does
+            self._finish({"outcome": "invalid", "message": f"cannot be started: {error}"})
+        except OSError as error:
+            if error.errno in SCARCE:
                 self._forget()
                 raise Scarce(f"{error.strerror}") from error
             self._finish({"outcome": "error", "message": f"cannot be started: {error}"})
@@ -378,7 +379,7 @@ class CommandSlot(Slot):
             reading, writing = os.pipe()
             self._prints = Source(self._selector, reading, self._printed)
             self._process = subprocess.Popen(
-                fill(self._command, task),
+                fill(self._command, task.item, task.value),
                 stdin=subprocess.DEVNULL,
                 stdout=writing,
                 stderr=subprocess.STDOUT,
@@ -423,7 +424,7 @@ class CommandSlot(Slot):
         except OSError as error:
             return {"outcome": "error", "message": f"its result cannot be read: {error.strerror}"}
         if len(data) > child.RESULT_BYTES:
-            return {"outcome": "error", "message": child.TOO_LONG % f"more than {child.RESULT_BYTES}"}
+            return {"outcome": "invalid", "message": child.TOO_LONG % f"more than {child.RESULT_BYTES}"}
         if not data.strip():
             return {"outcome": "done"}
         try:
@@ -647,7 +648,7 @@ class FunctionSlot(Slot):
         elif answer["ok"]:
             report = {"outcome": "done", "value": answer["value"], "seconds": seconds}
         else:
-            outcome = "oom" if answer.get("oom") else "error"
+            outcome = "oom" if answer.get("oom") else "invalid" if answer.get("final") else "error"
             report = {"outcome": outcome, "message": answer["message"], "seconds": seconds}
         following, self.ahead = self.ahead, None
         self._finish(report)
@@ -699,23 +700,6 @@ def _packet(task: Task) -> bytes:
         return json.dumps(task.value, ensure_ascii=False, separators=(",", ":")).encode()
     except UnicodeEncodeError:  # half a character
         return json.dumps(task.value).encode()
-
-
-def fill(command: list[str], task: Task) -> list[str]:
-    """The command with {item}, {item.field.0} and {index} put in. Raises ValueError when there is none."""
-
-    def put(match: re.Match[str]) -> str:
-        if match.group(1) == "index":
-            return str(task.item)
-        value = task.value
-        for part in match.group(2).split(".")[1:]:
-            try:
-                value = value[int(part)] if isinstance(value, list) else value[part]
-            except (KeyError, IndexError, TypeError, ValueError):
-                raise ValueError(f"{match.group(0)}: this item has no such field") from None
-        return value if isinstance(value, str) else json.dumps(value)
-
-    return [PLACEHOLDER.sub(put, part) for part in command]
 
 
 def _signal_name(number: int) -> str:

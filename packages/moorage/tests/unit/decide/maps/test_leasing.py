@@ -290,6 +290,7 @@ def test_a_worker_that_comes_back_late_is_refused_and_told_to_stop():
     [
         pytest.param(Outcome.ERROR, Policy(retries=1), (State.WAITING, 1, 0), id="error: tried again later"),
         pytest.param(Outcome.ERROR, Policy(retries=0), (State.DEAD, 1, 0), id="error: no tries left"),
+        pytest.param(Outcome.INVALID, Policy(retries=1), (State.DEAD, 1, 0), id="invalid: no retry helps"),
         pytest.param(Outcome.TIMEOUT, Policy(retries=1), (State.WAITING, 1, 0), id="time-out: like an error"),
         pytest.param(Outcome.PREEMPTED, Policy(retries=0), (State.READY, 0, 0), id="preempted: free"),
         pytest.param(Outcome.RETURNED, Policy(retries=0), (State.READY, 0, 0), id="handed back: free"),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moorage.decide.maps import mapjob
 from moorage.decide.maps.mapjob import takes_item
-from moorage.worker.mapworker import slots
 
 
 @pytest.mark.parametrize(
@@ -26,7 +24,3 @@ def test_a_command_that_names_the_item_takes_it(command):
 @pytest.mark.parametrize("command", [["python", "square.py"], ["echo", "{items}"], ["echo", "{ item }"]])
 def test_a_command_that_does_not_name_the_item_may_miss_it(command):
     assert not takes_item(command)
-
-
-def test_the_placeholders_are_those_of_the_worker():
-    assert mapjob.PLACEHOLDER.pattern == slots.PLACEHOLDER.pattern
