@@ -222,7 +222,11 @@ def _image(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> str:
         remarks.note("host-env has no effect on this cluster: containers run in their image")
     image = request.image or facts.defaults.image
     if not image:
-        remarks.refuse("image", "no image given, and this cluster needs one", "for example python:3.12-slim")
+        remarks.refuse(
+            "image",
+            "no image given, and this cluster needs one",
+            "for example python:3.12-slim. An administrator can set a default: spec.defaults.image of the Tenant",
+        )
     return image or ""
 
 
