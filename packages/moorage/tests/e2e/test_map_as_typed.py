@@ -98,7 +98,7 @@ def test_every_item_of_a_file_gets_its_result_and_failures_are_run_again(cluster
     until(lambda: status(cluster, name), lambda one: one["state"] == "finished" and not one["counts"]["dead"])
     cluster.moor("map", "results", name, "-o", "squares.csv", cwd=folder)
     rows = (folder / "squares.csv").read_text().splitlines()
-    assert rows == ["item,n,square", *(f"{n},{n},{n * n}" for n in range(40))]
+    assert rows == ["item,input,n,square", *(f"{n},{n},{n},{n * n}" for n in range(40))]
     printed = cluster.moor("map", "logs", name).stdout.splitlines()
     assert {f"[{n}] squaring {n}" for n in range(40)} <= set(printed)
     text = cluster.moor("map", "status", name).stdout

@@ -389,8 +389,8 @@ def test_a_newcomer_starts_a_run_sees_why_it_waits_cancels_it_and_runs_it_again(
     # it waits, says why, and starts by itself
     page.locator("#send").click()
     page.get_by_role("status").get_by_text("default/first is submitted").wait_for()
-    page.get_by_role("heading", name="Why is it waiting?").wait_for()
-    page.locator("#live-job").get_by_text("project=vision").wait_for()
+    page.locator("#live-job .why-line").get_by_text("waits").wait_for()
+    page.locator("#live-facts").get_by_text("project=vision").wait_for()
     cluster.moor("cancel", "hog-0")
     page.locator("#log-text").get_by_text("step 2", exact=False).wait_for()
     page.locator("#live-job .pill", has_text="Running").wait_for()
@@ -429,7 +429,7 @@ def test_a_gpu_tile_leads_to_its_run_its_node_and_its_owner(shared_cluster, brow
     tile = page.locator(".tile.used")
     tile.get_by_role("link", name="train").click()
     page.locator("h1", has_text="train").wait_for()
-    node = page.locator("#live-job a[href^='/nodes/']").first
+    node = page.locator("#live-facts a[href^='/nodes/']").first
     where = node.inner_text()
     node.click()
     page.locator("h1", has_text=where).wait_for()

@@ -104,7 +104,7 @@ async def test_a_running_run_has_its_facts_and_links(ada):
         ("Download", "/api/v1/jobs/team/train/logs"), ("1 × a100", "/gpus/a100"), ("n1", "/nodes/n1"),
         ("train-x", "/jobs/team/train?pod=train-x#log"), ("n1", "/nodes/n1"),
     ]  # fmt: skip
-    event = {"What": "Pulled why Pulled", "About": "pod train-x", "Times": "3", "Age": "0s"}
+    event = {"What": "Pulled why Pulled", "About": "pod train-x", "Count": "3", "Age": "0s"}
     for part in (page, (await ada.get("/jobs/team/train/events")).page):
         assert part.rows("Events of its Jobs and pods, newest first") == [event]
     assert (page.texts("#command"), page.texts("#log-text")) == (["python secret.py"], ["step 1 loss=2\nstep 2\n"])
