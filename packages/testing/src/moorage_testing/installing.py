@@ -19,6 +19,7 @@ from moorage.decide.install.record import InstallRecord, parse_record
 from moorage.decide.install.steps import REGISTRATIONS
 from moorage.model.names import SYSTEM_NAMESPACE
 from moorage_kube.errors import Conflict, NotFound
+from moorage_kube.mergepatch import merge_patch
 from moorage_kube.meta import Key
 from moorage_kube.resources import (
     CONFIGMAPS,
@@ -31,7 +32,6 @@ from moorage_kube.resources import (
     Resource,
 )
 from moorage_kube.testing.clock import QuickClock
-from moorage_local.apiserver.wire.patch import merge_patch
 from moorage_local.testing.fakeapi import FakeApi
 from moorage_testing.commandline import Moor
 

@@ -8,6 +8,7 @@ from typing import Any
 from moorage_kube.api import PatchKind
 from moorage_kube.clock import Clock
 from moorage_kube.errors import BadRequest, NotFound
+from moorage_kube.mergepatch import merge_patch
 from moorage_kube.resources import PODS, Obj
 from moorage_local.apiserver.admission.builtin import BuiltinAdmission
 from moorage_local.apiserver.auth.users import Tokens, User
@@ -102,7 +103,7 @@ class Operations(Core):
         self.pipeline.authorise(call, "patch", kind, namespace, name, subresource)
         current = self.pipeline.view(kind, self.pipeline.read(kind, name, namespace), own=True)
         scale = scale_of(kind, current)
-        wanted = patch.json_patch(scale, body) if patch_kind == "json" else patch.merge_patch(scale, body)
+        wanted = patch.json_patch(scale, body) if patch_kind == "json" else merge_patch(scale, body)
         return await set_scale(self, call, kind, name, namespace, wanted)
 
     async def create_subresource(

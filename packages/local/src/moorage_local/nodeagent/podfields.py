@@ -69,7 +69,7 @@ FIELDS: Mapping[str, Mapping[str, Field]] = {
     },
     "Container": {
         **_done(
-            "args command env envFrom image name resources restartPolicy terminationMessagePath"
+            "args command env envFrom image name ports resources restartPolicy terminationMessagePath"
             " terminationMessagePolicy workingDir"
         ),
         "lifecycle": Field(of="Lifecycle"),
@@ -78,7 +78,6 @@ FIELDS: Mapping[str, Mapping[str, Field]] = {
         "startupProbe": Field(of="Probe"),
         "securityContext": Field(of="SecurityContext"),
         "volumeMounts": Field(of="VolumeMount"),
-        **_done("ports"),
         **_ignored("imagePullPolicy", NO_IMAGES, "Always", "IfNotPresent", "Never"),
         **_ignored("resizePolicy", "resources of a running pod do not change"),
         **_ignored("restartPolicyRules", "the restart policy alone decides"),

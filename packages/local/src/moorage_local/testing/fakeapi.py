@@ -29,12 +29,13 @@ from moorage_kube.errors import (
     NotFound,
     SelectorError,
 )
+from moorage_kube.mergepatch import merge_patch
 from moorage_kube.meta import Key, key_of, labels_of
 from moorage_kube.resources import PODS, SUBJECTACCESSREVIEWS, TOKENREVIEWS, Obj, Resource
 from moorage_kube.selectors import parse_field_selector, parse_label_selector
 from moorage_local.apiserver.kinds.builtin import builtin_kinds
 from moorage_local.apiserver.kinds.kind import Kind
-from moorage_local.apiserver.wire.patch import json_patch, merge_patch, strategic_merge
+from moorage_local.apiserver.wire.patch import json_patch, strategic_merge
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,8 @@ SPANS = ("warnAfter", "remindAfter", "suspendAfter")  # of an IdlePolicy
 
 async def set_budget(api: Api, name: str, fields: Changes, *, dry_run: bool = False) -> Set:
     """Create a Budget, or change the given fields. Raises the errors of `set_spec`."""
-
-    def plan(_: Obj) -> Changes:
-        return without_others(fields)
-
-    return await set_spec(api, BUDGETS, name, plan, check=check_budget, dry_run=dry_run)
+    changes = without_others(fields)
+    return await set_spec(api, BUDGETS, name, lambda _: changes, check=check_budget, dry_run=dry_run)
 
 
 def without_others(fields: Changes) -> dict[str, Any]:
@@ -45,7 +42,6 @@ async def set_idle_policy(api: Api, name: str, fields: Changes, *, dry_run: bool
             check_span(field, text)
 
     def plan(spec: Obj) -> Changes:
-        changes = dict(fields)
         if not spec and "warnAfter" not in fields:
             raise UsageError(
                 f"IdlePolicy {name!r} is new: it needs an idle time until the warning",
@@ -53,7 +49,7 @@ async def set_idle_policy(api: Api, name: str, fields: Changes, *, dry_run: bool
                 code=ErrorCode.INVALID,
                 field="warnAfter",
             )
-        return changes
+        return fields
 
     return await set_spec(api, IDLE_POLICIES, name, plan, check=check_idle_policy, dry_run=dry_run)
 

@@ -42,7 +42,12 @@ class Kind(Struct, frozen=True):
         """The error for a NotFound of a whole kind, or of a namespace."""
         if "namespaces" in error.message:
             return error
-        return NotReady(f"this cluster has no kind {self.resource.kind}", hint=INSTALL)
+        return no_kind(self.resource)
+
+
+def no_kind(resource: Resource) -> NotReady:
+    """The error for a kind whose CustomResourceDefinition is not installed."""
+    return NotReady(f"this cluster has no kind {resource.kind}", hint=INSTALL)
 
 
 class InvalidObject(UsageError):
@@ -68,12 +73,11 @@ def refuse(faults: Sequence[Fault]) -> None:
         raise InvalidObject(faults)
 
 
-def check_name(kind: Kind, name: str) -> None:
-    """Raise InvalidName if Kubernetes does not accept the name."""
+def check_name(name: str, noun: str = "name") -> None:
+    """Raise InvalidName if Kubernetes does not accept the name. `noun`: such as "volume name"."""
     if not is_dns_label(name):
         raise InvalidName(
-            f"invalid {kind.noun} name {name!r}: use at most 63 of a-z, 0-9 and '-',"
-            " with a letter or digit at both ends",
+            f"invalid {noun} {name!r}: use at most 63 of a-z, 0-9 and '-', with a letter or digit at both ends",
             code=ErrorCode.INVALID,
             field="name",
         )

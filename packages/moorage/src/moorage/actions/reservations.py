@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from moorage.actions.objects import INSTALL, Kind, create_object, get_object, refuse
+from moorage.actions.objects import Kind, create_object, get_object, no_kind, refuse
 from moorage.decide.machines.calendar import check
 from moorage.model.machine import MACHINES, Pool, parse_machine
 from moorage.model.reservation import RESERVATIONS, Booking, bookings_of
 from moorage_kube.api import Api
-from moorage_kube.errors import Conflict, NotFound, NotReady
+from moorage_kube.errors import Conflict, NotFound
 from moorage_kube.meta import is_deleting, key_of
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import Obj
 
 RESERVATION = Kind(RESERVATIONS, "reservation")
-MISSING = "this cluster has no kind Reservation"
 
 
 def plan_reservation(
@@ -49,7 +48,7 @@ async def read_calendar(api: Api) -> tuple[list[Pool], list[Booking]]:
         machines = (await api.list(MACHINES)).items
         reservations = (await api.list(RESERVATIONS)).items
     except NotFound as error:
-        raise NotReady(MISSING, hint=INSTALL) from error
+        raise no_kind(RESERVATIONS) from error
     return [parse_machine(machine) for machine in machines if not is_deleting(machine)], bookings_of(reservations)
 
 
@@ -58,7 +57,7 @@ async def list_reservations(api: Api, namespace: str | None = None) -> list[Obj]
     try:
         objs = (await api.list(RESERVATIONS, namespace)).items
     except NotFound as error:
-        raise NotReady(MISSING, hint=INSTALL) from error
+        raise no_kind(RESERVATIONS) from error
     return sorted(objs, key=lambda obj: (str(obj["spec"]["from"]), key_of(obj)))
 
 

@@ -115,7 +115,7 @@ async def _create(api: Api, secret: Obj, clock: Clock) -> None:
 
 
 def _check(request: NewValues) -> None:
-    check_name(SECRET, request.name)
+    check_name(request.name, "secret name")
     if not request.values:
         raise UsageError("a secret needs at least one value", code=ErrorCode.INVALID, field="values")
     for key, value in request.values.items():

@@ -7,13 +7,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from moorage.actions.objects import INSTALL, refuse
+from moorage.actions.objects import check_name, no_kind, refuse
 from moorage.api.errors import ErrorCode
 from moorage.model.machine import Fault
-from moorage.model.names import is_dns_label
 from moorage_kube.api import Api
 from moorage_kube.changes import change_as_read
-from moorage_kube.errors import InvalidName, NotFound, NotReady, UsageError
+from moorage_kube.errors import NotFound, UsageError
+from moorage_kube.mergepatch import merge_patch
 from moorage_kube.resources import Obj, Resource
 
 Changes = Mapping[str, Any]
@@ -52,18 +52,13 @@ async def set_spec(
     `creates`: whether a missing object is created. Raises InvalidName, UsageError without a change, InvalidObject
     for the faults that `check` returns, NotFound, and NotReady without the kind.
     """
-    if not is_dns_label(name):
-        raise InvalidName(
-            f"invalid name {name!r}: use at most 63 of a-z, 0-9 and '-', with a letter or digit at both ends",
-            code=ErrorCode.INVALID,
-            field="name",
-        )
+    check_name(name)
 
     def planned(obj: Obj) -> tuple[Obj, Changes]:
         changes = plan(obj["spec"])
         if not changes:
             raise UsageError("nothing to change: give at least one option", code=ErrorCode.INVALID)
-        after = {**obj, "spec": merged(obj["spec"], changes)}
+        after = {**obj, "spec": merge_patch(obj["spec"], changes)}
         refuse(check(after))
         return after, changes
 
@@ -89,7 +84,7 @@ async def set_spec(
     try:
         return Set(obj=obj if dry_run else await api.create(resource, obj), is_new=True)
     except NotFound as error:
-        raise NotReady(f"this cluster has no kind {resource.kind}", hint=INSTALL) from error
+        raise no_kind(resource) from error
 
 
 async def delete_object(api: Api, resource: Resource, name: str) -> None:
@@ -105,23 +100,9 @@ async def list_objects(api: Api, resource: Resource) -> list[Obj]:
     try:
         objs = (await api.list(resource)).items
     except NotFound as error:
-        raise NotReady(f"this cluster has no kind {resource.kind}", hint=INSTALL) from error
+        raise no_kind(resource) from error
     return sorted(objs, key=lambda obj: str(obj["metadata"]["name"]))
 
 
 def missing(resource: Resource, name: str) -> NotFound:
     return NotFound(f"{resource.kind} {name!r} not found", code=ErrorCode.NOT_FOUND)
-
-
-def merged(spec: Changes, changes: Changes) -> dict[str, Any]:
-    """A spec after a merge patch: https://www.rfc-editor.org/rfc/rfc7396"""
-    after = dict(spec)
-    for key, value in changes.items():
-        if isinstance(value, Mapping):
-            held = after.get(key)
-            after[key] = merged(held if isinstance(held, Mapping) else {}, value)
-        elif value is None:
-            after.pop(key, None)
-        else:
-            after[key] = value
-    return after

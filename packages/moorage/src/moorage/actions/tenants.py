@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from moorage.actions.objects import INSTALL
-from moorage.actions.specs import Changes, Set, set_spec
+from moorage.actions.objects import no_kind
+from moorage.actions.specs import Changes, Set, list_objects, set_spec
 from moorage.api.errors import ErrorCode
 from moorage.model.tenant import ROLES as ROLES
 from moorage.model.tenant import TENANTS
 from moorage.model.tenantquota import read_quota
 from moorage_kube.api import Api
 from moorage_kube.changes import change_as_read
-from moorage_kube.errors import AlreadyExists, NotFound, NotReady, UsageError
+from moorage_kube.errors import AlreadyExists, NotFound, UsageError
 from moorage_kube.resources import Obj
 
 LIST = "moor tenant list"  # the command
@@ -50,16 +50,12 @@ async def create_tenant(api: Api, obj: Obj) -> Obj:
             field="name",
         ) from error
     except NotFound as error:
-        raise NotReady("this cluster has no kind Tenant", hint=INSTALL) from error
+        raise no_kind(TENANTS) from error
 
 
 async def list_tenants(api: Api) -> list[Obj]:
-    """All tenants, sorted by name."""
-    try:
-        objs = (await api.list(TENANTS)).items
-    except NotFound as error:
-        raise NotReady("this cluster has no kind Tenant", hint=INSTALL) from error
-    return sorted(objs, key=lambda obj: str(obj["metadata"]["name"]))
+    """All tenants, sorted by name. Raises NotReady without the kind."""
+    return await list_objects(api, TENANTS)
 
 
 async def get_tenant(api: Api, name: str) -> Obj:

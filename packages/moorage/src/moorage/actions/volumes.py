@@ -55,7 +55,7 @@ async def get_volume(api: Api, namespace: str, name: str) -> Volume:
 
 def plan_volume(request: NewVolume, owner: str) -> Obj:
     """Convert a request to a PersistentVolumeClaim. Raises UsageError for an invalid name or size."""
-    check_name(VOLUME, request.name)
+    check_name(request.name, "volume name")
     parse_size(request.size)
     return make_claim(
         request.name,

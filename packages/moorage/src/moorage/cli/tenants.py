@@ -29,7 +29,7 @@ role_option = click.option(
 
 
 def spec_options(command: Callable[..., int]) -> Callable[..., int]:
-    """The options of `create` and `set` for the fields of a tenant."""
+    """The options of `create` and `set` for the fields of a tenant, which the command gets as `fields`."""
 
     @click.option(
         "--quota",
@@ -44,8 +44,25 @@ def spec_options(command: Callable[..., int]) -> Callable[..., int]:
     @click.option("--domain", default=None, help="Domain of its hosts: this host and all hosts below it.")
     @click.option("--ingress-class", default=None, help="IngressClass of its Ingresses.")
     @functools.wraps(command)
-    def with_spec(*args: Any, **kwargs: Any) -> int:
-        return command(*args, **kwargs)
+    def with_spec(
+        *args: Any,
+        quota: tuple[str, ...],
+        cpu_nodes: tuple[str, ...],
+        classes: tuple[str, ...],
+        domain: str | None,
+        ingress_class: str | None,
+        **kwargs: Any,
+    ) -> int:
+        # options that are not typed are left out; `none` is None
+        fields = given({"priorityClasses": classes})
+        if quota:
+            fields["quota"] = given(_pairs(quota, "--quota"))
+        if cpu_nodes:
+            selector = None if cpu_nodes == (NONE,) else {"selector": _pairs(cpu_nodes, "--cpu-nodes")}
+            fields["cpuNodes"] = selector
+        if ingress := given({"domain": domain, "className": ingress_class}):
+            fields["ingress"] = ingress
+        return command(*args, fields=fields, **kwargs)
 
     return with_spec
 
@@ -87,11 +104,7 @@ def create(
     admins: tuple[str, ...],
     members: tuple[str, ...],
     groups: tuple[str, ...],
-    quota: tuple[str, ...],
-    cpu_nodes: tuple[str, ...],
-    classes: tuple[str, ...],
-    domain: str | None,
-    ingress_class: str | None,
+    fields: dict[str, Any],
     dry_run: bool,
 ) -> int:
     """Create a tenant; the operator creates its namespace, and keeps it as the Tenant describes."""
@@ -101,7 +114,7 @@ def create(
     if members or groups:
         wanted = {"people": list(members), "groups": list(groups)}
         spec["members"] = {key: value for key, value in wanted.items() if value}
-    spec |= _fields(quota, cpu_nodes, classes, domain, ingress_class)
+    spec |= fields
     # validated here, so that a dry run reports the same errors
     obj = tenants.plan_tenant(name, spec)
     if dry_run:
@@ -138,11 +151,7 @@ def create(
 def set_tenant(
     target: Target,
     name: str,
-    quota: tuple[str, ...],
-    cpu_nodes: tuple[str, ...],
-    classes: tuple[str, ...],
-    domain: str | None,
-    ingress_class: str | None,
+    fields: dict[str, Any],
     dry_run: bool,
     output: str,
 ) -> int:
@@ -150,7 +159,6 @@ def set_tenant(
 
     A quota of one resource leaves the others. --priority-class replaces the whole list. `none` removes a field.
     """
-    fields = _fields(quota, cpu_nodes, classes, domain, ingress_class)
     return run_set(
         target,
         lambda api: tenants.set_tenant(api, name, fields, dry_run=dry_run),
@@ -275,24 +283,6 @@ async def _has_account(session: Session, person: str) -> bool:
         return await find_account(session.api, person) is not None
     except MoorageError:
         return True
-
-
-def _fields(
-    quota: tuple[str, ...],
-    cpu_nodes: tuple[str, ...],
-    classes: tuple[str, ...],
-    domain: str | None,
-    ingress_class: str | None,
-) -> dict[str, Any]:
-    """The fields of the typed options: unset ones are left out, and `none` is None."""
-    fields = given({"priorityClasses": classes})
-    if quota:
-        fields["quota"] = given(_pairs(quota, "--quota"))
-    if cpu_nodes:
-        fields["cpuNodes"] = None if cpu_nodes == (NONE,) else {"selector": _pairs(cpu_nodes, "--cpu-nodes")}
-    if ingress := given({"domain": domain, "className": ingress_class}):
-        fields["ingress"] = ingress
-    return fields
 
 
 def _change(target: Target, name: str, role: str, names: tenants.Names, *, is_added: bool) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from moorage_kube.api import PatchKind
 from moorage_kube.errors import BadRequest, Invalid
+from moorage_kube.mergepatch import merge_patch
 from moorage_kube.resources import Obj
 from moorage_local.apiserver.kinds.kind import Kind
 from moorage_local.apiserver.pipeline.bodies import meta_of
@@ -22,7 +23,7 @@ def patched(kind: Kind, current: Obj, body: Any, patch_kind: PatchKind) -> Obj:
                     f"error decoding patch: json: cannot unmarshal {patch.json_kind(body)} into Go value"
                     " of type map[string]interface {}"
                 )
-            wanted = patch.merge_patch(current, body)
+            wanted = merge_patch(current, body)
         case "json":
             wanted = patch.json_patch(current, body)
         case "strategic":

@@ -1,4 +1,4 @@
-"""Patches: JSON merge (RFC 7386), JSON patch (RFC 6902) and Kubernetes' strategic merge.
+"""Patches: JSON patch (RFC 6902) and Kubernetes' strategic merge.
 
 Pure; the arguments are not changed.
 
@@ -24,19 +24,6 @@ JSON_PATCH_COPY_MAX_BYTES = 3 * 1024 * 1024
 JSON_PATCH_MAX_SHIFTS = 20_000_000  # list items that insertions and removals move along; some 50 ms
 PATCHED_MAX_BYTES = 8 * 1024 * 1024  # an object, a patch of the largest request and its copies
 SHOWN_MAX = 200  # characters of a path in a message
-
-
-def merge_patch(target: Any, patch: Any) -> Any:
-    """RFC 7386."""
-    if not isinstance(patch, dict):
-        return patch
-    out = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            out.pop(key, None)
-        else:
-            out[key] = merge_patch(out.get(key), value)
-    return out
 
 
 def json_kind(value: Any) -> str:

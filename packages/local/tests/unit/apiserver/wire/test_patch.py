@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from moorage_kube.documents import parse_json
 from moorage_kube.errors import BadRequest, Invalid, ServerError, TooLarge
 from moorage_local.apiserver.types.schema import OBJECT_META
-from moorage_local.apiserver.wire.patch import apply_merge, json_patch, merge_patch, strategic_merge
+from moorage_local.apiserver.wire.patch import apply_merge, json_patch, strategic_merge
 
 POD_SPEC = "io.k8s.api.core.v1.PodSpec"
 POD = "io.k8s.api.core.v1.Pod"
@@ -22,35 +22,6 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
     max_leaves=8,
 )
-
-
-@pytest.mark.parametrize(
-    ("target", "patch", "want"),
-    [  # RFC 7386, appendix A
-        ({"a": "b"}, {"a": "c"}, {"a": "c"}),
-        ({"a": "b"}, {"b": "c"}, {"a": "b", "b": "c"}),
-        ({"a": "b"}, {"a": None}, {}),
-        ({"a": "b", "b": "c"}, {"a": None}, {"b": "c"}),
-        ({"a": ["b"]}, {"a": "c"}, {"a": "c"}),
-        ({"a": "c"}, {"a": ["b"]}, {"a": ["b"]}),
-        ({"a": {"b": "c"}}, {"a": {"b": "d", "c": None}}, {"a": {"b": "d"}}),
-        ({"a": [{"b": "c"}]}, {"a": [1]}, {"a": [1]}),
-        (["a", "b"], ["c", "d"], ["c", "d"]),
-        ({"a": "b"}, ["c"], ["c"]),
-        ({"a": "foo"}, "bar", "bar"),
-        ({"e": None}, {"a": 1}, {"e": None, "a": 1}),
-        ([1, 2], {"a": "b", "c": None}, {"a": "b"}),
-        ({}, {"a": {"bb": {"ccc": None}}}, {"a": {"bb": {}}}),
-    ],
-)
-def test_merge_patch_follows_rfc_7386(target: Any, patch: Any, want: Any) -> None:
-    assert merge_patch(target, patch) == want
-
-
-@given(JSON, JSON)
-def test_a_merge_patch_applied_twice_is_as_applied_once(target: Any, patch: Any) -> None:
-    once = merge_patch(target, patch)
-    assert merge_patch(once, patch) == once
 
 
 @pytest.mark.parametrize(

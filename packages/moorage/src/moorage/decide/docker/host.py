@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from moorage.api.volumes import Volume
 from moorage.decide.docker.containers import MAIN, config_of
 from moorage_kube.globs import fits
 from moorage_kube.images import short_name, without_tag
@@ -123,20 +124,21 @@ def image_matches(image: Image, filters: Mapping[str, Sequence[str]]) -> bool:
     return not patterns or any(fits(name, pattern) for pattern in patterns for name in names)
 
 
-def show_volume(
-    name: str, *, size: str, state: str, used_bytes: int | None, used_by: Sequence[str], created: datetime | None
-) -> Obj:
+def show_volume(volume: Volume) -> Obj:
     """`GET /volumes/{name}`."""
     return {
-        "Name": name,
+        "Name": volume.name,
         "Driver": "kubernetes",
         "Mountpoint": "",
-        "CreatedAt": rfc3339(created) if created else NO_TIME,
+        "CreatedAt": rfc3339(volume.created) if volume.created else NO_TIME,
         "Labels": {},
         "Scope": "global",
-        "Options": {"size": size},
-        "Status": {"State": state, "UsedBy": list(used_by)},
-        "UsageData": {"Size": -1 if used_bytes is None else used_bytes, "RefCount": len(used_by)},
+        "Options": {"size": volume.size},
+        "Status": {"State": volume.state, "UsedBy": list(volume.used_by)},
+        "UsageData": {
+            "Size": -1 if volume.used_bytes is None else volume.used_bytes,
+            "RefCount": len(volume.used_by),
+        },
     }
 
 

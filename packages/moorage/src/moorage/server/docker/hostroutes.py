@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from moorage import __version__
 from moorage.actions import volumes
 from moorage.api.errors import ErrorCode
-from moorage.api.volumes import NewVolume, Volume
+from moorage.api.volumes import NewVolume
 from moorage.decide.docker.create import cannot_pull
 from moorage.decide.docker.host import (
     NETWORK,
@@ -145,20 +145,9 @@ async def remove_image(call: DockerCall) -> Response:
 # --- volumes
 
 
-def _volume(volume: Volume) -> Obj:
-    return show_volume(
-        volume.name,
-        size=volume.size,
-        state=volume.state,
-        used_bytes=volume.used_bytes,
-        used_by=volume.used_by,
-        created=volume.created,
-    )
-
-
 async def _volumes(mine: Containers) -> list[Obj]:
     rows, _ = await volumes.list_volumes(mine.api, mine.namespace, await mine.context.volume_use.used())
-    return [_volume(row) for row in rows]
+    return [show_volume(row) for row in rows]
 
 
 async def list_volumes(call: DockerCall) -> Response:
@@ -196,13 +185,13 @@ async def create_volume(call: DockerCall) -> Response:
         made = await volumes.create_volume(mine.api, volumes.plan_volume(wanted, call.user.name))
     except AlreadyExists:
         made = await volumes.get_volume(mine.api, mine.namespace, name)
-    return Json(_volume(made), 201)
+    return Json(show_volume(made), 201)
 
 
 async def get_volume(call: DockerCall) -> Response:
     """Show a volume."""
     mine, name = await call.containers(), str(call.request.path_params["name"])
-    return Json(_volume(await volumes.get_volume(mine.api, mine.namespace, name)))
+    return Json(show_volume(await volumes.get_volume(mine.api, mine.namespace, name)))
 
 
 async def remove_volume(call: DockerCall) -> Response:

@@ -79,14 +79,15 @@ async def show(site: Site, request: Request) -> Response:
     run = await _run(site.context, request)
     chosen = _chosen(run, request.query_params.get("pod"))
     part, problem = await _log_part(site, request, run, chosen)
+    model = await _model(site, request, run)
     return site.page(
         request,
         "job.html",
         HERE,
         problem=problem,
         live=not run.state.ended,
-        state=await _state(site, request, run),
-        facts=await _facts(site, request, run),
+        state=await _state(site, request, run, model),
+        facts=await _facts(site, request, run, model),
         events=await _events(site, request, run),
         use=await _use(site, request, run),
         run=run,
@@ -99,8 +100,9 @@ async def show(site: Site, request: Request) -> Response:
 async def live(site: Site, request: Request) -> Response:
     """The parts of a run's page that change: its state, and its facts for another place of the page."""
     run = await _run(site.context, request)
-    facts = f'<div id="live-facts" hx-swap-oob="innerHTML">{await _facts(site, request, run)}</div>'
-    return HTMLResponse(await _state(site, request, run) + facts, STOP_ASKING if run.state.ended else 200)
+    model = await _model(site, request, run)
+    facts = f'<div id="live-facts" hx-swap-oob="innerHTML">{await _facts(site, request, run, model)}</div>'
+    return HTMLResponse(await _state(site, request, run, model) + facts, STOP_ASKING if run.state.ended else 200)
 
 
 async def use(site: Site, request: Request) -> Response:
@@ -255,14 +257,12 @@ class Said(Struct, frozen=True, kw_only=True):
     waits: bool = False
 
 
-async def _state(site: Site, request: Request, run: RunView) -> str:
-    model = await _model(site, request, run)
+async def _state(site: Site, request: Request, run: RunView, model: JobModel) -> str:
     rights = await site.allowed(request, RUN_CONTROLS, [run.namespace])
     return fragment("job_live.html", job=model, rights=rights, said=await _said(site, request, run))
 
 
-async def _facts(site: Site, request: Request, run: RunView) -> str:
-    model = await _model(site, request, run)
+async def _facts(site: Site, request: Request, run: RunView, model: JobModel) -> str:
     is_shown = model.private or run.owner == request.state.user.name
     advice = await RunReader(site.context, request.state.user).advice(run) if is_shown else ()
     return fragment("job_facts.html", job=model, advice=advice)
