@@ -17,6 +17,7 @@ from moorage.cluster.serverurl import server_url
 from moorage_kube.remote.client import KubeClient
 from moorage_testing.browser import ARGS, LAUNCH_MS, chromium_path
 from moorage_testing.cluster import Cluster
+from moorage_testing.laptops import HIDE_UNIX
 from moorage_testing.namespaces import api as api
 from moorage_testing.namespaces import namespace as namespace
 
@@ -69,11 +70,12 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def type_argv(home: Path) -> Typed:
-    """Runs a program in the environment of the person with that home."""
+    """Runs a program in the environment of the person with that home, whose laptop lacks the modules of Unix."""
     hidden = ("KUBECONFIG", "MOORAGE_", "XDG_", "BROWSER", "DISPLAY", "WAYLAND_")
     env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     scripts = str(Path(sys.executable).parent)
-    env |= {"HOME": str(home), "PATH": f"{scripts}:{env['PATH']}", "NO_COLOR": "1"}
+    (home.parent / "sitecustomize.py").write_text(HIDE_UNIX)
+    env |= {"HOME": str(home), "PATH": f"{scripts}:{env['PATH']}", "NO_COLOR": "1", "PYTHONPATH": str(home.parent)}
 
     def type_in(*argv: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         return subprocess.run(

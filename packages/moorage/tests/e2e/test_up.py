@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from moorage.cli.datafolder import DEFAULT_PORTS, OPTIONS, port_holder
+from moorage.cli.datafolder import DEFAULT_PORTS, OPTIONS
+from moorage.cli.localports import port_holder
 from moorage_kube.documents import parse_document
 from moorage_kube.testing.ports import free_ports
 from moorage_kube.testing.waiting import wait_until

@@ -5,10 +5,10 @@ Files with credentials are left out, also of folders that `moor volume cp` copie
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
-import pwd
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -101,7 +101,13 @@ class Credentials:
         self._paths = Ignore(PATHS)
         self._wanted = Ignore(line[1:] for line in ignore_lines(root) if line.startswith("!"))
         self._root = root.resolve()
-        homes = {Path.home().resolve(), Path(pwd.getpwuid(os.getuid()).pw_dir).resolve()}
+        homes = {Path.home().resolve()}
+        with contextlib.suppress(
+            ImportError, KeyError
+        ):  # Windows has no pwd; a user of a container may have no entry
+            import pwd
+
+            homes.add(Path(pwd.getpwuid(os.getuid()).pw_dir).resolve())
         if any(is_of_many_projects(self._root, home) for home in homes):
             what = "home folders and folders of the system are not sent"
         elif self._paths.leaves_out(str(self._root)[1:], is_folder=True):

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from moorage.actions.runpods import PodPlace, running_pod_of_run, running_pod_of_workspace
 from moorage.cli import console, terminal
-from moorage.cli.datafolder import pod_on_port
+from moorage.cli.localports import pod_on_port
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cli.wait import views_of

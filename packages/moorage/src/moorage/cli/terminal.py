@@ -10,8 +10,6 @@ import select
 import signal
 import stat
 import sys
-import termios
-import tty
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TextIO
 
@@ -36,6 +34,9 @@ def size_of_terminal() -> tuple[int, int]:
 @contextlib.contextmanager
 def raw_terminal() -> Iterator[None]:
     """Switch the terminal to raw mode without echo: every key is passed on, also Ctrl-C. Restored at the end."""
+    import termios  # here: `moor logs` and `moor wait` use this module without a terminal
+    import tty
+
     fd = sys.stdin.fileno()
     modes = termios.tcgetattr(fd)
     try:

@@ -22,7 +22,8 @@ from typing import Any
 import click
 
 from moorage.cli import console
-from moorage.cli.datafolder import DEFAULT_PORTS, OPTIONS, Config, DataFolder, listening, port_holder
+from moorage.cli.datafolder import DEFAULT_PORTS, OPTIONS, Config, DataFolder, listening
+from moorage.cli.localports import port_holder
 from moorage.client.datafolder import default_folder
 from moorage_kube.errors import AlreadyRunning, DataFolderError, DocumentError, MoorageError, NotReady, UsageError
 from moorage_kube.quantity import counted

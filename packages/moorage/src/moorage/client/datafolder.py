@@ -6,7 +6,6 @@ The command line owns the files that `moor up` stores in it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shlex
 from collections.abc import Iterator
@@ -31,6 +30,8 @@ def is_running(folder: Path) -> bool:
         fd = os.open(folder / "run" / "lock", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return False
+    import fcntl  # here: clients on Windows have no local cluster, and no fcntl
+
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

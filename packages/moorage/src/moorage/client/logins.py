@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -108,7 +107,10 @@ def known_logins() -> Iterator[Known]:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     held = os.open(path.parent / ".logins.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     with os.fdopen(held, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        with contextlib.suppress(ImportError):  # Windows has no fcntl: there, the last of two writers wins
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
         known = Known.read()
         yield known
         table = {url: asdict(login) for url, login in known.logins.items()}

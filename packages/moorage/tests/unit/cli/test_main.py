@@ -18,6 +18,7 @@ from moorage.cli.hints import remember
 from moorage.cli.main import MEANT_OPTIONS, help_text, main
 from moorage_kube.resources import PVCS
 from moorage_kube.testing.builders import an_object
+from moorage_testing.laptops import HIDE_UNIX
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +55,17 @@ def test_the_help_imports_neither_click_nor_anything_of_ours_but_its_table():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert eval(done.stderr) == ["moorage", "moorage.cli", "moorage.cli.commands", "moorage.cli.main"]
+
+
+def test_commands_of_users_and_python_need_no_module_that_only_unix_has():
+    of_the_cluster = ("This machine", "On a cluster")
+    code = HIDE_UNIX + (
+        "import moorage; from moorage.cli.main import main; moorage.Client, moorage.AsyncClient, moorage.map;"
+        f"names = {[name for section, name, _, _ in COMMANDS if section not in of_the_cluster]};"
+        "sys.exit(any([main([name, '--help']) for name in names]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", [name for _, name, _, _ in COMMANDS])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from moorage.cli.datafolder import pod_on_port
+from moorage.cli.localports import pod_on_port
 from moorage.cli.portforward import Forward, parse_forward
 from moorage_kube.errors import Forbidden, UsageError
 from moorage_kube.resources import JOBS
