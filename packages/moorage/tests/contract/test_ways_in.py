@@ -424,6 +424,7 @@ RUNS = [
     ),
     submitting("a bad name", name="-x", code="invalid", message="invalid run name '-x': use at most 52 of a-z, 0-9"
                " and '-', beginning and ending with a letter or digit"),
+    submitting("a part of a CPU, as a number", cpu=0.5),
     submitting("bad memory", memory="much", code="invalid",
                message="invalid memory 'much': use a quantity such as 512Mi, 8Gi or 1.5G"),
     submitting("memory without a unit", memory="8", code="invalid", message="invalid memory '8': less than 1 MiB"),
@@ -564,12 +565,12 @@ def templates(cluster: Cluster) -> None:
 
 
 def creating_workspace(
-    case: str, /, *, name: str = "desk", cpu: str = "2", type: str = "jupyterlab", **outcome: Any
+    case: str, /, *, name: str = "desk", cpu: str | float = "2", type: str = "jupyterlab", **outcome: Any
 ) -> Case:
     spec = {"type": type, "resources": {"cpu": cpu}}
     return Case(
         name=case,
-        moor=["workspace", "create", name, "--cpu", cpu, "--type", type],
+        moor=["workspace", "create", name, "--cpu", str(cpu), "--type", type],
         rest=("POST", "/api/v1/workspaces", {"name": name, "namespace": NAMESPACE, "spec": spec}),
         sdk=lambda client: client.workspaces.create(name, cpu=cpu, type=type),
         **outcome,
@@ -625,6 +626,7 @@ WORKSPACE_CASES = [
     creating_workspace("a workspace is created"),
     creating_workspace("a workspace whose name is taken", seed=a_workspace(), code="exists", exit_code=1,
                        message="the name 'desk' is taken: another workspace in namespace lab has it"),
+    creating_workspace("a workspace with a part of a CPU, as a number", cpu=0.5),
     creating_workspace("a workspace of no CPUs", cpu="0", code="invalid",
                        message="resources.cpu: '0' must be a quantity above zero, such as 500m, 2 or 8Gi"),
     creating_workspace("a workspace whose name is too long", name="d" * 44, code="invalid",

@@ -403,6 +403,7 @@ CASES = [
     making("no command", command=("",), workers={}, options=None, code="invalid", message="no command given"),
     making("a bad command", command=("python3", "a\0b"), workers={}, options=None, code="invalid",
            message="invalid command: a word contains a NUL character"),
+    making("a part of a CPU, as a number", "--cpu", "0.5", workers={"cpu": 0.5}, options={"cpu": 0.5}),
     making("a bad resource", "--cpu", "much", workers={"cpu": "much"}, options={"cpu": "much"},
            code="invalid", message="invalid cpu 'much': use a quantity such as 500m, 2 or 1.5"),
     making("no volume of that name", "--volume", "lost:/data", workers={"volumes": ["lost:/data"]},

@@ -106,7 +106,7 @@ def request_of(namespace: str, body: NewMap, workers: MapWorkers) -> MapRequest:
         gpu_type=workers.gpu_type,
         gpu_resource=workers.gpu_resource,
         gpu_claim=workers.gpu_claim,
-        cpu=workers.cpu,
+        cpu=None if workers.cpu is None else str(workers.cpu),
         memory=workers.memory,
         volumes=tuple(workers.volumes),
         datasets=tuple(workers.datasets),

@@ -100,7 +100,7 @@ def request_of(body: NewJob) -> RunRequest:
         gpu_resource=body.gpu_resource,
         gpu_claim=body.gpu_claim,
         machine=body.machine,
-        cpu=body.cpu,
+        cpu=None if body.cpu is None else str(body.cpu),
         memory=body.memory,
         time=body.time,
         volumes=tuple(body.volumes),

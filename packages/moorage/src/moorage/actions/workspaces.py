@@ -91,11 +91,15 @@ def plan_workspace(request: NewWorkspace, *, on_processes: bool = False) -> Obj:
             code=ErrorCode.INVALID,
             field="spec.image",
         )
+    spec = {"running": True} | request.spec
+    resources = spec.get("resources")
+    if isinstance(resources, dict) and isinstance(resources.get("cpu"), float):
+        spec["resources"] = resources | {"cpu": str(resources["cpu"])}  # the schema has no fractions
     obj: Obj = {
         "apiVersion": WORKSPACES.api_version,
         "kind": WORKSPACES.kind,
         "metadata": {"name": request.name, "namespace": request.namespace},
-        "spec": {"running": True} | request.spec,
+        "spec": spec,
     }
     if request.host_env:
         obj["metadata"]["annotations"] = {HOST_ENV_ANNOTATION: "true"}

@@ -45,7 +45,9 @@ class NewJob(Request):
     machine: Annotated[
         str | None, about("Machine that it runs on, GROUP/TYPE, instead of `gpus`, `cpu` and `memory`.")
     ] = None
-    cpu: Annotated[str | None, about("CPUs, such as 4 or 500m; left out: the tenant's default, or 1.")] = None
+    cpu: Annotated[
+        str | int | float | None, about("CPUs, such as 4 or 500m; left out: the tenant's default, or 1.")
+    ] = None
     memory: Annotated[
         str | None, about("Memory limit, such as 8Gi, or none; left out: the tenant's default, or 2Gi.")
     ] = None

@@ -94,7 +94,7 @@ class MapWorkers(Request):
     secrets: Annotated[
         list[str], about("Secrets as variables or files: NAME, NAME:KEY, VARIABLE=NAME:KEY or NAME:/PATH.")
     ] = []
-    cpu: Annotated[str | None, about("CPUs of a pod, such as 4 or 500m.")] = None
+    cpu: Annotated[str | int | float | None, about("CPUs of a pod, such as 4 or 500m.")] = None
     memory: Annotated[str | None, about("Memory limit of a pod, such as 8Gi.")] = None
     gpus: Annotated[int, about("GPUs of a pod.")] = 0
     gpu_type: Annotated[str | None, about("GPU type, such as a100; left out: any.")] = None

@@ -38,4 +38,20 @@ def no_answer(url: str, error: BaseException) -> ServerError:
 
 def is_transient(error: ApiError) -> bool:
     """Whether the same request may succeed later."""
-    return isinstance(error, TooManyRequests) or (isinstance(error, ServerError) and error.status in TRANSIENT)
+    if isinstance(error, ServerError):
+        return error.status in TRANSIENT and not _is_wrong_address(error)
+    return isinstance(error, TooManyRequests)
+
+
+def _is_wrong_address(error: BaseException | None) -> bool:
+    """Whether the host does not exist, or its certificate is refused."""
+    import socket
+    import ssl
+
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        if isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME:
+            return True
+        error = error.__cause__
+    return False

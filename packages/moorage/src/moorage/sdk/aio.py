@@ -87,7 +87,7 @@ class AsyncWorkspaces(Group):
         """
         # values that are not given are left out: the server has the defaults
         resources = {
-            "cpu": None if cpu is None else str(cpu),
+            "cpu": cpu,
             "memory": memory,
             "gpus": gpus or None,
             "gpuType": gpu_type or None,
@@ -428,7 +428,7 @@ class AsyncJobs(Group):
             "gpuResource": gpu_resource,
             "gpuClaim": gpu_claim,
             "machine": "/".join(machine) if machine else None,
-            "cpu": None if cpu is None else str(cpu),
+            "cpu": cpu,
             "memory": memory,
             "time": time,
             "volumes": [*volumes],
