@@ -164,7 +164,7 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     # checks that need the choices above, or nothing of them
     _check_priority_class(request, facts, remarks)
     labels |= _queue(request, labels, facts, remarks)
-    _check_command(request, caller, facts, remarks)
+    _check_command(request, caller, facts, mounts, remarks)
     _check_archive(caller, remarks)
     return _Settled(
         request=request,
@@ -298,7 +298,9 @@ def _queue(
     return {QUEUE_LABEL: queue}
 
 
-def _check_command(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: Remarks) -> None:
+def _check_command(
+    request: RunRequest, caller: Caller, facts: ClusterFacts, mounts: Mounts, remarks: Remarks
+) -> None:
     command = request.command
     if what := credential_in(shlex.join(command).encode(errors="replace")):
         remarks.note(f"the command holds {what}: all users of the namespace can read it; {SECRET_ADVICE}")
@@ -306,7 +308,7 @@ def _check_command(request: RunRequest, caller: Caller, facts: ClusterFacts, rem
         remarks.refuse("command", "no command given", "moor run [OPTIONS] -- python train.py")
     elif any("\0" in word for word in command):
         remarks.refuse("command", "invalid command: a word contains a NUL character")
-    elif facts.process_runtime and caller.program is None:
+    elif facts.process_runtime and caller.program is None and not mounts.may_hold(command[0]):
         remarks.refuse(
             "command",
             f"the command {command[0]!r} does not exist on this machine",
@@ -320,7 +322,7 @@ def _missing_program_hint(program: str) -> str:
     interpreter = interpreters.get(PurePosixPath(program).suffix)
     if interpreter:
         return f"name the program that runs it: moor run -- {interpreter} {program}"
-    return "check its spelling, or give its path; on this cluster commands run with your own PATH"
+    return "check its spelling, or give its path; on this cluster commands have the PATH of `moor up`"
 
 
 def _check_archive(caller: Caller, remarks: Remarks) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import PurePosixPath
 
 from moorage.decide.runs.claims import make_claim
 from moorage.decide.runs.remarks import Remarks
@@ -107,6 +108,12 @@ class Mounts:
             return None
         self._mount(claim, WORK_PATH)
         return f"{WORK_PATH}/{path}" if path else WORK_PATH
+
+    def may_hold(self, program: str) -> bool:
+        """Whether a volume of the run may have the program. Names without a path are searched in PATH."""
+        if not program.startswith("/"):
+            return "/" in program and self._request.working_dir is not None
+        return any(PurePosixPath(program).is_relative_to(mount["mountPath"]) for mount in self.mounts)
 
     def add_secret(self, name: str, path: str, *, volume: str = "moorage-run") -> None:
         self.volumes.append({"name": volume, "secret": {"secretName": name}})

@@ -428,6 +428,23 @@ def test_a_run_is_refused_for_the_fields_that_do_not_fit_its_cluster(facts, call
     assert [problem.field for problem in problems(facts, caller, **options)] == fields
 
 
+@pytest.mark.parametrize(
+    ("program", "options", "fields"),
+    [
+        pytest.param("/envs/bin/python", {"volumes": ("data:/envs",)}, [], id="a program on a volume"),
+        pytest.param("/bin/lost", {"volumes": ("data:/envs",)}, ["command"], id="a program of the machine"),
+        pytest.param(
+            "./train.sh", {"working_dir": "data:code"}, [], id="a script in the volume that it starts in"
+        ),
+        pytest.param("./train.sh", {}, ["command"], id="a script in this directory"),
+        pytest.param("lost", {"working_dir": "data:code"}, ["command"], id="a name, which PATH lacks"),
+    ],
+)
+def test_a_program_may_be_on_a_volume(program, options, fields):
+    plan = plan_run(a_request(program, **options), NO_PROGRAM, LOCAL)
+    assert [problem.field for problem in plan.problems] == fields
+
+
 def test_a_team_with_nodes_of_its_own_is_judged_by_these():
     """Admission sends its runs there, and the taint keeps all others off."""
     taint = Taint("moorage.dev/tenant", "lab", "NoSchedule")
