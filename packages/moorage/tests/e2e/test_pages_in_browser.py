@@ -502,3 +502,28 @@ def test_a_newcomer_makes_a_map_and_a_dataset(shared_cluster, browser):
     page.get_by_role("status").get_by_text("default/images is created").wait_for()
     page.locator("#live-dataset").get_by_text("volume:nowhere").wait_for()
     assert person.trouble == []
+
+
+def test_a_newcomer_uses_files_of_a_volume(shared_cluster, browser, tmp_path):
+    cluster = shared_cluster
+    cluster.moor("volume", "create", "code", "--size", "1Gi")
+    (tmp_path / "train.py").write_text("print('hello from the page')\n")
+    (tmp_path / "weights.bin").write_bytes(bytes(range(256)) * 8192)
+    person = Person(cluster, browser)
+    page = person.page
+    person.go("/volumes/default/code")
+    person.press("files")
+    person.press("open-files")  # the page shows the folder by itself when the helper pod runs
+    page.locator("#f-files").set_input_files([tmp_path / "train.py", tmp_path / "weights.bin"])
+    person.press("upload")
+    page.get_by_role("status").get_by_text("The files are on default/code").wait_for()
+    page.get_by_role("link", name="weights.bin", exact=True).press("Enter")
+    page.get_by_text("This file is not text").wait_for()
+    with page.expect_download() as download:
+        person.press("download")
+    assert Path(download.value.path()).read_bytes() == (tmp_path / "weights.bin").read_bytes()
+    person.go("/volumes/default/code/files/text?path=train.py")
+    assert page.locator("#text").inner_text() == "print('hello from the page')\n"
+    person.press("close-files")
+    page.get_by_role("status").get_by_text("are closed").wait_for()
+    assert person.trouble == []

@@ -15,12 +15,13 @@ import click
 
 from moorage.actions.atomic import AtomicCreate
 from moorage.actions.objects import get_object
+from moorage.actions.volumefiles import ROOT, make_helper
 from moorage.actions.volumes import VOLUME
 from moorage.api.volumes import Helper
 from moorage.cli import console
 from moorage.cli.directoryarchive import Credentials, credentials_note
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage.controllers.dataset.filler import Runtime, find_runtime, make_pod_spec, pod_beside, why_waiting
+from moorage.controllers.dataset.filler import Runtime, find_runtime, why_waiting
 from moorage.filler.paths import checked
 from moorage.filler.tree import Tree, TreeEntry
 from moorage.filler.wire import receive, send
@@ -31,7 +32,6 @@ from moorage_kube.errors import ApiError, MoorageError, UsageError
 from moorage_kube.quantity import counted
 from moorage_kube.resources import PODS
 
-ROOT = "/volume"
 LOOK_SECONDS = 0.2
 START_SECONDS = 300.0
 DAY_SECONDS = 86_400  # a pod whose command died does not stay longer
@@ -130,18 +130,14 @@ def _place(text: str) -> tuple[str, str] | None:
 @contextlib.asynccontextmanager
 async def _helper(session: Session, volume: str, runtime: Runtime, *, read_only: bool) -> AsyncGenerator[str]:
     """Yield the name of a pod that mounts a volume and waits; it is deleted with the end of the block."""
-    claim = await get_object(session.api, VOLUME, session.namespace, volume)
-    pods = (await session.api.list(PODS, session.namespace)).items
-    user = await session.user()
-    spec = make_pod_spec(
-        runtime, ["wait"], claims={ROOT: (volume, read_only)}, beside=pod_beside(claim, pods), grace_seconds=1
-    )
-    spec["activeDeadlineSeconds"] = DAY_SECONDS
     name = f"volume-cp-{secrets.token_hex(4)}"
-    meta = {"name": name, **owned_by(user)}
+    meta = {"name": name, **owned_by(await session.user())}
+    pod = await make_helper(
+        session.api, session.namespace, volume, runtime, meta, read_only=read_only, seconds=DAY_SECONDS
+    )
     batch = AtomicCreate(session.api, session.namespace)
     try:
-        await batch.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        await batch.create(PODS, pod)
         await _running(session, name)
         yield name
     finally:

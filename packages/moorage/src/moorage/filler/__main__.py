@@ -83,6 +83,14 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--single-folder", default="")
     command.add_argument("--single-name", default="")
     command.set_defaults(work=_receive)
+    # the files of a volume on the web page
+    for name in ("list", "read", "write", "delete"):
+        command = commands.add_parser(name, help=f"{name} a file or folder, for the web page")
+        command.add_argument("--root", type=Path, required=True)
+        command.add_argument("--path", default="")
+        command.add_argument("--first", type=int, default=0)
+        command.add_argument("--most", type=int, default=None)
+        command.set_defaults(work=_browse, name=name)
     command = commands.add_parser("wait", help="do nothing, while a command is run in the container")
     command.set_defaults(work=_wait)
     return parser
@@ -103,6 +111,23 @@ def _receive(given: argparse.Namespace, _progress: Progress) -> None:
     single = (given.single_folder, given.single_name)
     with contextlib.suppress(FillError):
         receive(Tree(given.root), given.base, sys.stdin.buffer, sys.stdout.buffer, single=single)
+
+
+def _browse(given: argparse.Namespace, _progress: Progress) -> dict[str, Any] | None:
+    from moorage.filler import browse
+    from moorage.filler.tree import Tree
+
+    tree = Tree(given.root)
+    match given.name:
+        case "list":
+            return browse.list_folder(tree, given.path, first=given.first, most=given.most or 1000)
+        case "read":
+            browse.read_file(tree, given.path, sys.stdout.buffer, most=given.most)
+            return None
+        case "write":
+            return browse.write_file(tree, given.path, sys.stdin.buffer)
+        case _:
+            return browse.delete(tree, given.path)
 
 
 def _wait(_given: argparse.Namespace, _progress: Progress) -> None:

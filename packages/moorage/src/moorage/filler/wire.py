@@ -175,7 +175,7 @@ def _receive_one(tree: Tree, path: str, head: dict[str, Any], read: IO[bytes], o
     try:
         with failing(f"cannot write {shown(path)}"), os.fdopen(fd, "wb") as out:
             while left > 0:
-                chunk = _exactly(read, min(CHUNK, left))
+                chunk = exactly(read, min(CHUNK, left))
                 out.write(chunk)
                 running.update(chunk)
                 left -= len(chunk)
@@ -183,7 +183,7 @@ def _receive_one(tree: Tree, path: str, head: dict[str, Any], read: IO[bytes], o
             out.flush()
             os.utime(out.fileno(), ns=(mtime, mtime))
             os.fsync(out.fileno())
-        if _exactly(read, 32) != running.digest():
+        if exactly(read, 32) != running.digest():
             raise Corrupt(f"{shown(path)} was spoilt on its way")
     except BaseException:
         tree.remove(passing)
@@ -207,11 +207,11 @@ def _put(write: IO[bytes], message: dict[str, Any]) -> None:
 
 
 def _get(read: IO[bytes]) -> dict[str, Any]:
-    (size,) = struct.unpack(">I", _exactly(read, 4))
+    (size,) = struct.unpack(">I", exactly(read, 4))
     if size > HEAD_BYTES:
         raise Corrupt("the other end does not speak as it should")
     try:
-        document = json.loads(_exactly(read, size))
+        document = json.loads(exactly(read, size))
     except ValueError as error:
         raise Corrupt("the other end does not speak as it should") from error
     if not isinstance(document, dict):
@@ -219,7 +219,7 @@ def _get(read: IO[bytes]) -> dict[str, Any]:
     return document
 
 
-def _exactly(read: IO[bytes], size: int) -> bytes:
+def exactly(read: IO[bytes], size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
         chunk = read.read(size - len(data))

@@ -57,6 +57,7 @@ YIELDS_TO_ANNOTATION = "moorage.dev/yields-to"  # NAMESPACE/RUN: on an attempt's
 EXPECTED_SECONDS_ANNOTATION = "moorage.dev/expected-seconds"  # from --time: when the GPUs are expected back
 TIME_LIMIT_ANNOTATION = "moorage.dev/time-limit-seconds"  # from --time: running time over all attempts
 REPORT_TOKEN_ANNOTATION = "moorage.dev/report-token-sha256"  # hex; the token itself is in the run's Secret
+VOLUME_FILES_LABEL = "moorage.dev/volume-files"  # on the pod by which a page shows the files of a volume
 SECRET_LABEL = "moorage.dev/secret"  # name of a secret; on the Secret, and on the ConfigMap with its keys
 COMMAND_ANNOTATION = "moorage.dev/command"  # the command as typed, for people
 OPTIONS_ANNOTATION = "moorage.dev/options"  # JSON: the options of the run, for `moor rerun`

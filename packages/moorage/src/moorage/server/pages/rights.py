@@ -60,6 +60,7 @@ CONTROLS: Mapping[str, tuple[Right, ...]] = {
     "create volume": (to("create", PVCS),),
     "resize volume": (to("patch", PVCS),),
     "delete volume": (to("delete", PVCS),),
+    "read volume file": (to("create", PODS), to("create", PODS, subresource="exec")),
     "create dataset": (to("create", DATASETS),),
     "change dataset": (to("patch", DATASETS),),
     "delete dataset": (to("delete", DATASETS),),

@@ -57,7 +57,7 @@ async def test_a_volume_has_a_page_that_names_who_mounts_it(ada):
     page, mounted = (await ada.get("/volumes/team/data")).page, ("train", "/jobs/team/train")
     assert (page.facts["In use by"], page.links("dl")) == ("train", [mounted])
     assert page.texts(".empty")[0].startswith("No backup yet.")
-    assert page.buttons() == ["Resize", "Delete", "Back up"]
+    assert page.buttons() == ["Files", "Resize", "Delete", "Back up"]
     assert {mounted, ("data", "/volumes/team/data")} <= set((await ada.get("/volumes")).page.links("tbody"))
 
 
