@@ -17,19 +17,21 @@ help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 # What uv does is shown, without its lists of packages. The pipe hides its exit code: the file says that it succeeded.
-.venv/.ready: pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
+# .ready: all packages; .product: those that users install, which is enough for the demo.
+.venv/.product: GROUPS := --no-default-groups --inexact
+.venv/.ready .venv/.product: pyproject.toml uv.lock $(wildcard packages/*/pyproject.toml)
 	@command -v $(UV) >/dev/null 2>&1 || { echo "setup: fetching uv $(UV_VERSION), which installs packages, into .uv" && \
 		python3 -m venv .uv && .uv/bin/pip install -q uv==$(UV_VERSION); }
 	@echo "setup: installing the locked packages into .venv; one to four minutes the first time"
 	@rm -f $@
-	@{ $(UV) sync --frozen --all-packages --compile-bytecode 2>&1 && touch $@; } | sed -u '/^ [-+~] /d; /^ *Downloaded /d; s/^ */  /'
+	@{ $(UV) sync --frozen --all-packages --compile-bytecode $(GROUPS) 2>&1 && touch $@; } | sed -u '/^ [-+~] /d; /^ *Downloaded /d; s/^ */  /'
 	@test -f $@ || { echo "setup: the installation failed; see above" >&2; exit 1; }
+	@$(PY) -m compileall -q packages/*/src
 	@echo "setup: done; to type moor in this terminal: . .venv/bin/activate"
 
 setup: .venv/.ready ## Make the virtual environment (.venv), fetching uv if it is missing
-	@$(PY) -m compileall -q packages/*/src
 
-demo: setup ## The platform on this machine: runs, a drain half-way, a map, a dataset, a workspace; under 3 minutes
+demo: $(if $(wildcard .venv/.ready),setup,.venv/.product) ## The platform on this machine: runs, a drain half-way, a map, a dataset, a workspace; under 3 minutes
 	@.venv/bin/moor demo --folder $(DEMO)
 
 quick: setup ## Lint, types and the unit tests that your change affects, side by side; at most 75 s on two cores
