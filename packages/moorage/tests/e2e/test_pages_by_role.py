@@ -47,7 +47,7 @@ PAGES = (
     "/workflows",
     "/crons",
 )
-ADMIN_PAGES = ("users", "tenants", "nodes", "machines", "reservations", "audit")
+ADMIN_PAGES = ("users", "tenants", "budgets", "idle", "nodes", "machines", "reservations", "audit")
 # moorage-machines lets everybody who is logged in list two of these; members see their own tenants
 SEEN_BY_ALL = {"tenants", "machines", "reservations"}
 OUTSIDE = """() => [...document.querySelectorAll('main *, .top *')].filter(one => !one.closest('.spoken') &&
@@ -170,6 +170,14 @@ CONTROLS = (
     ("/admin/users/mia", 'id="groups"', "/admin/users/mia/groups", {"groups": ""}),
     ("/admin/tenants", 'id="new"', "/admin/tenants", {"name": "team"}),
     ("/admin/tenants/team", 'id="add"', "/admin/tenants/team/add", {"role": "member", "people": "mia"}),
+    ("/admin/tenants/team", 'id="change"', "/admin/tenants/team/change", {"quota": "gpu=8"}),
+    (
+        "/admin/budgets",
+        'id="new"',
+        "/admin/new-budget",
+        {"name": "month-{role}", "users": "mia", "gpuHours": "500"},
+    ),
+    ("/admin/idle", 'id="new"', "/admin/new-idle-policy", {"name": "gpus-{role}", "warnAfter": "4h"}),
     ("/admin/nodes", "/drain", "/admin/nodes/none/uncordon", {}),
     ("/admin/audit", 'id="h-audit"', "/admin/audit", None),
     (
@@ -221,6 +229,7 @@ ASKING = (
     ("/maps/team/squares-{role}", "/maps/team/squares-{role}/cancel"),
     ("/maps/team/squares-{role}", "/maps/team/squares-{role}/delete"),
     ("/admin/users/mia", "/admin/users/mia/disable"),
+    ("/admin/tenants/team", "/admin/tenants/team/change"),
     ("/admin/nodes", "/admin/nodes/node-1/drain"),
 )
 

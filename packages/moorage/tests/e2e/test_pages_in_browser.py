@@ -243,7 +243,9 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
     cluster.moor("map", "create", "squares", "--range", "0:3", "--", "echo", "{item}")
     cluster.moor("workspace", "create", "lab", "--type", "codeserver", "--stopped")
     cluster.moor("user", "create", "ada", "--password-stdin", stdin="a password of some length\n")
-    cluster.moor("tenant", "create", "team", "--admin", "ada")
+    cluster.moor("tenant", "create", "team", "--admin", "ada", "--quota", "gpu=8")
+    cluster.moor("budget", "set", "month", "--tenant", "team", "--gpu-hours", "500", "--when-over", "queue")
+    cluster.moor("idle", "set", "gpus", "--warn-after", "4h", "--suspend-after", "12h", "--quiet", "20:00-08:00")
     person = Person(cluster, browser)
     page = person.page
 

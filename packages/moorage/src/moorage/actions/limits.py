@@ -19,10 +19,12 @@ EITHER = (("users", "tenants"), ("gpuHours", "money"))  # of a Budget: one of th
 SPANS = ("warnAfter", "remindAfter", "suspendAfter")  # of an IdlePolicy
 
 
-async def set_budget(api: Api, name: str, fields: Changes, *, dry_run: bool = False) -> Set:
-    """Create a Budget, or change the given fields. Raises the errors of `set_spec`."""
+async def set_budget(
+    api: Api, name: str, fields: Changes, *, seen: int | None = None, dry_run: bool = False
+) -> Set:
+    """Create a Budget, or change the given fields; `seen`, and the errors: see `set_spec`."""
     changes = without_others(fields)
-    return await set_spec(api, BUDGETS, name, lambda _: changes, check=check_budget, dry_run=dry_run)
+    return await set_spec(api, BUDGETS, name, lambda _: changes, check=check_budget, seen=seen, dry_run=dry_run)
 
 
 def without_others(fields: Changes) -> dict[str, Any]:
@@ -35,8 +37,13 @@ def without_others(fields: Changes) -> dict[str, Any]:
     return changes
 
 
-async def set_idle_policy(api: Api, name: str, fields: Changes, *, dry_run: bool = False) -> Set:
-    """Create an IdlePolicy, or change the given fields. Raises the errors of `set_spec`, and UsageError."""
+async def set_idle_policy(
+    api: Api, name: str, fields: Changes, *, seen: int | None = None, dry_run: bool = False
+) -> Set:
+    """Create an IdlePolicy, or change the given fields; `seen`: see `set_spec`.
+
+    Raises the errors of `set_spec`, and UsageError.
+    """
     for field in SPANS:
         if text := fields.get(field):
             check_span(field, text)
@@ -51,7 +58,7 @@ async def set_idle_policy(api: Api, name: str, fields: Changes, *, dry_run: bool
             )
         return fields
 
-    return await set_spec(api, IDLE_POLICIES, name, plan, check=check_idle_policy, dry_run=dry_run)
+    return await set_spec(api, IDLE_POLICIES, name, plan, check=check_idle_policy, seen=seen, dry_run=dry_run)
 
 
 def check_span(field: str, text: str) -> None:

@@ -12,7 +12,7 @@ from moorage.api.errors import ErrorCode
 from moorage.model.machine import Fault
 from moorage_kube.api import Api
 from moorage_kube.changes import change_as_read
-from moorage_kube.errors import NotFound, UsageError
+from moorage_kube.errors import AlreadyExists, Conflict, NotFound, UsageError
 from moorage_kube.mergepatch import merge_patch
 from moorage_kube.resources import Obj, Resource
 
@@ -46,15 +46,19 @@ async def set_spec(
     check: Callable[[Obj], Sequence[Fault]] = lambda _: (),
     dry_run: bool = False,
     creates: bool = True,
+    seen: int | None = None,
 ) -> Set:
     """Create the object, or change its spec by the merge patch that `plan` makes from the present spec.
 
-    `creates`: whether a missing object is created. Raises InvalidName, UsageError without a change, InvalidObject
-    for the faults that `check` returns, NotFound, and NotReady without the kind.
+    `creates`: whether a missing object is created. `seen`: the generation that the caller has seen, 0 without an
+    object; another one is not changed. Raises InvalidName, UsageError without a change, InvalidObject for the
+    faults that `check` returns, Conflict, NotFound, and NotReady without the kind.
     """
     check_name(name)
 
     def planned(obj: Obj) -> tuple[Obj, Changes]:
+        if seen is not None and seen != (obj["metadata"].get("generation") or 0):
+            raise changed_meanwhile(resource, name) if seen else taken(resource, name)
         changes = plan(obj["spec"])
         if not changes:
             raise UsageError("nothing to change: give at least one option", code=ErrorCode.INVALID)
@@ -71,7 +75,7 @@ async def set_spec(
             return Set(obj=planned(await api.get(resource, name))[0], is_new=False)
         return Set(obj=await change_as_read(api, resource, read), is_new=False)
     except NotFound as error:
-        if not creates:
+        if seen or not creates:
             raise missing(resource, name) from error
     # it does not exist: the same plan for an empty spec
     empty: Obj = {
@@ -102,6 +106,31 @@ async def list_objects(api: Api, resource: Resource) -> list[Obj]:
     except NotFound as error:
         raise no_kind(resource) from error
     return sorted(objs, key=lambda obj: str(obj["metadata"]["name"]))
+
+
+def only_changes(spec: Mapping[str, Any], wanted: Changes) -> dict[str, Any]:
+    """The part of a merge patch that changes the spec."""
+    changes: dict[str, Any] = {}
+    for field, value in wanted.items():
+        present = spec.get(field)
+        if isinstance(value, Mapping):
+            value = only_changes(present or {}, value)
+            if value:
+                changes[field] = value
+        elif value != present:
+            changes[field] = value
+    return changes
+
+
+def taken(resource: Resource, name: str) -> AlreadyExists:
+    message = f"the name {name!r} is taken: another {resource.kind} has it"
+    return AlreadyExists(message, hint="choose another name", code=ErrorCode.EXISTS, field="name")
+
+
+def changed_meanwhile(resource: Resource, name: str) -> Conflict:
+    message = f"{resource.kind} {name} was changed while the form was open"
+    hint = "look at its present values, and make your change again"
+    return Conflict(message, hint=hint, code=ErrorCode.CONFLICT)
 
 
 def missing(resource: Resource, name: str) -> NotFound:

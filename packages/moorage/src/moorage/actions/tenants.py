@@ -107,8 +107,10 @@ async def remove_from_tenant(api: Api, name: str, role: str, names: Names, *, ch
     return await _change_role(api, name, role, names, left, check)
 
 
-async def set_tenant(api: Api, name: str, fields: Changes, *, dry_run: bool = False) -> Set:
-    """Change the given fields of a tenant; amounts of a quota that are not given stay.
+async def set_tenant(
+    api: Api, name: str, fields: Changes, *, seen: int | None = None, dry_run: bool = False
+) -> Set:
+    """Change the given fields of a tenant; amounts of a quota that are not given stay. `seen`: see `set_spec`.
 
     Raises the errors of `set_spec`, and Problems for a wrong quota.
     """
@@ -123,7 +125,7 @@ async def set_tenant(api: Api, name: str, fields: Changes, *, dry_run: bool = Fa
             changes["quota"] = dict.fromkeys(held) | left | added
         return changes
 
-    return await set_spec(api, TENANTS, name, plan, dry_run=dry_run, creates=False)
+    return await set_spec(api, TENANTS, name, plan, dry_run=dry_run, creates=False, seen=seen)
 
 
 async def delete_tenant(api: Api, name: str) -> Obj:

@@ -17,9 +17,11 @@ from moorage.server.identity import accountroutes, auditroutes, loginpages, logi
 from moorage.server.identity.auth import Gate
 from moorage.server.pages import (
     auditpages,
+    budgetpages,
     datasetpages,
     events,
     frontparts,
+    idlepages,
     jobpages,
     machinepages,
     mapchanges,
@@ -114,6 +116,8 @@ SITE_PAGES = (
     nodepages,
     userpages,
     tenantpages,
+    budgetpages,
+    idlepages,
     nodeadmin,
     machinepages,
     auditpages,

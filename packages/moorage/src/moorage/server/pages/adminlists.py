@@ -46,9 +46,10 @@ def live_part(kind: AdminList, listed: Shown[Line], notes: Iterable[str] = ()) -
 
 def list_page(
     site: Site, request: Request, kind: AdminList, listed: Shown[Line], *,
-    notes: Iterable[str] = (), forms: tuple[Form, ...] = (), problem: Problem | None = None,
+    notes: Iterable[str] = (), forms: tuple[Form, ...] = (), make: tuple[str, str] | None = None,
+    problem: Problem | None = None,
 ) -> Response:  # fmt: skip
-    """A list page with its search, its table and its forms."""
+    """A list page with its search, its table and its forms. `make`: the page of a form, and words of its link."""
     return site.page(
         request,
         "admin_list.html",
@@ -58,6 +59,7 @@ def list_page(
         list=listed,
         live_part=live_part(kind, listed, notes),
         forms=forms,
+        make=make,
         wrong=(problem.field or "") if problem is not None else "",
     )
 

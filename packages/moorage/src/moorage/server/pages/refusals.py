@@ -48,6 +48,8 @@ LISTS = {  # first part of a path → the words of the link back to its list
     "open": "All workspaces",
     "admin/users": "All users",
     "admin/tenants": "All tenants",
+    "admin/budgets": "All budgets",
+    "admin/idle": "All idle rules",
     "admin/nodes": "All nodes",
     "admin/machines": "All machines",
     "admin/reservations": "All reservations",

@@ -15,7 +15,9 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from moorage.model.argo import CRON_WORKFLOWS, WORKFLOWS
+from moorage.model.budget import BUDGETS
 from moorage.model.dataset import DATASETS
+from moorage.model.idle import IDLE_POLICIES
 from moorage.model.machine import MACHINES
 from moorage.model.mapjob import MAPJOBS
 from moorage.model.names import GROUP
@@ -93,6 +95,10 @@ CONTROLS: Mapping[str, tuple[Right, ...]] = {
     "see tenants": (to("list", TENANTS),),
     "create tenant": (to("create", TENANTS),),
     "change tenant": (to("patch", TENANTS),),
+    "see budgets": (to("list", BUDGETS),),
+    "change budget": (to("create", BUDGETS), to("patch", BUDGETS), to("delete", BUDGETS)),
+    "see idle policies": (to("list", IDLE_POLICIES),),
+    "change idle policy": (to("create", IDLE_POLICIES), to("patch", IDLE_POLICIES), to("delete", IDLE_POLICIES)),
     "see nodes": (to("list", NODES), to("list", PODS)),
     "cordon node": (to("patch", NODES),),
     "drain node": (to("patch", NODES), to("create", PODS, subresource="eviction")),
@@ -122,6 +128,8 @@ class AdminPage(Struct, frozen=True):
 ADMIN_PAGES: tuple[AdminPage, ...] = (
     AdminPage("/admin/users", "Users", "see users"),
     AdminPage("/admin/tenants", "Tenants", "see tenants"),
+    AdminPage("/admin/budgets", "Budgets", "see budgets"),
+    AdminPage("/admin/idle", "Idle rules", "see idle policies"),
     AdminPage("/admin/nodes", "Nodes", "cordon node"),
     AdminPage("/admin/machines", "Machines", "see machines"),
     AdminPage("/admin/reservations", "Reservations", "see reservations"),

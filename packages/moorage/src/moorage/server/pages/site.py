@@ -218,6 +218,7 @@ class Site:
 
 DONE = {
     "created": "{} is created.",
+    "changed": "{} is changed.",
     "started": "{} is submitted.",
     "starting": "{} starts.",
     "stopping": "{} stops. Its volumes stay.",

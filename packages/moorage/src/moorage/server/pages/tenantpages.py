@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -11,8 +12,10 @@ from starlette.responses import HTMLResponse, Response
 from moorage.actions import tenants
 from moorage.api.budgets import BudgetRow
 from moorage.api.tenants import IdleRule, Tenant, TenantRow
+from moorage.model.tenant import TENANTS
 from moorage.present.tenantsanswer import holders_of
 from moorage.server import tenantviews
+from moorage.server.pages import settingforms
 from moorage.server.pages.adminlists import AdminList, list_page, live_part, wanted_lines
 from moorage.server.pages.adminview import (
     Button,
@@ -26,9 +29,11 @@ from moorage.server.pages.adminview import (
     names_in,
     some,
 )
+from moorage.server.pages.forms import Field, Reader
 from moorage.server.pages.paging import Shown
+from moorage.server.pages.settingforms import Setting, listed, pair_lines
 from moorage.server.pages.site import Page, Site, checked_name, done, problem_to_show, read_form
-from moorage.server.pages.texts import say
+from moorage.server.pages.texts import N_, say
 from moorage.server.problems import Problem
 from moorage_kube.errors import MoorageError
 from moorage_kube.resources import Obj
@@ -36,6 +41,8 @@ from moorage_kube.resources import Obj
 HERE = "/admin/tenants"
 ONE = f"{HERE}/{{tenant}}"
 BACK = (HERE, "All tenants")
+MAY_CHANGE = "change tenant"
+ASK = N_("Administrators of the cluster set the quota, budgets and idle rules: ask one for a change.")
 READY, NOT_READY = "Ready", "Not ready"
 QUOTA_FIELDS = {  # field of the form → the limited resource, and its label
     "gpus": ("gpus", "GPUs at most"),
@@ -111,6 +118,16 @@ async def show(site: Site, request: Request) -> Response:
     return await _page(site, request)
 
 
+async def change_form(site: Site, request: Request) -> Response:
+    """The form with the settings of a tenant."""
+    return await settingforms.change_form(site, request, SETTING)
+
+
+async def save(site: Site, request: Request) -> Response:
+    """Change the settings of a tenant from its form."""
+    return await settingforms.save(site, request, SETTING)
+
+
 async def add(site: Site, request: Request) -> Response:
     """Add users and groups to a role in a tenant."""
     return await _change(site, request, is_added=True)
@@ -126,8 +143,72 @@ PAGES = (
     Page(method="POST", path=HERE, handler=create),
     Page(method="GET", path=f"{HERE}/live", handler=live_list, live=True),
     Page(method="GET", path=ONE, handler=show),
+    Page(method="GET", path=f"{HERE}/{{name}}/change", handler=change_form, controls=(MAY_CHANGE,)),
+    Page(method="POST", path=f"{HERE}/{{name}}/change", handler=save),
     Page(method="POST", path=f"{ONE}/add", handler=add),
     Page(method="POST", path=f"{ONE}/remove", handler=remove),
+)
+
+
+def texts_of(spec: Obj) -> dict[str, str]:
+    """The inputs of the form for the settings of a tenant."""
+    ingress = spec.get("ingress") or {}
+    return {
+        "quota": pair_lines(spec.get("quota")),
+        "priorityClasses": listed(spec.get("priorityClasses")),
+        "cpuNodes": pair_lines((spec.get("cpuNodes") or {}).get("selector")),
+        "domain": str(ingress.get("domain") or ""),
+        "className": str(ingress.get("className") or ""),
+    }
+
+
+def fields_of(reader: Reader, spec: Obj) -> Mapping[str, Any]:
+    """The settings of a tenant from its form; an empty input removes a field."""
+    quota = reader.pairs("quota", "quota", "gpu=8")
+    labels = reader.pairs("cpuNodes", "label", "LABEL=VALUE")
+    held = (spec.get("cpuNodes") or {}).get("selector") or {}
+    return {
+        "quota": dict.fromkeys(spec.get("quota") or {}) | quota,
+        "priorityClasses": names_in(reader.text("priorityClasses") or "") or None,
+        "cpuNodes": {"selector": dict.fromkeys(held) | labels} if labels else None,
+        "ingress": {"domain": reader.text("domain"), "className": reader.text("className")},
+    }
+
+
+SETTING = Setting(
+    resource=TENANTS,
+    noun="tenant",
+    here=HERE,
+    back_to_list=False,
+    change_title=N_("Change tenant {name}"),
+    note="The quota is the sum that all work of the team may request at a time.",
+    inputs=(
+        Field(
+            name="quota",
+            label="Quota",
+            kind="area",
+            rows=5,
+            example="gpu=8\ncpu=64\nmemory=256Gi",
+            hint="One RESOURCE=AMOUNT on each line. Empty: no limit.",
+        ),
+        Field(
+            name="cpuNodes",
+            label="Labels of dedicated nodes",
+            kind="area",
+            hint="One LABEL=VALUE on each line: nodes without GPUs, for this team only.",
+        ),
+        Field(
+            name="priorityClasses",
+            label="PriorityClasses",
+            hint="That its pods may use, separated by commas.",
+            most=2000,
+        ),
+        Field(name="domain", label="Domain of its hosts", example="vision.example.org", hint="Empty: any."),
+        Field(name="className", label="Class of its Ingresses", hint="If they have a separate controller."),
+    ),
+    texts=texts_of,
+    fields_of=fields_of,
+    set=lambda api, name, changes, seen: tenants.set_tenant(api, name, changes, seen=seen),
 )
 
 
@@ -162,8 +243,8 @@ def lines_of(rows: Iterable[TenantRow]) -> list[Line]:
     ]
 
 
-def sections_of(shown: Tenant) -> tuple[Section, ...]:
-    """The content of a tenant's page."""
+def sections_of(shown: Tenant, *, may_set: bool) -> tuple[Section, ...]:
+    """The content of a tenant's page. `may_set`: the user may change its settings, not only its members."""
     may_change = shown.may_change_members
     # one line for each user and group, by role
     members: list[Line] = []
@@ -182,7 +263,11 @@ def sections_of(shown: Tenant) -> tuple[Section, ...]:
         ("GPUs in use", Cell(text=str(shown.gpus))),
         ("Dedicated nodes", Cell(text=nodes or say("none"))),
         ("Hosts", Cell(text=shown.domain or say("any that other tenants do not have"))),
+        *((("PriorityClasses", Cell(text=some(shown.priority_classes))),) if shown.priority_classes else ()),
     )
+    change = Button(id="change", words="Change the settings", to=f"{HERE}/{quote(shown.name)}/change")
+    admins = some([*shown.admins.people, *(say("group {name}", name=name) for name in shown.admins.groups)])
+    ask_admin = say("Admins of the team add and remove people: ask {names}.", names=admins) if admins else ""
     # a form for those who may change the members, and the limits with their use
     give = Form(
         id="add",
@@ -204,13 +289,20 @@ def sections_of(shown: Tenant) -> tuple[Section, ...]:
         Line(head=Cell(text=row.resource), cells=(Cell(text=row.used), Cell(text=row.hard))) for row in shown.quota
     )
     return (
-        Section(id="facts", title="Status", facts=facts),
+        Section(
+            id="facts",
+            title="Status",
+            facts=facts,
+            buttons=(change,) if may_set else (),
+            note="" if may_set else ASK,
+        ),
         Section(
             id="members",
             title="People",
             table=MEMBERS,
             lines=tuple(members),
             nothing="No people yet.",
+            note="" if may_change else ask_admin,
             forms=(give,) if may_change else (),
         ),
         Section(id="quota", title="Quota", table=QUOTA, lines=quota, nothing="No quota: the team may use all."),
@@ -229,7 +321,7 @@ def _budget(row: BudgetRow) -> Line:
     texts = (row.used, row.limit, row.unit, f"{row.percent} %", row.period, row.when_over)
     tone = "bad" if row.percent >= 100 else ""
     cells = (Cell(text=text, tone=tone if text.endswith("%") else "") for text in texts)
-    return Line(head=Cell(text=row.budget), cells=tuple(cells))
+    return Line(head=Cell(text=row.budget, href=f"/admin/budgets/{quote(row.budget)}"), cells=tuple(cells))
 
 
 def _rule(rule: IdleRule) -> Line:
@@ -278,6 +370,7 @@ async def _list_page(
 
 async def _page(site: Site, request: Request, problem: Problem | None = None) -> Response:
     shown = await tenantviews.show_tenant(site.context, request.state.user, request.path_params["tenant"])
+    may_set = (await site.allowed(request, (MAY_CHANGE,))).may(MAY_CHANGE)
     return site.page(
         request,
         "admin_one.html",
@@ -286,7 +379,7 @@ async def _page(site: Site, request: Request, problem: Problem | None = None) ->
         live=False,
         title=shown.name,
         subtitle="tenant",
-        sections=sections_of(shown),
+        sections=sections_of(shown, may_set=may_set),
         back=BACK,
         wrong=(problem.field or "") if problem is not None else "",
     )

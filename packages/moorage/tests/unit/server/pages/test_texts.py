@@ -7,10 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from moorage.server.pages import auditpages, machinepages, nodeadmin, tenantpages, userpages
+from moorage.server.pages import (
+    auditpages,
+    budgetpages,
+    idlepages,
+    machinepages,
+    nodeadmin,
+    tenantpages,
+    userpages,
+)
 from moorage.server.pages.adminlists import AdminList
 from moorage.server.pages.adminview import Form, Table
 from moorage.server.pages.environment import make_environment
+from moorage.server.pages.settingforms import Setting
 from moorage.server.pages.texts import (
     ENGLISH,
     LANGUAGES,
@@ -49,14 +58,16 @@ def strings_in(value):
             yield from strings_in(each)
     elif isinstance(value, Struct):
         for name in value.__struct_fields__:
-            if name not in ("id", "to", "here", "name", "kind", "value"):
+            if name not in ("id", "to", "here", "name", "kind", "value", "example", "resource"):
                 yield from strings_in(getattr(value, name))
 
 
 @pytest.mark.parametrize("tag", OTHERS)
-@pytest.mark.parametrize("module", [auditpages, machinepages, nodeadmin, tenantpages, userpages])
+@pytest.mark.parametrize(
+    "module", [auditpages, budgetpages, idlepages, machinepages, nodeadmin, tenantpages, userpages]
+)
 def test_tables_forms_and_lists_of_administrators_are_translated(tag, module):
-    shown = [value for value in vars(module).values() if isinstance(value, Table | Form | AdminList)]
+    shown = [value for value in vars(module).values() if isinstance(value, Table | Form | AdminList | Setting)]
     assert shown
     texts = {text for value in shown for text in strings_in(value) if is_prose(text)}
     with speaking(tag):
