@@ -97,4 +97,4 @@ def read_quiet(text: str) -> Mapping[str, Any]:
 def quiet_text(span: Mapping[str, Any]) -> str:
     """The text that `read_quiet` reads."""
     days, hours = ",".join(span.get("days") or ()), f"{span['start']}-{span['end']}"
-    return f"{days} {hours}".strip()
+    return days if days and span["start"] == span["end"] == "00:00" else f"{days} {hours}".strip()

@@ -85,7 +85,7 @@ class Section(Struct, frozen=True, kw_only=True):
     table: Table | None = None
     lines: tuple[Line, ...] = ()
     nothing: str = ""  # said instead of an empty table
-    note: str = ""  # who may change it
+    note: str = ""  # below the table
     buttons: tuple[Button, ...] = ()
     forms: tuple[Form, ...] = ()
 

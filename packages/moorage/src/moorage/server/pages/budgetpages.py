@@ -61,7 +61,7 @@ async def live_list(site: Site, request: Request) -> Response:
 
 
 async def show(site: Site, request: Request) -> Response:
-    """The web page of one budget, for users to whom it applies."""
+    """The web page of one budget, for its users and for administrators."""
     name = request.path_params["name"]
     rows = [row for row in (await budgets_for(site.context, request.state.user)).budgets if row.budget == name]
     if not rows:
@@ -117,15 +117,14 @@ def lines_of(rows: Sequence[BudgetRow]) -> list[Line]:
     for name, group in groupby(rows, key=lambda row: row.budget):
         first, *more = group
         whose = say("all") if first.name == EVERYBODY else first.name
-        used = Cell(text=f"{first.percent} %", tone="bad") if first.percent >= 100 else Cell(text=use_words(first))
         lines.append(
             Line(
                 head=Cell(text=name, href=f"{HERE}/{quote(name)}"),
                 cells=(
                     Cell(text=say("{name} and {count} more", name=whose, count=len(more)) if more else whose),
                     Cell(text=limit_words(first)),
-                    Cell(note=first.problem) if first.problem else used,
-                    Cell(text=say(dict(WHEN_OVER)[first.when_over])),
+                    used_cell(first),
+                    Cell(text=when_over_words(first)),
                     _until(first),
                 ),
             )
@@ -143,7 +142,7 @@ def sections_of(rows: Sequence[BudgetRow], *, may_change: bool) -> tuple[Section
     )
     facts: tuple[tuple[str, Cell], ...] = (
         ("Limit", Cell(text=limit_words(first))),
-        ("When used up", Cell(text=say(dict(WHEN_OVER)[first.when_over]))),
+        ("When used up", Cell(text=when_over_words(first))),
         ("Until (UTC)", _until(first)),
         *((("Problem", Cell(note=first.problem)),) if first.problem else ()),
     )
@@ -174,8 +173,17 @@ def limit_words(row: BudgetRow) -> str:
 LIMITS = (N_("{limit} {unit} in a day"), N_("{limit} {unit} in a week"), N_("{limit} {unit} in a month"))
 
 
-def use_words(row: BudgetRow) -> str:
-    return f"{row.percent} % · {row.used}"
+def when_over_words(row: BudgetRow) -> str:
+    return say(dict(WHEN_OVER)[row.when_over])
+
+
+def used_cell(row: BudgetRow) -> Cell:
+    """The used part; if it cannot be computed, the reason."""
+    if row.problem:
+        return Cell(note=row.problem)
+    return Cell(
+        text=f"{row.percent} %", note=f"{row.used} / {row.limit}", tone="bad" if row.percent >= 100 else ""
+    )
 
 
 def texts_of(spec: Obj) -> dict[str, str]:
@@ -216,16 +224,16 @@ SETTING = Setting(
             name="tenants", label="Teams", hint="Tenants, separated by commas; * for each. Or users.", most=2000
         ),
         Field(name="users", label="Users", hint="Separated by commas; * for each. Or teams.", most=2000),
-        Field(name="gpuHours", label="GPU-hours", example="500", hint="In a period. Or money.", most=22),
-        Field(
-            name="money", label="Money", hint="In a period, in the currency of the prices. Or GPU-hours.", most=22
-        ),
         Field(
             name="period",
             label="Period",
             kind="choice",
             value="month",
             options=(Option("day", "day"), Option("week", "week"), Option("month", "month")),
+        ),
+        Field(name="gpuHours", label="GPU-hours", example="500", hint="In a period. Or money.", most=22),
+        Field(
+            name="money", label="Money", hint="In a period, in the currency of the prices. Or GPU-hours.", most=22
         ),
         Field(
             name="whenOver",

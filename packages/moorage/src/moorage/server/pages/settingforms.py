@@ -1,6 +1,6 @@
 """Forms for objects of the cluster of which administrators set fields: Budgets, IdlePolicies, Tenants.
 
-A form has the present values. It changes the object only if nobody else has changed it since.
+A form has the present values. It is refused if the object has another generation by then.
 """
 
 from __future__ import annotations

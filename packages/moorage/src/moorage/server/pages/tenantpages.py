@@ -29,6 +29,7 @@ from moorage.server.pages.adminview import (
     names_in,
     some,
 )
+from moorage.server.pages.budgetpages import limit_words, used_cell, when_over_words
 from moorage.server.pages.forms import Field, Reader
 from moorage.server.pages.paging import Shown
 from moorage.server.pages.settingforms import Setting, listed, pair_lines
@@ -64,12 +65,11 @@ MEMBERS = Table(caption="People with their roles", headers=("Name", "Kind", "Rol
 QUOTA = Table(caption="Quota of the tenant", headers=("Resource", "Used", "Limit"), numbers=(0, 1))
 BUDGETS = Table(
     caption="Budgets of the tenant",
-    headers=("Budget", "Used", "Limit", "Unit", "Percent", "Period", "When used up"),
-    numbers=(0, 1, 3),
+    headers=("Budget", "Used", "Limit", "When used up"),
 )
 IDLE = Table(
     caption="Rules for idle work",
-    headers=("Policy", "Work", "Warning after", "Reminder after", "Suspended after"),
+    headers=("Rule", "Work", "Warning after", "Reminder after", "Suspended after"),
 )
 NEW = Form(
     id="new",
@@ -318,10 +318,8 @@ def sections_of(shown: Tenant, *, may_set: bool) -> tuple[Section, ...]:
 
 
 def _budget(row: BudgetRow) -> Line:
-    texts = (row.used, row.limit, row.unit, f"{row.percent} %", row.period, row.when_over)
-    tone = "bad" if row.percent >= 100 else ""
-    cells = (Cell(text=text, tone=tone if text.endswith("%") else "") for text in texts)
-    return Line(head=Cell(text=row.budget, href=f"/admin/budgets/{quote(row.budget)}"), cells=tuple(cells))
+    cells = (used_cell(row), Cell(text=limit_words(row)), Cell(text=when_over_words(row)))
+    return Line(head=Cell(text=row.budget, href=f"/admin/budgets/{quote(row.budget)}"), cells=cells)
 
 
 def _rule(rule: IdleRule) -> Line:
