@@ -86,7 +86,7 @@ def test_all_errors_are_printed_at_once_and_nothing_is_created(local):
         "error: volume 'no' not found in namespace default\n"
         "hint: create it first: moor volume create no --size 10Gi\n"
         "error: the command 'nonsuch' does not exist on this machine\n"
-        "hint: check its spelling, or give its path; on this cluster commands have the PATH of `moor up`\n"
+        "hint: check its spelling, or give its path; on this cluster commands run with your own PATH\n"
     )
     assert not local.api.named(JOBS)
 

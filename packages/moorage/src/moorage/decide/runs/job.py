@@ -322,7 +322,7 @@ def _missing_program_hint(program: str) -> str:
     interpreter = interpreters.get(PurePosixPath(program).suffix)
     if interpreter:
         return f"name the program that runs it: moor run -- {interpreter} {program}"
-    return "check its spelling, or give its path; on this cluster commands have the PATH of `moor up`"
+    return "check its spelling, or give its path; on this cluster commands run with your own PATH"
 
 
 def _check_archive(caller: Caller, remarks: Remarks) -> None:
