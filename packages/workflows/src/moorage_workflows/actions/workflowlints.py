@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from moorage.api.errors import ErrorCode
@@ -15,6 +15,7 @@ from moorage_kube.errors import ApiError, Forbidden, NotFound, Problems
 from moorage_kube.resources import CONFIGMAPS, Obj
 from moorage_workflows.actions.workflows import Check
 from moorage_workflows.decide.workflows.findings import Finding
+from moorage_workflows.decide.workflows.images import unrunnable_images
 from moorage_workflows.decide.workflows.normalise import normalise
 from moorage_workflows.decide.workflows.semaphores import limit_findings, semaphore_limits
 from moorage_workflows.decide.workflows.templates import TemplateKey, missing
@@ -25,12 +26,18 @@ TEMPLATES_MAX = 200  # that one workflow may need, directly and through others
 
 
 def checks_of(
-    api: Api, namespace: str, known: Sequence[Mapping[str, Any]] = (), *, evaluation: Evaluation
+    api: Api,
+    namespace: str,
+    known: Sequence[Mapping[str, Any]] = (),
+    *,
+    evaluation: Evaluation,
+    nodes: Iterable[Obj] = (),
 ) -> Check:
     """Return a check for documents of this namespace.
 
     The check reads the templates that a document refers to, except for the `known` ones, which come with the
-    documents. `evaluation`: the process that runs it, because a user's text controls the work.
+    documents. `evaluation`: the process that runs it, because a user's text controls the work. `nodes`: those of
+    the cluster; empty: images are not checked.
     """
     given = {
         TemplateKey(each.get("kind") == CLUSTER_WORKFLOW_TEMPLATES.kind, str(each["metadata"]["name"])): normalise(
@@ -49,6 +56,7 @@ def checks_of(
         findings = await evaluation.call(
             namespace, what, check_document, document, others, knows_others=knows_others, is_run=is_run
         )
+        findings = [*findings, *unrunnable_images(document, nodes)]
         errors = [finding for finding in findings if finding.is_error]
         if errors:
             problems: list[tuple[str, str | None]] = [(str(finding), None) for finding in errors[:PROBLEMS_MAX]]

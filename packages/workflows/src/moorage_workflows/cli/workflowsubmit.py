@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,14 +13,15 @@ from moorage.cli import console
 from moorage.cli.lint import read_text
 from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, in_session, target_options
-from moorage_kube.errors import DocumentError, UsageError
-from moorage_kube.resources import Obj
+from moorage_kube.errors import ApiError, DocumentError, UsageError
+from moorage_kube.resources import NODES, Obj
 from moorage_kube.yamldocuments import parse_yaml_documents
 from moorage_workflows.decide.workflows.controllers import Controller
 from moorage_workflows.decide.workflows.submission import Additions, parameter_values
 
 R = TypeVar("R", bound=Callable[..., Any])
 TEMPLATES = ("WorkflowTemplate", "ClusterWorkflowTemplate")
+NODES_MAX = 20  # a local cluster has few
 
 ADDITIONS: tuple[Callable[[Any], Any], ...] = (
     click.option(
@@ -263,7 +265,10 @@ async def submit_all(
 
     # Argo checks its own workflows; ours are linted before they are created
     controller = await controller_here(session)
-    check = checks_of(session.api, session.namespace, templates, evaluation=InPlace())
+    nodes: list[Obj] = []
+    with contextlib.suppress(ApiError):  # members may not list nodes; then a pod whose image does not run says so
+        nodes = (await session.api.list(NODES, limit=NODES_MAX)).items
+    check = checks_of(session.api, session.namespace, templates, evaluation=InPlace(), nodes=nodes)
     names: list[str] = []
     # print each name at once: a later failure does not hide workflows that exist
     for document in documents:

@@ -68,6 +68,16 @@ async def test_warnings_are_returned():
     assert warning.startswith("spec.templates[0].container.args[0]: ")
 
 
+async def test_an_image_that_this_cluster_does_not_run_is_refused():
+    document = parse_yaml(LIBRARY) | {"kind": "Workflow"}
+    document["spec"]["entrypoint"] = "t"
+    node = {"metadata": {"name": "n"}, "status": {"nodeInfo": {"containerRuntimeVersion": "process://1"}}}
+    with pytest.raises(Problems) as refused:
+        await checks_of(FakeApi(), "lab", evaluation=InPlace(), nodes=[node])(document)
+    [(message, _)] = refused.value.problems
+    assert message.startswith("spec.templates[0].container.image: cannot be pulled: this cluster runs commands on")
+
+
 async def test_many_errors_are_counted():
     document = parse_yaml(LIBRARY)
     document["spec"]["templates"] += [{"name": f"t{number}"} for number in range(30)]

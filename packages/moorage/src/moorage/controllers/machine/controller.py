@@ -14,7 +14,6 @@ from moorage.controllers.base import Controller, Shared
 from moorage.controllers.machine.plan import (
     guest_of,
     is_finished,
-    is_on_processes,
     is_reservation,
     make_nobodys,
     make_node_pool,
@@ -56,6 +55,7 @@ from moorage.model.names import (
     WAITS_ANNOTATION,
 )
 from moorage.model.reservation import RESERVATIONS, bookings_of
+from moorage.model.runtimes import is_on_processes
 from moorage.model.secondscheduler import scheduler_name
 from moorage_kube.errors import AlreadyExists, Conflict, NotFound, QuantityError
 from moorage_kube.informer import index_by_label

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +26,6 @@ from moorage.model.names import (
     OWNER_LABEL,
     PLACE_ANNOTATION,
     PLACE_AT_ANNOTATION,
-    PROCESS_RUNTIME,
     PROMISED,
     PROMISED_TO_LABEL,
     RESERVATION_LABEL,
@@ -152,15 +151,6 @@ def was_ready(machine: Mapping[str, Any]) -> bool:
     """Whether the Ready condition is True for the current spec."""
     seen = (machine.get("status") or {}).get("observedGeneration")
     return seen == machine["metadata"].get("generation") and is_condition_true(machine, "Ready")
-
-
-def is_on_processes(nodes: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether pods on these nodes run as processes, according to the nodes' runtime."""
-    versions = [
-        str(((node.get("status") or {}).get("nodeInfo") or {}).get("containerRuntimeVersion") or "")
-        for node in nodes
-    ]
-    return bool(versions) and all(version.startswith(PROCESS_RUNTIME) for version in versions)
 
 
 def make_reservation(

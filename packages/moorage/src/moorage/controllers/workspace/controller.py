@@ -13,7 +13,6 @@ from typing import Any, assert_never
 from moorage.cluster.kueue import read_queue_wait
 from moorage.controllers.base import Controller, Shared
 from moorage.controllers.machine.controller import MachineController
-from moorage.controllers.machine.plan import is_on_processes
 from moorage.controllers.workspace.objects import make_secret
 from moorage.controllers.workspace.plan import Seen, Step, Verb, merge_of, plan, waits_for_machine, waits_in_queue
 from moorage.decide.explain.explainer import Explainer
@@ -27,6 +26,7 @@ from moorage.model.names import (
     TEMPLATE_LABEL,
     WORKSPACE_LABEL,
 )
+from moorage.model.runtimes import is_on_processes
 from moorage.model.workspace import (
     GATEWAY_SECRET,
     WORKSPACES,

@@ -20,7 +20,8 @@ from moorage_workflows.model.workflow import REPORTS_ANNOTATION, StepReport
 _KEPT_ANNOTATIONS = (NODE_ID_ANNOTATION, REPORTS_ANNOTATION)
 NOT_STARTED = 64
 _NOT_STARTED_WORDS = ("StartError", "ContainerCannotRun")
-_WAITING_WORDS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError")
+IMAGE_WAITS = ("ErrImageNeverPull", "ErrImagePull", "ImageNotRunnable", "ImagePullBackOff", "InvalidImageName")
+_WAITING_WORDS = (*IMAGE_WAITS, "CreateContainerConfigError")
 
 
 def keep_pod(pod: Obj) -> Obj:

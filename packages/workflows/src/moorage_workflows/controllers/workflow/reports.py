@@ -13,7 +13,9 @@ from moorage_kube.remote.objects import EventType
 from moorage_kube.resources import Obj
 from moorage_workflows.controllers.workflow.live import Live
 from moorage_workflows.controllers.workflow.locks import RunLocks
+from moorage_workflows.controllers.workflow.observe import IMAGE_WAITS
 from moorage_workflows.controllers.workflow.summary import summary_patch, typed
+from moorage_workflows.decide.workflows.graph.run import Run
 from moorage_workflows.model.workflow import ENDED_PHASES, WorkflowRecord
 
 STATUS_EVERY = timedelta(seconds=2)
@@ -30,7 +32,7 @@ class Reports:
     ) -> timedelta | None:
         """Write the summary into the object if it changed. Returns when to write it later."""
         locks = self._locks.table.status_of(record.uid) if record.phase not in ENDED_PHASES else {}
-        patch = summary_patch(obj, record, locks)
+        patch = summary_patch(obj, record, locks, waiting=_image_wait(live.run) if live is not None else "")
         if patch is None or (live is not None and patch == live.reported):
             return None
         now = self._clock.monotonic()
@@ -58,3 +60,12 @@ class Reports:
         except (NotFound, Invalid, BadRequest):  # a test that fails is one of these
             return False
         return True
+
+
+def _image_wait(run: Run) -> str:
+    """Why the image of a pod that a node waits for cannot be used; empty: all can, as far as is known.
+
+    The pod waits, as in Kubernetes: an image that is pushed later, or a changed node, lets it start.
+    """
+    nodes = filter(None, map(run.node_of_pod, run.awaited_pods))
+    return next((node.message for node in nodes if node.message.startswith(IMAGE_WAITS)), "")

@@ -25,15 +25,18 @@ COLLECTION_FAILED = "ArtifactGCError"  # condition: artifacts could not be delet
 
 
 def summary_patch(
-    obj: Mapping[str, Any], record: WorkflowRecord, locks: Mapping[str, Any] | None = None
+    obj: Mapping[str, Any], record: WorkflowRecord, locks: Mapping[str, Any] | None = None, *, waiting: str = ""
 ) -> dict[str, Any] | None:
-    """Return a merge patch with the summary; None if the object has it. `locks`: `status.synchronization`."""
+    """Return a merge patch with the summary; None if the object has it.
+
+    `locks`: `status.synchronization`. `waiting`: why a pod cannot start, until it does.
+    """
     is_done = record.phase in ENDED_PHASES
     status: dict[str, Any] = {
         "phase": record.phase or "Pending",
         "startedAt": _seconds(record.started_at),
         "finishedAt": _seconds(record.finished_at),
-        "message": record.message[:MESSAGE_LENGTH] or None,
+        "message": (record.message or waiting)[:MESSAGE_LENGTH] or None,
         "progress": f"{record.done}/{record.total}",
     }
     # a name that Argo's full definitions refuse would keep the whole status from being written

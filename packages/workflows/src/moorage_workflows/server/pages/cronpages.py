@@ -97,7 +97,7 @@ async def run(site: Site, request: Request) -> Response:
             name,
             {},
             controller=await controller_of(context.api, context.now()),
-            check=checks_of(api, namespace, evaluation=context.evaluation),
+            check=checks_of(api, namespace, evaluation=context.evaluation, nodes=context.cluster.nodes.all()),
             mark=mark_of(user.name, f"schedule\0{namespace}/{name}\0{key}", CronStart()) if key else "",
         )
     except (Problem, MoorageError) as error:

@@ -24,7 +24,7 @@ from moorage_workflows.actions.workflowlints import checks_of
 from moorage_workflows.actions.workflows import no_check
 from moorage_workflows.decide.workflows.controllers import Controller
 from moorage_workflows.decide.workflows.views import view_workflow
-from moorage_workflows.server.rest.workflows import records_of
+from moorage_workflows.server.rest.workflows import checks_for, records_of
 
 ALL = "/api/v1/crons"
 ONE = f"{ALL}/{{namespace}}/{{name}}"
@@ -101,7 +101,7 @@ async def run_cron(call: Call[CronStart, None]) -> CronRun:
         call.name,
         call.body.parameters,
         controller=controller,
-        check=checks_of(call.api, call.namespace, evaluation=call.context.evaluation),
+        check=checks_for(call),
         mark=call.mark,
     )
     return crons.run_of(view_workflow(submitted.workflow))

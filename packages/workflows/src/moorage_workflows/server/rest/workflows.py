@@ -134,6 +134,13 @@ def _additions_of(options: SubmitOptions) -> Additions:
     )
 
 
+def checks_for(call: Call[Any, Any]) -> workflows.Check:
+    """The checks before a Workflow is created in the namespace of a call."""
+    context = call.context
+    nodes = context.cluster.nodes.all()
+    return checks_of(call.api, call.namespace, evaluation=context.evaluation, nodes=nodes)
+
+
 async def _submit(
     call: Call[Any, Any], document: Mapping[str, Any], additions: Additions, *, dry_run: bool
 ) -> tuple[int, Workflow]:
@@ -144,7 +151,7 @@ async def _submit(
         document,
         additions,
         controller=await controller_known(call.context),
-        check=checks_of(call.api, call.namespace, evaluation=call.context.evaluation),
+        check=checks_for(call),
         mark="" if dry_run else call.mark,
         dry_run=dry_run,
     )
@@ -166,7 +173,7 @@ async def lint_workflow(call: Call[LintWorkflow, None]) -> Workflow:
         document,
         Additions(),
         controller=await controller_known(call.context),
-        check=checks_of(call.api, call.namespace, evaluation=call.context.evaluation),
+        check=checks_for(call),
         dry_run=True,
     )
     return as_workflow(checked.workflow)
@@ -372,7 +379,7 @@ async def resubmit_workflow(call: Call[ResubmitWorkflow, None]) -> tuple[int, Wo
         call.name,
         Additions(parameters=call.body.parameters),
         controller=await controller_known(call.context),
-        check=checks_of(call.api, call.namespace, evaluation=call.context.evaluation),
+        check=checks_for(call),
         records=records_of(call.context, call.user),
         mark=call.mark,
         memoized=call.body.memoized,

@@ -83,6 +83,17 @@ def test_the_time_to_live_of_a_template_is_in_the_status() -> None:
     assert "storedWorkflowTemplateSpec" not in own["status"]
 
 
+def test_an_image_that_lets_a_pod_wait_is_the_message_until_it_starts() -> None:
+    reason = "ImageNotRunnable: image x cannot be run"
+    patch = summary_patch({"metadata": {}}, a_record(), waiting=reason)
+    assert patch["status"]["message"] == reason
+    obj = {"metadata": {"labels": patch["metadata"]["labels"]}, "status": patch["status"]}
+    assert summary_patch(obj, a_record(), waiting=reason) is None
+    assert summary_patch(obj, a_record())["status"]["message"] is None
+    failed = msgspec.structs.replace(a_record(), message="failed")
+    assert summary_patch(obj, failed, waiting=reason)["status"]["message"] == "failed"
+
+
 def test_locks_come_into_the_status_and_leave_it() -> None:
     held = {"mutex": {"holding": [{"mutex": "lab/Mutex/m", "holder": "n"}]}}
     patch = summary_patch({"metadata": {}}, a_record(), held)
