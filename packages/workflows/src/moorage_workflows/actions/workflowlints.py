@@ -53,7 +53,7 @@ def checks_of(
         others, knows_others = await _templates(api, namespace, document, given)
         is_run = document.get("kind") == WORKFLOWS.kind
         what = f"{document.get('kind')} {namespace}/{mapping(document.get('metadata')).get('name') or ''}"
-        # the meaning of the text, then what this cluster can run
+        # first the text alone, then its images on this cluster
         findings = await evaluation.call(
             namespace, what, check_document, document, others, knows_others=knows_others, is_run=is_run
         )
