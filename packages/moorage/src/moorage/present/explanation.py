@@ -314,7 +314,7 @@ def _holders_section(explanation: Explanation) -> Section | None:
         return None
     left = len(explanation.held_by) - HOLDERS_SHOWN
     return Section(
-        heading="Current holders",
+        heading="Users of the quota" if explanation.quota else "Current holders",
         rows=tuple(held_row(held, explanation.now) for held in explanation.held_by[:HOLDERS_SHOWN]),
         more=f"and {left} more" if left > 0 else "",
     )
@@ -326,7 +326,7 @@ def held_row(held: HeldBy, now: datetime) -> tuple[str, ...]:
     since = (
         f"since {moment_text(holder.since)} ({format_duration(now - holder.since)})"
         if holder.since
-        else "starting"
+        else ("starting" if held.node else "waiting for a node")
     )
     amount = amount_text(held.resource, held.amount) if held.resource else ""
     if held.reserved_for:
@@ -412,6 +412,10 @@ def start_lines(explanation: Explanation) -> list[str]:
     if explanation.state == "fits":
         return []
     is_stopped = explanation.suspended and explanation.queue is None
+    if explanation.quota and explanation.held_by and not (explanation.troubles or is_stopped):
+        if explanation.earliest is not None:
+            return [_earliest_text(explanation, explanation.earliest)]
+        return ["It can start when they leave room in the quota; when is not known: not all have a `--time`"]
     if explanation.quota or explanation.not_made or explanation.troubles or is_stopped:
         return ["It cannot start until this is fixed"]
     if explanation.queue is not None:

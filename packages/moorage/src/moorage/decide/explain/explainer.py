@@ -19,6 +19,7 @@ from moorage.decide.explain.machines import explain_guest, guest_line
 from moorage.decide.explain.nodeconstraints import wanted_types
 from moorage.decide.explain.nodes import held_by, missing, obstacles, verdict
 from moorage.decide.explain.pendingpod import PendingPod, Used, make_pending_pod
+from moorage.decide.explain.quota import excess, quota_frees, quota_holders
 from moorage.decide.explain.refusals import refused_for_ever
 from moorage.decide.explain.schedulerqueue import pods_ahead, scheduler_message, simulate, waiter
 from moorage.decide.explain.smaller import smaller_requests
@@ -177,6 +178,10 @@ def _explain_in_queue(pending: PendingPod, start: Explanation) -> Explanation:
         likely, _ = simulate(pending, line, usual=True) if pending.snapshot.history.took else (None, {})
         if likely is not None and earliest is not None and likely.at >= earliest.at:
             likely = None
+    short_of_quota = excess(start.quota)
+    users = quota_holders(pending, short_of_quota)
+    if start.quota:
+        earliest = quota_frees(users, short_of_quota, pending.now)
     starts_now = not is_held and start.fits and earliest is not None and earliest.at <= pending.now
     return replace(
         start,
@@ -184,7 +189,7 @@ def _explain_in_queue(pending: PendingPod, start: Explanation) -> Explanation:
         node=_landing(pending, used) if starts_now else "",
         missing=short,
         obstacles=obstacles(pending),
-        held_by=() if pending.brief else held_by(pending, short),
+        held_by=() if pending.brief else users if start.quota else held_by(pending, short),
         line=() if starts_now and not pending.me.gates else tuple(waiter(other.pod) for other in line),
         earliest=earliest,
         likely=likely,

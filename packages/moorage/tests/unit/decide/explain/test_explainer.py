@@ -217,6 +217,55 @@ def test_gates_missing_volumes_and_quota_are_told():
     assert ask(a_pod(claims=["data"]), [a_gpu_node()]).missing_claims == ()
 
 
+def quota_full(gpus=1, cpu=""):
+    """The event of a Job whose pod asks for more than the quota has left."""
+    more = f",requests.cpu={cpu}" if cpu else ""
+    part = f"requests.{GPU}={{}}" + (more and ",requests.cpu={}")
+    parts = [part.format(*amounts) for amounts in ((gpus, cpu), (3, "6500m"), (3, "8"))]
+    message = 'pods "x" is forbidden: exceeded quota: team, requested: {}, used: {}, limited: {}'.format(*parts)
+    return [{"reason": "FailedCreate", "message": message, "lastTimestamp": "t"}]
+
+
+def test_a_full_quota_names_its_users_and_when_it_has_room():
+    nodes = [a_gpu_node("n1", 8), a_gpu_node("n2", 8)]
+    pods = [
+        a_pod("late", 1, node="n1", user="bob", expected=7 * 3600),
+        a_pod("early", 1, node="n2", user="eve", expected=3 * 3600),
+        a_pod("waits", 1, user="kim"),
+        a_pod("done", 1, node="n1", phase="Succeeded"),
+        a_run_pod("elsewhere", run="r", namespace="other", gpus=1, node="n1"),
+    ]
+    one = ask(a_pod(), nodes, pods, events=quota_full())
+    rows = [(held.holder.owner, held.holder.run, held.node, held.amount) for held in one.held_by]
+    assert rows == [("eve", "run-early", "n2", 1), ("bob", "run-late", "n1", 1), ("kim", "run-waits", "", 1)]
+    assert one.earliest.at == NOON + timedelta(hours=1)
+    text = explain_text(one)
+    assert "Users of the quota\n  eve  run-early  1 GPU" in text
+    assert "kim  run-waits  1 GPU  " in text
+    assert "waiting for a node" in text
+    assert "13:00 UTC (in 60m), if all runs reach their time limits; earlier if one ends sooner" in text
+    two = ask(a_pod(gpus=2), nodes, pods, events=quota_full(2))
+    assert two.earliest.at == NOON + timedelta(hours=5)
+    three = ask(a_pod(gpus=3), nodes, pods, events=quota_full(3))
+    assert three.earliest is None
+    assert "when is not known: not all have a `--time`" in explain_text(three)
+
+
+def test_a_quota_of_several_resources_has_room_when_all_have():
+    pods = [
+        a_pod("a", 1, node="n1", expected=3 * 3600, cpu="500m"),
+        a_pod("b", 0, node="n1", expected=7 * 3600, cpu="4"),
+    ]
+    both = ask(a_pod(), [a_gpu_node("n1", 8)], pods, events=quota_full(1, "4"))
+    assert [(held.resource, held.holder.run, held.amount) for held in both.held_by] == [
+        ("cpu", "run-a", 500),
+        (GPU, "run-a", 1),
+        ("cpu", "run-b", 4000),
+    ]
+    assert both.earliest.at == NOON + timedelta(hours=5)
+    assert [held.resource for held in as_public(both).held_by] == [GPU]
+
+
 def test_what_holds_the_replacement_of_a_pod_killed_for_memory_is_told_to_its_user_only():
     pod = a_pod(gates=["moorage.dev/memory"])
     pod["metadata"]["annotations"] = {"moorage.dev/memory-held": "held: pod x was killed for memory"}
