@@ -107,6 +107,7 @@ def request_of(body: NewJob) -> RunRequest:
         datasets=tuple(body.datasets),
         checkpoint=body.checkpoint,
         working_dir=body.working_dir,
+        git=body.git,
         grace_period_seconds=body.grace_period_seconds,
         priority_class=body.priority_class,
         queue=body.queue,

@@ -60,6 +60,9 @@ class NewJob(Request):
         str | None, about("Volume for checkpoints, NAME[:SIZE]; created when absent (10Gi).")
     ] = None
     working_dir: Annotated[str | None, about("Working directory in a volume, NAME:PATH.")] = None
+    git: Annotated[
+        str | None, about("Git repository of the code, URL[@REF]; it is cloned in the pod, with the image's git.")
+    ] = None
     grace_period_seconds: Annotated[
         int | None, about("Seconds between SIGTERM and SIGKILL; left out: 30, or 120 with a checkpoint.")
     ] = None

@@ -156,7 +156,7 @@ def _of_notebook(request: RunRequest) -> RunRequest:
     typed = request.command
     if not is_notebook(typed):
         return request
-    if request.working_dir is None:
+    if request.working_dir is None and request.git is None:
         check_source(typed)
     name = request.name or generated_name((typed[0].removesuffix(".ipynb"),), token_hex(8), frozenset())
     return replace(request, command=notebook_command(typed), shown=typed, name=name)

@@ -80,6 +80,12 @@ OPTIONS = (
     ),
     click.option("--working-dir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume."),
     click.option(
+        "--git",
+        default=None,
+        metavar="URL[@REF]",
+        help="Clone this repository in the pod, and start in it; REF is a branch, tag or commit.",
+    ),
+    click.option(
         "--image", default=None, help="Container image (default: the tenant's; a local cluster needs none)."
     ),
     click.option(

@@ -41,6 +41,7 @@ def run_line(body: NewJob) -> str:
         ("--time", body.time),
         ("--checkpoint", body.checkpoint),
         ("--working-dir", body.working_dir),
+        ("--git", body.git),
         ("--image", body.image),
         ("--user", body.user),
         ("--grace-period", body.grace_period_seconds),

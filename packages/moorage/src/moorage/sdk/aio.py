@@ -389,6 +389,7 @@ class AsyncJobs(Group):
         labels: Mapping[str, str] | None = None,
         checkpoint: str | None = None,
         working_dir: str | None = None,
+        git: str | None = None,
         grace_period_seconds: int | None = None,
         priority_class: str | None = None,
         queue: str | None = None,
@@ -402,11 +403,12 @@ class AsyncJobs(Group):
     ) -> Job:
         """Start a run; the values are those of the options of `moor run`.
 
-        It sends no directory: the program must be in the image or on a volume.
+        It sends no directory: the program must be in the image, in a git repository or on a volume.
 
         `memory`: such as 8Gi, or "none"; `time`: such as 2h; `volumes`: `NAME:/path[:ro]`; `datasets`:
         `[NAMESPACE/]NAME:/path`; `secrets`: `NAME`, `NAME:KEY`, `VARIABLE=NAME:KEY` or `NAME:/path`;
-        `checkpoint`: `NAME[:SIZE]`; `working_dir`: `NAME:path` on a volume; `queue`: a LocalQueue of Kueue;
+        `checkpoint`: `NAME[:SIZE]`; `working_dir`: `NAME:path` on a volume; `git`: `URL[@REF]`;
+        `queue`: a LocalQueue of Kueue;
         `share`: takes turns on GPUs; `user`: `UID[:GID]`; `machine`: (group, type), instead of all amounts;
         `key`: asking again with it gives the same one (None: a new key).
         Raises Invalid, with every problem in its message, and AlreadyExists.
@@ -438,6 +440,7 @@ class AsyncJobs(Group):
             "labels": dict(labels) if labels else None,
             "checkpoint": checkpoint,
             "workingDir": working_dir,
+            "git": git,
             "gracePeriodSeconds": grace_period_seconds,
             "priorityClass": priority_class,
             "queue": queue,

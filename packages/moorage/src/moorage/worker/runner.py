@@ -1,7 +1,7 @@
 """Wraps a run's command: unpacks the sent directory, forwards signals, reports checkpoints.
 
-    python3 runner.py [--unpack FILE --into DIR] [--report URL --token-file FILE] [--peak-file FILE]
-        -- COMMAND [ARG...]
+    python3 runner.py [--unpack FILE | --git URL --ref REF] [--into DIR] [--report URL --token-file FILE]
+        [--peak-file FILE] -- COMMAND [ARG...]
 
 It ends with the command's own exit code, or 128 + n when signal n ended it; 127 when the command does not
 exist, 126 when it cannot be run, as in a shell. A command that ends after it was asked to stop (SIGTERM)
@@ -16,6 +16,7 @@ Standard library only, one file, Python 3.8 and newer: it is mounted into images
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import resource
@@ -33,6 +34,8 @@ from typing import Any
 
 CHECKPOINT_ENV = "MOORAGE_CHECKPOINT_DIR"
 DONE_FILE_ENV = "MOORAGE_DONE_FILE"
+TOKEN_ENV = "GIT_TOKEN"
+COMMIT_FILE = ".moorage-commit"  # in the checkpoint folder; a name that is never a checkpoint
 STOPPED = 85  # asked to stop, and not finished; as moorage.decide.interruptions
 CHECK_SECONDS = 5.0  # between two looks at the checkpoint folder
 REPEAT_SECONDS = 60.0  # between two reports when nothing is new, so that "last looked" stays true
@@ -235,6 +238,69 @@ def unpack(archive: str, folder: str) -> None:
             tar.extractall(folder)
 
 
+def git_environment(url: str) -> dict[str, str]:
+    """The environment of git: it asks for nothing, and has the token of $GIT_TOKEN for the host of the URL."""
+    env = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:http:ssh", **os.environ}
+    env.setdefault("GIT_SSH_COMMAND", "ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new")
+    token = env.get(TOKEN_ENV)
+    if token and url.startswith("https://"):
+        pair = base64.b64encode(("x-access-token:" + token.strip()).encode()).decode()
+        env["GIT_CONFIG_COUNT"] = "1"
+        env["GIT_CONFIG_KEY_0"] = "http." + "/".join(url.split("/")[:3]) + "/.extraHeader"
+        env["GIT_CONFIG_VALUE_0"] = "Authorization: Basic " + pair
+    return env
+
+
+def checkout(url: str, ref: str, folder: str) -> bool:
+    """Clone a repository and check out a branch, tag or commit; print the commit, or the reason of a failure.
+
+    With a checkpoint folder, later attempts check out the commit of the first one.
+    """
+    if shutil.which("git") is None:
+        say("git is not in this image: choose an image that has it, such as python:3.12, but not python:3.12-slim")
+        return False
+    env = git_environment(url)
+
+    def git(*words: str) -> str | None:
+        done = subprocess.run(["git", *words], env=env, stdout=subprocess.PIPE, check=False)
+        return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else None
+
+    if git("clone", "--quiet", "--no-checkout", "--filter=blob:none", "--", url, folder) is None:
+        say("the repository " + url + " cannot be cloned: git prints the reason above")
+        return False
+    # the commit of an earlier attempt, or the newest one of the reference
+    pin, source = os.path.join(os.environ.get(CHECKPOINT_ENV, ""), COMMIT_FILE), url + "@" + ref
+    names = ["refs/remotes/origin/" + ref, "refs/tags/" + ref, ref] if ref else ["HEAD"]
+    for name in filter(None, [first_commit(pin, source), *names]):
+        commit = git("-C", folder, "rev-parse", "--verify", "--quiet", name + "^{commit}")
+        if commit:
+            break
+    else:
+        say("the repository " + url + " has no branch, tag or commit " + (ref or "HEAD"))
+        return False
+    if git("-C", folder, "checkout", "--quiet", "--detach", commit) is None:
+        say("the commit " + commit + " of " + url + " cannot be checked out: git prints the reason above")
+        return False
+    say("commit " + commit + " of " + url)
+    if os.environ.get(CHECKPOINT_ENV):
+        try:
+            with open(pin, "w", encoding="utf-8") as file:
+                file.write(commit + " " + source)
+        except OSError as error:
+            say("the commit cannot be stored for later attempts: " + str(error))
+    return True
+
+
+def first_commit(pin: str, source: str) -> str:
+    """The commit that an earlier attempt stored for this repository and reference; empty if there is none."""
+    try:
+        with open(pin, encoding="utf-8") as file:
+            commit, _, stored = file.read().partition(" ")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return commit if stored == source else ""
+
+
 def start(command: list[str], folder: str | None, done_file: str) -> subprocess.Popen[bytes]:
     """Start the command, or end as a shell would when it cannot be."""
     try:
@@ -325,6 +391,8 @@ def main(argv: list[str]) -> int:
     # options before --, the command after it
     parser = argparse.ArgumentParser(prog="runner.py")
     parser.add_argument("--unpack")
+    parser.add_argument("--git")
+    parser.add_argument("--ref", default="")
     parser.add_argument("--into")
     parser.add_argument("--report")
     parser.add_argument("--token-file")
@@ -341,10 +409,12 @@ def main(argv: list[str]) -> int:
         except (OSError, tarfile.TarError) as error:
             say(f"the shipped directory cannot be unpacked into {options.into}: {error}")
             return 1
+    if options.git and not checkout(options.git, options.ref, options.into):
+        return 1
     # a program that finishes after a stop creates this file
     done_folder = tempfile.mkdtemp(prefix="moorage-")
     done_file = os.path.join(done_folder, "done")
-    child = start(command, options.into if options.unpack else None, done_file)
+    child = start(command, options.into, done_file)
     signals.pass_to(child.pid)
     # threads report checkpoints and memory while the command runs
     folder = os.environ.get(CHECKPOINT_ENV)

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from moorage.decide.runs.terminationmessage import split_termination_message
 from moorage.worker import runner
+from moorage_testing.gitserver import git_server
 
 RUNNER = Path(runner.__file__)
 FINISHED = "open(os.environ['MOORAGE_DONE_FILE'], 'w').close()"
@@ -436,3 +437,65 @@ def test_the_peak_of_a_command_is_written_where_the_kubelet_reads_it(tmp_path: P
 )
 def test_last_words_are_split_into_the_peak_and_the_rest(text: str, want: tuple[int | None, str]) -> None:
     assert split_termination_message(text) == want
+
+
+@pytest.mark.processes
+def test_a_repository_is_cloned_at_a_branch_a_tag_or_a_commit(tmp_path):
+    with git_server(tmp_path / "served") as repository:
+        first = repository.commit({"pkg/data.txt": "first"})
+        repository.git("tag", "v1")
+        repository.git("branch", "feature/x")
+        newest = repository.commit({"pkg/data.txt": "newest"})
+        for number, (ref, text, commit) in enumerate((
+            ("", "newest", newest), ("main", "newest", newest), ("v1", "first", first),
+            ("feature/x", "first", first), (first, "first", first), (first[:9], "first", first),
+        )):  # fmt: skip
+            into = tmp_path / f"work-{number}"
+            done = run("--git", repository.url, "--ref", ref, "--into", str(into), "--", "cat", "pkg/data.txt")
+            assert (done.stdout, done.returncode) == (text, 0), done.stderr
+            assert f"moorage: commit {commit} of {repository.url}\n" in done.stderr
+
+
+@pytest.mark.processes
+def test_a_later_attempt_gets_the_commit_of_the_first_one_if_it_has_a_checkpoint_folder(tmp_path):
+    env, words = {"MOORAGE_CHECKPOINT_DIR": str(tmp_path / "ckpt")}, ("--", "cat", "a.txt")
+    (tmp_path / "ckpt").mkdir()
+    with git_server(tmp_path / "served") as repository:
+        seen = []
+        for number, (ref, text) in enumerate([("main", "one"), ("main", "two"), ("HEAD", "three")]):
+            repository.commit({"a.txt": text})
+            into = str(tmp_path / f"work-{number}")
+            seen.append(run("--git", repository.url, "--ref", ref, "--into", into, *words, env=env).stdout)
+    assert seen == ["one", "one", "three"]  # another reference is another program
+    assert runner.newest_file(str(tmp_path / "ckpt")) is None
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("ref", "path", "says"),
+    [
+        ("nowhere", None, "has no branch, tag or commit nowhere"),
+        ("", "missing", "cannot be cloned: git prints the reason above"),
+    ],
+)
+def test_a_repository_that_cannot_be_used_is_a_clear_failure(tmp_path, ref, path, says):
+    with git_server(tmp_path / "served") as repository:
+        repository.commit({"a.txt": "text"})
+        url = f"{repository.url}/{path}" if path else repository.url
+        done = run("--git", url, "--ref", ref, "--into", str(tmp_path / "work"), "--", "echo", "started")
+    assert (done.stdout, done.returncode, says in done.stderr) == ("", 1, True), done.stderr
+
+
+@pytest.mark.processes
+def test_an_image_without_git_is_named(tmp_path):
+    done = run("--git", "https://host/x", "--into", str(tmp_path / "w"), "--", "echo", env={"PATH": str(tmp_path)})
+    assert (done.returncode, "git is not in this image" in done.stderr) == (1, True)
+
+
+def test_a_token_goes_to_the_host_of_the_repository_and_to_no_other_and_into_no_argument(monkeypatch):
+    monkeypatch.setenv("GIT_TOKEN", "secret\n")
+    env = runner.git_environment("https://git.lab:8443/org/repo.git")
+    assert (env["GIT_CONFIG_KEY_0"], env["GIT_CONFIG_VALUE_0"]) == (
+        "http.https://git.lab:8443/.extraHeader", "Authorization: Basic eC1hY2Nlc3MtdG9rZW46c2VjcmV0",
+    )  # fmt: skip
+    assert "GIT_CONFIG_COUNT" not in runner.git_environment("http://127.0.0.1/x")

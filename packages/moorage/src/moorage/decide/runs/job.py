@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from moorage.decide.interruptions import DONE_FILE_ENV, STOPPED
 from moorage.decide.runs.credentials import SECRET_ADVICE, credential_in, credential_note, is_credential
 from moorage.decide.runs.deviceclaims import add_claim
+from moorage.decide.runs.gitaddress import GitAddress, git_of_request
 from moorage.decide.runs.gputypes import gpu_taints
 from moorage.decide.runs.kueue import queue_problem
 from moorage.decide.runs.labels import labels_from
@@ -100,6 +101,7 @@ class _Settled(Struct, frozen=True, kw_only=True):
     checkpoint: str | None  # its claim
     image: str
     working_dir: str | None
+    git: GitAddress | None
     user: RunUser | None
     env: Sequence[Obj]
     secrets: Sequence[SecretRef]
@@ -108,8 +110,8 @@ class _Settled(Struct, frozen=True, kw_only=True):
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether our runner starts the command: to unpack the sent directory, or to report checkpoints."""
-        return self.caller.archive is not None or self.checkpoint is not None
+        """Whether our runner starts the command: to fetch the code first, or to report checkpoints."""
+        return self.caller.archive is not None or self.git is not None or self.checkpoint is not None
 
 
 def plan_run(request: RunRequest, caller: Caller, facts: ClusterFacts) -> RunPlan:
@@ -152,6 +154,7 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     checkpoint = mounts.add_checkpoint()
     image = _image(request, facts, remarks)
     working_dir = mounts.add_working_directory()
+    git = git_of_request(request, remarks)
     user = user_of_request(request, facts, remarks)
     secrets = secret_refs(request, facts, remarks)
     mounts.add_user_secrets(secrets)
@@ -182,6 +185,7 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
         checkpoint=checkpoint,
         image=image,
         working_dir=working_dir,
+        git=git,
         user=user,
         env=env,
         secrets=secrets,
@@ -467,8 +471,11 @@ def _runner(settled: _Settled) -> list[str]:
     words = [python, f"{RUNNER_PATH}/runner.py"]
     if not settled.process_runtime:  # their agents measure memory themselves
         words += ["--peak-file", LAST_WORDS_FILE]
+    into = "code" if settled.process_runtime else UNPACK_PATH  # below the folder of the pod
     if settled.caller.archive is not None:
-        words += ["--unpack", f"{RUNNER_PATH}/work.tar.gz", "--into", UNPACK_PATH]
+        words += ["--unpack", f"{RUNNER_PATH}/work.tar.gz", "--into", into]
+    if settled.git is not None:
+        words += ["--git", unexpanded(settled.git.url), "--ref", unexpanded(settled.git.ref), "--into", into]
     if settled.checkpoint is not None and settled.server_url:
         url = settled.server_url.rstrip("/")
         words += ["--report", f"{url}/api/v1/runs/{settled.request.namespace}/{settled.name}/checkpoint"]

@@ -96,6 +96,8 @@ class Mounts:
     def add_working_directory(self) -> str | None:
         """Mount the volume of `--working-dir`. Returns the directory to start in. None: the image's directory."""
         text = self._request.working_dir
+        if self._request.git is not None:
+            return None
         if text is None:
             return (self._caller.cwd or None) if self._facts.process_runtime else None
         claim, colon, path = text.partition(":")
@@ -112,7 +114,7 @@ class Mounts:
     def may_hold(self, program: str) -> bool:
         """Whether a volume of the run may have the program. Names without a path are searched in PATH."""
         if not program.startswith("/"):
-            return "/" in program and self._request.working_dir is not None
+            return "/" in program and (self._request.working_dir or self._request.git) is not None
         return any(PurePosixPath(program).is_relative_to(mount["mountPath"]) for mount in self.mounts)
 
     def add_secret(self, name: str, path: str, *, volume: str = "moorage-run") -> None:

@@ -46,6 +46,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     user: str | None = None  # UID[:GID]
     host_env: bool = False
     working_dir: str | None = None  # CLAIM:PATH
+    git: str | None = None  # URL[@REF]
     shown: tuple[str, ...] = ()  # the command for people, where another one was typed
 
 
@@ -131,8 +132,8 @@ class RunPlan(Struct, frozen=True, kw_only=True):
 
 
 def ships_directory(request: RunRequest, facts: ClusterFacts) -> bool:
-    """Whether the caller's directory is sent into the pod: on a real cluster, without `--working-dir`."""
-    return not facts.process_runtime and request.working_dir is None
+    """Whether the caller's directory is sent into the pod: on a real cluster, unless it names another place."""
+    return not facts.process_runtime and request.working_dir is None and request.git is None
 
 
 def unexpanded(text: str) -> str:

@@ -24,7 +24,7 @@ LISTS = ("volumes", "datasets", "secrets")
 FLAGS = ("host_env", "share")
 TEXTS = (
     "name", "namespace", "gpu_type", "gpu_resource", "gpu_claim", "machine", "cpu", "memory", "time",
-    "checkpoint", "priority_class", "image", "user", "working_dir", "queue",
+    "checkpoint", "priority_class", "image", "user", "working_dir", "git", "queue",
 )  # fmt: skip
 FIELDS = ("command", *TEXTS, *INTEGERS, *LISTS, "env", "labels", *FLAGS)
 OTHER_NAMES = {"args": "command", "cmd": "command"}

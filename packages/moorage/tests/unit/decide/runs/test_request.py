@@ -19,7 +19,7 @@ from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.interruptions import STOPPED
 from moorage.decide.runs.deviceclaims import ClaimTemplates
 from moorage.decide.runs.gputypes import gpu_types, matches_type
-from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES, PASSED_ON, plan_run
+from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES, PASSED_ON, UNPACK_PATH, plan_run
 from moorage.decide.runs.kueue import Queues
 from moorage.decide.runs.names import base_name, generated_name, secret_name
 from moorage.decide.runs.request import (
@@ -740,6 +740,18 @@ def test_a_plain_run_on_this_machine_is_not_wrapped():
     plan = planned()
     assert plan.secret is None
     assert container(plan)["command"] == ["python", "train.py"]
+
+
+@pytest.mark.parametrize(("facts", "into"), [(REAL, UNPACK_PATH), (LOCAL, "code")])
+def test_a_repository_is_cloned_by_the_runner_where_the_command_starts(facts, into):
+    caller = Caller(user="ada", cwd="/x", program="/bin/x", runner="r", token="t", archive=SHIPPED)
+    request = RunRequest(command=("./x",), image=None if facts is LOCAL else "i", git="https://h/a$(b)")
+    assert [problem.field for problem in plan_run(request, caller, facts).problems] == ["git"]
+    plan = plan_run(replace(request, git="git@h:o/r.git@main"), caller, facts)
+    container = plan.job["spec"]["template"]["spec"]["containers"][0]
+    assert container["command"][-8:] == ["--git", "git@h:o/r.git", "--ref", "main", "--into", into, "--", "./x"]
+    assert ("workingDir" in container, "work.tar.gz" in plan.secret["data"]) == (False, False)
+    assert stored_request(plan.job).git == "git@h:o/r.git@main"
 
 
 def test_a_shipped_directory_is_unpacked_by_the_runner_and_needs_no_volume_that_forbids_a_drain():
