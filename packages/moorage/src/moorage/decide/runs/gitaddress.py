@@ -19,7 +19,7 @@ _WEB = re.compile(rf"(https?)://({_HOST})(:[0-9]{{1,5}})?/({_PATH})")
 _SSH = re.compile(rf"ssh://(?:([A-Za-z0-9._-]+)@)?({_HOST})(:[0-9]{{1,5}})?/({_PATH})")
 _SHORT = re.compile(rf"([A-Za-z0-9._]+)@({_HOST}):(?![-/])({_PATH})")
 _REF = re.compile(r"(?![-/.])[A-Za-z0-9._/+@#=-]*[A-Za-z0-9_+#=-]")
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")  # http sends the code unprotected, so no other host is allowed
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")  # for http, which protects nothing on its way
 
 
 class GitAddress(Struct, frozen=True):
