@@ -9,6 +9,8 @@ from msgspec import Struct, field
 
 from moorage.decide.admission.fields import Path, at, mapping, sequence
 from moorage.model.names import MACHINE_CONTAINER_LABEL, MACHINE_GROUP_LABEL, MACHINE_TYPE_LABEL
+from moorage_kube.documents import parse_document
+from moorage_kube.errors import DocumentError
 from moorage_kube.resources import Obj
 from moorage_kube.scheduling import is_gpu
 
@@ -219,7 +221,7 @@ def _workflow_templates(kind: str, obj: Obj) -> Iterator[Template]:
     root = WORKFLOWS[kind]
     spec = mapping(at(obj, root))
     defaults = mapping(at(spec, ("templateDefaults", "container", "resources")))
-    patched = str(spec.get("podSpecPatch") or "") + str(at(spec, ("templateDefaults", "podSpecPatch")) or "")
+    usual = at(spec, ("templateDefaults", "podSpecPatch"))
     for path, template in _argo_templates(spec, root):
         containers: list[tuple[Path, Obj]] = []
         for key in ("container", "script"):
@@ -232,13 +234,36 @@ def _workflow_templates(kind: str, obj: Obj) -> Iterator[Template]:
                         containers.append(((*path, *((key,) if key else ()), name, number), container))
         if not containers:
             continue  # steps, a DAG, suspend, …: without a pod
-        patch = patched + str(template.get("podSpecPatch") or "")
-        whole = {"limits": {name: "1" for name in GUARANTEED if name in patch}}  # values of the patch count as set
+        texts = [str(text) for text in (spec.get("podSpecPatch"), template.get("podSpecPatch") or usual) if text]
+        tagged = "".join(text for text in texts if "{{" in text)
+        patches = [_patch(text) for text in texts if "{{" not in text]
+        whole = {"limits": {name: "1" for name in GUARANTEED if name in tagged}}  # their amounts count as set
         yield Template(
             kind=kind,
             path=path,
             spec=template | {"resources": budget} if (budget := _budget(template, spec)) else template,
             metadata=[((*path, "metadata"), mapping(template.get("metadata")))],
-            containers=containers,
+            containers=[(where, _patched(where, held, defaults, patches)) for where, held in containers],
             resources=defaults or (whole if whole["limits"] else {}),
         )
+
+
+def _patch(text: str) -> Mapping[str, Any]:
+    try:
+        return mapping(parse_document(text))
+    except DocumentError:  # the check of the workflow reports it
+        return {}
+
+
+def _patched(path: Path, container: Obj, defaults: Mapping[str, Any], patches: Iterable[Mapping[str, Any]]) -> Obj:
+    """The container with the amounts that patches of its pod set."""
+    name = "main" if path[-1] in ("container", "script") else container.get("name")
+    group = "initContainers" if "initContainers" in path else "containers"
+    for patch in patches:
+        for entry in sequence(patch.get(group)):
+            if mapping(entry).get("name") == name and (amounts := mapping(mapping(entry).get("resources"))):
+                own = dict(mapping(container.get("resources")) or defaults)
+                for table in ("limits", "requests"):
+                    own[table] = {**mapping(own.get(table)), **mapping(amounts.get(table))}
+                container = container | {"resources": own}
+    return container

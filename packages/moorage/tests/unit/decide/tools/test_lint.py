@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -109,6 +110,32 @@ spec:
 """
     rules = {(line, rule) for line, _, rule, _ in of(text)}
     assert rules == {(9, "memoryLimit"), (9, "resourceRequests"), (9, "guaranteedQos"), (9, "missingCommand")}
+
+
+@pytest.mark.parametrize(
+    ("amounts", "patch", "want"),
+    [
+        ("limits: {cpu: 1, memory: 1Gi}", "requests: {memory: 4Gi}", {"shape", "guaranteedQos"}),
+        ("limits: {cpu: 1}", "requests: {memory: 4Gi}", {"memoryLimit", "guaranteedQos"}),
+        ("limits: {cpu: 1, memory: 1Gi}", "limits: {memory: 4Gi}", set()),
+        ("", "limits: {cpu: 1, memory: '{{workflow.parameters.size}}'}", set()),
+    ],
+)
+@pytest.mark.parametrize("place", ["workflow", "template", "defaults"])
+def test_amounts_of_a_patch_are_judged_as_those_of_the_pod(place, amounts, patch, want):
+    field = "podSpecPatch: " + json.dumps(f"containers: [{{name: main, resources: {{{patch}}}}}]")
+    manifest = f"""\
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+metadata: {{generateName: w-}}
+spec:
+  {field if place == "workflow" else "entrypoint: one"}
+  templateDefaults: {{{field if place == "defaults" else ""}}}
+  templates:
+  - {field if place == "template" else "name: one"}
+    container: {{image: x, command: [x], resources: {{{amounts}}}}}
+"""
+    assert {rule for _, _, rule, _ in of(manifest)} == want
 
 
 def test_resources_of_a_steps_pod_as_a_whole_count():
