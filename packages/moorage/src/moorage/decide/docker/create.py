@@ -30,6 +30,7 @@ from moorage.decide.docker.fields import UNSET, Fault, refusals
 from moorage.decide.runs.gputypes import GpuType, gpu_taints, matches_type
 from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY, unexpanded
 from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL, HOST_ENV_ANNOTATION, HOST_IMAGE, is_dns_label
+from moorage_kube.images import ImageRule, rule_of
 from moorage_kube.integers import integer_or
 from moorage_kube.meta import owner_reference
 from moorage_kube.resources import Obj
@@ -85,6 +86,7 @@ class Around(Struct, frozen=True, kw_only=True):
     gpu_types: tuple[GpuType, ...] = ()
     salt: str = ""  # random text, for a generated name
     on_processes: bool = False  # pods are processes of this machine, as on a local cluster: images are not pulled
+    images: tuple[ImageRule, ...] = ()  # then: these images run too
     platform: str = ""  # as Docker writes it: linux/arm64; empty: any
     host_env: bool = False  # then: the command of any image runs in this machine's environment
 
@@ -178,12 +180,14 @@ class _Draft:
         image = self.body.get("Image")
         if not self.around.on_processes or not isinstance(image, str) or not image:
             return
-        if image.partition(":")[0] != HOST_IMAGE:
+        rule = rule_of(self.around.images, image)
+        if image.partition(":")[0] != HOST_IMAGE and rule is None:
             if not self._is_host_env():
                 self.fault("Image", cannot_pull(image))
                 return
             self.warnings.append(f"the command runs in this machine's environment, not in the image {image}")
-        if not self.body.get("Cmd") and not self.body.get("Entrypoint"):
+        known = rule is not None and (rule.entrypoint or rule.cmd)
+        if not self.body.get("Cmd") and not self.body.get("Entrypoint") and not known:
             self.fault("Cmd", "no command: this cluster does not know the image's own", "give a command")
 
     def _is_host_env(self) -> bool:

@@ -26,6 +26,7 @@ from moorage.decide.docker.create import Around, next_pod, owned_by, plan_contai
 from moorage.decide.docker.views import StateView, state_of
 from moorage.decide.runs.gputypes import gpu_types
 from moorage.decide.runs.request import DEFAULT_CPU, DEFAULT_MEMORY
+from moorage.model.localimages import image_rules
 from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL
 from moorage.model.tenant import defaults_of, tenant_of
 from moorage.server.context import Context
@@ -211,6 +212,7 @@ class Containers:
             gpu_types=gpu_types((parse_node(node) for node in cluster.nodes.all()), ()),
             salt=salt,
             on_processes=cluster.on_processes(),
+            images=image_rules(cluster.nodes.all()),
             platform=platform,
             host_env=host_env,
         )

@@ -33,6 +33,7 @@ from moorage.decide.docker.host import (
 )
 from moorage.decide.docker.unsupported import UNSUPPORTED
 from moorage.decide.docker.views import summary
+from moorage.model.localimages import image_rules
 from moorage.model.names import HOST_IMAGE
 from moorage.server.docker.containers import HOST_ENV_HEADER, Containers
 from moorage.server.docker.endpoint import DockerCall, DockerEndpoint, Handler
@@ -42,7 +43,7 @@ from moorage.server.identity.shared import Key, Kind, Value
 from moorage.server.problems import Json, Problem
 from moorage_kube.clock import Clock
 from moorage_kube.errors import AlreadyExists, DocumentError, NotFound
-from moorage_kube.images import parse_reference
+from moorage_kube.images import parse_reference, rule_of
 from moorage_kube.resources import Obj
 
 PULLED = Kind("pulled images", 10_000)
@@ -87,9 +88,10 @@ async def pull(call: DockerCall) -> Response:
     except DocumentError as error:
         raise Problem(400, ErrorCode.BAD_REQUEST, error.message, field="fromImage") from error
     image = full_name(image)
-    on_processes = (await call.context.ready()).on_processes()
+    cluster = await call.context.ready()
     if (
-        on_processes
+        cluster.on_processes()
+        and rule_of(image_rules(cluster.nodes.all()), image) is None
         and not is_true(call.request.headers.get(HOST_ENV_HEADER))
         and not image.startswith(HOST_IMAGE)
     ):

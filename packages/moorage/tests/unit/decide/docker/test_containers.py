@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from moorage.decide.docker.containers import (
     container_id,
@@ -23,6 +24,7 @@ from moorage.decide.docker.create import Around, next_pod, plan_container
 from moorage.decide.docker.views import inspect, matches, state_of, summary
 from moorage.decide.runs.gputypes import GpuType
 from moorage.model.names import CONTAINER_GATE, CONTAINER_LABEL, HOST_ENV_ANNOTATION
+from moorage_kube.images import ImageRule
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 AROUND = Around(
@@ -63,6 +65,15 @@ def test_an_image_that_a_local_cluster_cannot_pull_is_refused_with_what_to_do():
     assert [fault.field for fault in refused.faults] == ["Image"]
     assert "moor docker --host-env -- run" in refused.faults[0].message
     assert plan_container({"Image": "localhost/host", "Cmd": ["true"]}, "web", LOCAL).faults == ()
+
+
+def test_an_image_of_the_nodes_table_runs_with_its_own_command():
+    here = structs.replace(LOCAL, images=(ImageRule(image="python", cmd=("python3",)), ImageRule(image="tool")))
+    bodies = {"Image": "docker.io/library/python:3.12"}, {"Image": "tool:1"}, {"Image": "tool:1", "Cmd": ["true"]}
+    made = [plan_container(body, "web", here) for body in bodies]
+    assert [[fault.field for fault in plan.faults] for plan in made] == [[], ["Cmd"], []]
+    assert HOST_ENV_ANNOTATION not in made[0].pod["metadata"]["annotations"]
+    assert not any("environment" in warning for warning in made[0].warnings)
 
 
 def test_its_command_runs_in_the_machines_environment_on_request_and_that_is_said():

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from moorage.model.names import IMAGES_ANNOTATION
-from moorage_kube.errors import DocumentError
-from moorage_kube.images import ImageRule, parse_rules, rule_of
-from moorage_kube.meta import annotations_of
+from moorage.model.localimages import image_rules
+from moorage_kube.images import ImageRule, rule_of
 
 
 class Entrypoints(Mapping[str, tuple[Sequence[str], Sequence[str]]]):
@@ -36,11 +33,4 @@ class Entrypoints(Mapping[str, tuple[Sequence[str], Sequence[str]]]):
 
 def entrypoints_of(nodes: Iterable[Mapping[str, Any]]) -> Entrypoints:
     """The commands of images that the nodes of a local cluster report; unreadable ones are ignored."""
-    rules: dict[str, ImageRule] = {}
-    for node in nodes:
-        try:
-            listed = parse_rules(annotations_of(node).get(IMAGES_ANNOTATION) or "[]")
-        except DocumentError:
-            continue
-        rules |= {json.dumps([rule.image, rule.entrypoint, rule.cmd]): rule for rule in listed}
-    return Entrypoints(tuple(rules.values()))
+    return Entrypoints(image_rules(nodes))
