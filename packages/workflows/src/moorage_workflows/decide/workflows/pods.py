@@ -10,6 +10,7 @@ docs/design/0017-workflows.md, "Outputs of a step"
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from moorage.decide.admission.fields import mapping
 from moorage.decide.evaluation import TextError
 from moorage.model.argo import (
     COMPLETED_LABEL,
@@ -40,7 +42,8 @@ from moorage.model.names import (
     RUN_LABEL,
     WORKSPACE_LABEL,
 )
-from moorage_kube.errors import MoorageError
+from moorage_kube.containerresources import request_problem
+from moorage_kube.errors import MoorageError, QuantityError
 from moorage_kube.resources import PODS, Obj
 from moorage_workflows.decide.workflows.builtins import BuiltIn, built_in, is_built_in
 from moorage_workflows.decide.workflows.executororders import Ordered, OrderError, make_order
@@ -604,7 +607,29 @@ def _patched(request: PodRequest, spec: Obj, mains: Iterable[str]) -> Obj:
                 if group == "initContainers" and not spec[group]:
                     del spec[group]
         spec["restartPolicy"] = "Never"  # an attempt is a pod: retries are the workflow's
+    for group in had:
+        if isinstance(spec.get(group), list):
+            spec[group] = [_fitted(container) for container in spec[group]]
     return {**spec, "volumes": spec.get("volumes") or []}
+
+
+def _fitted(container: Any) -> Any:
+    """Replace our own amounts that conflict with a patch: Argo's `init` and `wait` have none."""
+    if not isinstance(container, dict) or container.get("name") not in (INIT, WAIT):
+        return container
+    container = copy.deepcopy(container)
+    tables = mapping(container.get("resources"))
+    requests, limits = tables.get("requests"), tables.get("limits")
+    if not isinstance(requests, dict) or not isinstance(limits, dict):
+        return container
+    for name, own in _EXECUTOR_RESOURCES["limits"].items():
+        with contextlib.suppress(QuantityError):  # the API server refuses it
+            if name in requests and name in limits and request_problem(name, requests[name], limits[name]):
+                if limits[name] == own:
+                    limits[name] = requests[name]
+                elif requests[name] == _EXECUTOR_RESOURCES["requests"][name]:
+                    requests[name] = limits[name]
+    return container
 
 
 def _end_with_main(spec: Obj, names: set[str]) -> None:

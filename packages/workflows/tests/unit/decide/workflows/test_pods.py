@@ -421,6 +421,27 @@ def test_a_container_that_a_patch_adds_ends_with_main() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("patched", "want"),
+    [
+        ({"requests": {"memory": "2Gi"}}, {"requests": {"memory": "2Gi"}, "limits": {"memory": "2Gi"}}),
+        ({"limits": {"cpu": "50m"}}, {"requests": {"cpu": "50m"}, "limits": {"cpu": "50m"}}),
+        ({"requests": {"cpu": "500m"}}, {"requests": {"cpu": "500m"}, "limits": {"cpu": "1"}}),
+        (
+            {"requests": {"cpu": "2"}, "limits": {"cpu": "1500m"}},
+            {"requests": {"cpu": "2"}, "limits": {"cpu": "1500m"}},
+        ),
+        ({"requests": {"memory": "much"}}, {"requests": {"memory": "much"}}),
+    ],
+)
+@pytest.mark.parametrize(("name", "group"), [("init", "initContainers"), ("wait", "containers")])
+def test_one_amount_that_a_patch_sets_does_not_conflict_with_our_own(name, group, patched, want) -> None:
+    patch = json.dumps({group: [{"name": name, "resources": patched}]})
+    resources = container_of(a_pod({**WITH_OUTPUTS, "podSpecPatch": patch}), name)["resources"]
+    own = container_of(a_pod(WITH_OUTPUTS), name)["resources"]
+    assert resources == {table: own[table] | want.get(table, {}) for table in own}
+
+
 @pytest.mark.parametrize("name", ["wait", "supervisor"])
 def test_what_a_patch_says_of_a_container_of_argos_is_left_out_where_there_is_none(name: str) -> None:
     limits = {"limits": {"cpu": "101m"}}
