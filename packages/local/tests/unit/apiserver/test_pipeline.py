@@ -38,6 +38,7 @@ from moorage_kube.resources import (
     SECRETS,
     SERVICEACCOUNTS,
     SERVICES,
+    STATEFULSETS,
     STORAGECLASSES,
     Obj,
     Resource,
@@ -238,6 +239,25 @@ async def test_a_wrong_pod_is_refused_with_the_path_of_each_field(
     found = causes(caught.value)
     assert [field for field, _ in found] == [field for field, _ in want]
     assert all(message.startswith(start) for (_, message), (_, start) in zip(found, want, strict=True))
+
+
+async def test_pods_of_a_stateful_set_mount_its_claims_by_name(api: InProcessClient) -> None:
+    pod = {
+        "metadata": {"labels": {"a": "b"}},
+        "spec": {
+            "containers": [{"name": "c", "image": "x", "volumeMounts": [{"name": "data", "mountPath": "/d"}]}]
+        },
+    }
+    claim = {
+        "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    spec = {"serviceName": "s", "selector": {"matchLabels": {"a": "b"}}, "template": pod}
+    obj: Obj = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "s"}, "spec": spec}
+    with pytest.raises(Invalid, match=r"volumeMounts\[0\].name: Not found: \"data\""):
+        await api.create(STATEFULSETS, obj, "default")
+    made = await api.create(STATEFULSETS, {**obj, "spec": {**spec, "volumeClaimTemplates": [claim]}}, "default")
+    assert "volumes" not in made["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,20 @@ def _default(obj: Obj) -> None:
     default_selected(obj)
 
 
+def _validate(obj: Obj, errors: FieldErrors) -> None:
+    """Check the pods with a volume for each claim template: their containers mount it by its name."""
+    spec = own_spec(obj)
+    template = spec.get("template") or {}
+    pod = template.get("spec") or {}
+    claims = [
+        {"name": claim["metadata"].get("name"), "emptyDir": {}} for claim in spec.get("volumeClaimTemplates") or ()
+    ]
+    names = {claim["name"] for claim in claims}  # a claim replaces a volume of its name
+    volumes = [*claims, *(volume for volume in pod.get("volumes") or () if volume.get("name") not in names)]
+    whole = {**spec, "template": {**template, "spec": {**pod, "volumes": volumes}}}
+    validate_selected({**obj, "spec": whole if claims else spec}, errors)
+
+
 def _validate_update(new: Obj, old: Obj, errors: FieldErrors) -> None:
     spec, had = own_spec(new), own_spec(old)
     changed = [key for key in {*spec, *had} if key not in _MUTABLE and spec.get(key) != had.get(key)]
@@ -78,7 +92,7 @@ RULES = {
     ("apps", "statefulsets"): Rules(
         default=_default,
         prepare_create=born_with(replicas=0, availableReplicas=0),
-        validate=validate_selected,
+        validate=_validate,
         validate_update=_validate_update,
         generation=spec_changed,
         cells=_cells,
