@@ -170,6 +170,13 @@ def test_exit_code_and_both_streams_are_written_down(world: World) -> None:
     assert sorted(line.split(" ", 1)[1] for line in lines) == ["stderr F err", "stdout F out"]
 
 
+@pytest.mark.parametrize(("more", "ready"), [({}, "[0]"), ({"stdin": True}, "[]")])
+def test_standard_input_is_empty_or_open(world: World, more: dict[str, bool], ready: str) -> None:
+    world.launch(world.python_code("import select; print(select.select([0], [], [], 0)[0])", **more))
+    world.end()
+    assert world.output() == [ready]
+
+
 def test_success_is_completed(world: World) -> None:
     world.launch(world.container("true"), world.container("true", name="d"))
     assert world.end()["phase"] == "Succeeded"

@@ -81,7 +81,9 @@ FIELDS: Mapping[str, Mapping[str, Field]] = {
         **_ignored("imagePullPolicy", NO_IMAGES, "Always", "IfNotPresent", "Never"),
         **_ignored("resizePolicy", "resources of a running pod do not change"),
         **_ignored("restartPolicyRules", "the restart policy alone decides"),
-        **_ignored("stdin stdinOnce tty", "containers have no standard input and no terminal", False),
+        **_ignored("stdin", "standard input stays open, and nothing can be written to it", False),
+        **_ignored("stdinOnce", "standard input is empty", False),
+        **_ignored("tty", "containers have no terminal", False),
         **_ignored("volumeDevices", "volumes are folders"),
     },
     "PodSecurityContext": {

@@ -199,6 +199,8 @@ def _container(
     }
     if hooks:
         order["hooks"] = hooks
+    if container.get("stdin") and not container.get("stdinOnce"):
+        order["stdin"] = True
     if container.get("restartPolicy"):
         order["restartPolicy"] = container["restartPolicy"]
     return order

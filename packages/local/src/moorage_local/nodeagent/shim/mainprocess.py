@@ -71,8 +71,10 @@ def fork(container: Container, mode: str, hidden: str, pod: dict[str, Any], fold
     if pid == 0:
         try:
             signal.set_wakeup_fd(-1)
-            null = os.open(os.devnull, os.O_RDONLY)
-            os.dup2(null, 0)
+            source = os.devnull
+            if spec.get("stdin"):  # a pipe that has this process as its writer has no end
+                source = f"/proc/self/fd/{os.pipe2(os.O_CLOEXEC)[0]}"
+            os.dup2(os.open(source, os.O_RDWR), 0)
             os.dup2(out_write, 1)
             os.dup2(err_write, 2)
             os.umask(0o022)
