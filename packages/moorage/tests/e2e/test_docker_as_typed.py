@@ -167,6 +167,17 @@ def until_running(made):
     read_until(status, "running".__eq__)
 
 
+def test_a_container_with_open_input_goes_on_and_its_log_comes_line_by_line(client, name):
+    words = ["sh", "-c", "echo one; echo two; exec cat"]
+    made = client.containers.run(IMAGE, words, name=name, detach=True, stdin_open=True, **SMALL)
+    follow = made.logs(stream=True, follow=True)
+    assert [next(follow), next(follow)] == [b"one\n", b"two\n"]
+    assert printed_by(made, ["echo", "three"]).output == b"three\n"
+    assert (made.logs(until=1), made.logs(until=2**33)) == (b"", b"one\ntwo\n")
+    made.reload()
+    assert (made.status, made.attrs["HostConfig"]["Runtime"]) == ("running", "runc")
+
+
 def test_wait_tells_the_exit_code(client, name):
     made = client.containers.run(IMAGE, ["sh", "-c", "exit 7"], name=name, detach=True, **SMALL)
     assert made.wait()["StatusCode"] == 7

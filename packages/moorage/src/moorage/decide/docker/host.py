@@ -107,7 +107,11 @@ def _image(image: Image) -> Obj:
     return {
         "Id": image_id(image.name),
         "RepoTags": [] if "@" in image.name else [image.name],
-        "RepoDigests": [f"{without_tag(image.name)}@{image.digest}"] if image.digest else [],
+        "RepoDigests": [image.name]
+        if "@" in image.name
+        else [f"{without_tag(image.name)}@{image.digest}"]
+        if image.digest
+        else [],
         "Size": image.size_bytes,
         "VirtualSize": image.size_bytes,
     }

@@ -158,7 +158,11 @@ def inspect(pod: Mapping[str, Any], service: Mapping[str, Any] | None, now: date
         },
         "Config": {key: value for key, value in body.items() if key != "HostConfig"}
         | {"Labels": _labels(pod, body), "Image": str(body.get("Image") or "")},
-        "HostConfig": {"LogConfig": {"Type": "json-file", "Config": {}}, "NetworkMode": "default"}
+        "HostConfig": {
+            "LogConfig": {"Type": "json-file", "Config": {}},
+            "NetworkMode": "default",
+            "Runtime": "runc",
+        }
         | (dict(host) if isinstance(host, Mapping) else {})
         | _granted(pod),
         "Mounts": _mounts(pod),

@@ -241,6 +241,7 @@ async def info(call: DockerCall) -> Response:
             "OSType": "linux",
             "Driver": "kubernetes",
             "Debug": False,
+            "ExperimentalBuild": False,
             "Containers": len(states),
             "ContainersRunning": states.count("running"),
             "ContainersPaused": 0,

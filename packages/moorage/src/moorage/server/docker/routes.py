@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
@@ -45,12 +46,13 @@ from moorage.decide.docker.containers import (
 from moorage.decide.docker.views import inspect, matches, summary
 from moorage.server.docker.containers import HOST_ENV_HEADER, Containers
 from moorage.server.docker.endpoint import HEAD_SECONDS, DockerCall, DockerEndpoint, TakenOver
-from moorage.server.docker.streams import frame
+from moorage.server.docker.streams import frame_lines
 from moorage.server.endpoint import Described
 from moorage.server.inputs import number, read_bytes, read_object
 from moorage.server.problems import Json, Problem
 from moorage_kube.documents import parse_json
 from moorage_kube.errors import ApiError, DocumentError
+from moorage_kube.moments import parse_rfc3339
 from moorage_kube.resources import Obj
 
 log = logging.getLogger(__name__)
@@ -216,6 +218,16 @@ async def wait(call: DockerCall) -> Response:
     return StreamingResponse(end(), media_type="application/json")
 
 
+class _Wanted(Struct, frozen=True, kw_only=True):
+    """The part of a log that a client asks for."""
+
+    follow: bool
+    tail: int | None = None  # lines from the end
+    since: int | None = None  # seconds ago
+    until: int = 0  # seconds since 1970; 0: no end
+    timestamps: bool = False
+
+
 async def logs(call: DockerCall) -> Response:
     """Show the output of a container. Kubernetes joins stdout and stderr: all output is marked as stdout, or as
     stderr if only stderr is asked for.
@@ -237,20 +249,21 @@ async def logs(call: DockerCall) -> Response:
     framed = not ours and not config_of(pod).get("Tty")
     tail = query.get("tail") or "all"
     since = _number(query.get("since", "").partition(".")[0] or None, "since", 2**40)
+    until = _number(query.get("until", "").partition(".")[0] or None, "until", 2**40)
     follow = is_true(query.get("follow"))
-    lines: AsyncIterator[bytes] = _printed(
-        mine,
-        pod,
+    wanted = _Wanted(
         follow=follow,
         tail=None if tail == "all" else _number(tail, "tail", 10**7),
         since=max(1, int(mine.context.now().timestamp()) - since) if since else None,
+        until=until or 0,
         timestamps=is_true(query.get("timestamps")),
     )
+    lines: AsyncIterator[bytes] = _printed(mine, pod, wanted)
     if not follow:  # errors are sent before the answer begins
         await anext(lines)
         lines = _after(await anext(lines, b""), lines)
     return StreamingResponse(
-        (frame(stream, chunk) async for chunk in lines) if framed else lines,
+        (frame_lines(stream, chunk) async for chunk in lines) if framed else lines,
         media_type="text/plain; charset=utf-8" if ours else MULTIPLEXED if framed else RAW_STREAM,
     )
 
@@ -261,20 +274,16 @@ async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byte
         yield chunk
 
 
-async def _printed(
-    mine: Containers, pod: Obj, *, follow: bool, tail: int | None, since: int | None, timestamps: bool
-) -> AsyncGenerator[bytes, None]:
+async def _printed(mine: Containers, pod: Obj, wanted: _Wanted) -> AsyncGenerator[bytes, None]:
     """The log of a container. With `follow` it waits until the container has started."""
-    async with mine.following(pod) if follow else nullcontext():  # without `follow` it ends at once
+    async with mine.following(pod) if wanted.follow else nullcontext():  # without `follow` it ends at once
         yield b""
-        async for chunk in _read(mine, pod, follow=follow, tail=tail, since=since, timestamps=timestamps):
+        async for chunk in _read(mine, pod, wanted):
             yield chunk
 
 
-async def _read(
-    mine: Containers, pod: Obj, *, follow: bool, tail: int | None, since: int | None, timestamps: bool
-) -> AsyncIterator[bytes]:
-    if follow:
+async def _read(mine: Containers, pod: Obj, wanted: _Wanted) -> AsyncIterator[bytes]:
+    if wanted.follow:
         begun = await mine.begun(pod)
     else:
         begun = pod if is_ended(pod) or mine.state(pod).status in ("running", "restarting") else None
@@ -284,20 +293,32 @@ async def _read(
         begun["metadata"]["name"],
         mine.namespace,
         container=MAIN,
-        follow=follow,
-        tail_lines=tail,
-        since_seconds=since,
-        timestamps=timestamps,
+        follow=wanted.follow,
+        tail_lines=wanted.tail,
+        since_seconds=wanted.since,
+        timestamps=wanted.timestamps or bool(wanted.until),
     )
     try:
-        async for chunk in lines:
+        async for chunk in _before(wanted, lines) if wanted.until else lines:
             yield chunk
     except ApiError as error:
-        if not follow:
+        if not wanted.follow:
             raise
         log.warning(
             "a log could not be followed", extra={"pod": begun["metadata"]["name"], "error": error.message}
         )
+
+
+async def _before(wanted: _Wanted, lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The lines before `until`, from lines with timestamps."""
+    rest = b""
+    async for chunk in lines:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            moment, _, text = line.partition(b" ")
+            if parse_rfc3339(moment.decode()).timestamp() >= wanted.until:
+                return
+            yield (line if wanted.timestamps else text) + b"\n"
 
 
 async def attach(call: DockerCall) -> Response:
@@ -315,10 +336,10 @@ async def attach(call: DockerCall) -> Response:
             "start it with `docker run -d`, then `docker exec -it`",
         )
     earlier = is_gated(pod) or is_true(query.get("logs"))
-    lines = _printed(mine, pod, follow=True, tail=None if earlier else 0, since=None, timestamps=False)
+    lines = _printed(mine, pod, _Wanted(follow=True, tail=None if earlier else 0))
     if take is None:
         return StreamingResponse(
-            (frame(STDOUT, chunk) async for chunk in lines) if framed else lines,
+            (frame_lines(STDOUT, chunk) async for chunk in lines) if framed else lines,
             media_type=MULTIPLEXED if framed else RAW_STREAM,
         )
     raw = take(
@@ -333,7 +354,7 @@ async def attach(call: DockerCall) -> Response:
         await raw.body()
         async for chunk in lines:
             if chunk:
-                await raw.write(frame(STDOUT, chunk) if framed else chunk)
+                await raw.write(frame_lines(STDOUT, chunk) if framed else chunk)
     except (ConnectionError, asyncio.IncompleteReadError, ApiError):
         pass  # the client or the pod is away: there is no answer to send
     finally:

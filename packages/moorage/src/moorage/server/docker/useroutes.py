@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import cast
 
 from starlette.responses import Response, StreamingResponse
@@ -86,8 +87,9 @@ async def prune(call: DockerCall) -> Response:
             continue
         try:
             if matches(summary(pod, None, now), filters):
-                await mine.remove(container_id(pod), force=False)
-                removed.append(container_id(pod))
+                with suppress(Problem):  # removed or started by another request
+                    await mine.remove(container_id(pod), force=False)
+                    removed.append(container_id(pod))
         except ValueError as error:
             raise Problem(400, ErrorCode.BAD_REQUEST, str(error), field="filters") from error
     return Json({"ContainersDeleted": removed, "SpaceReclaimed": 0})
