@@ -245,8 +245,14 @@ class Done:
 
 
 @pytest.fixture
-def moor(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Moor:
+def moor(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Moor:
+    """Commands are typed in an empty folder: `moor run` makes a snapshot of it."""
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path_factory.mktemp("typed"))
     return Moor(capsys)
 
 

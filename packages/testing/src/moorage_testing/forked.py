@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
@@ -59,6 +60,7 @@ class ForkServer:
                 pass_fds=(theirs.fileno(),),
             )
         self.pid = self._process.pid
+        self._folder = tempfile.mkdtemp(prefix="typed-")
         atexit.register(self.close)
 
     def close(self) -> None:
@@ -77,6 +79,8 @@ class ForkServer:
     ) -> subprocess.CompletedProcess[str]:
         """Run `moor WORDS…` and return its output. Threads may call it at the same time.
 
+        Without `cwd` it is typed in a folder without files: `moor run` makes a snapshot of it.
+
         Raises subprocess.TimeoutExpired, and kills the command, after `timeout` seconds.
         """
         # a pipe for each stream, and one for pid and exit code
@@ -92,7 +96,7 @@ class ForkServer:
                 if name != "in":
                     stack.callback(os.close, mine)
             # our copies of the command's ends must be closed, or its end is never seen
-            request = {"argv": argv, "env": dict(env), "cwd": str(cwd or Path.cwd())}
+            request = {"argv": argv, "env": dict(env), "cwd": str(cwd or self._folder)}
             try:
                 socket.send_fds(self._socket, [json.dumps(request).encode()], theirs)
             finally:

@@ -16,7 +16,7 @@ from moorage.api.errors import ErrorCode
 from moorage.api.maps import MapLimit, MapPolicy, MapWorkers, NewMap
 from moorage.cluster.serverurl import server_url
 from moorage.decide.maps.mapjob import MapJobPlan, MapRequest, plan_mapjob
-from moorage.decide.runs.request import Caller, RunRequest, ships_directory
+from moorage.decide.runs.request import Caller, RunRequest, has_code
 from moorage.model.mapjob import ACCEPTED, BAD_LIMITS, FAILED, MAPJOBS, NAME_TAKEN, PARALLELISM_MAX, QUOTA_EXCEEDED
 from moorage.model.names import REQUEST_ANNOTATION, is_dns_label
 from moorage.queue.manager import Queue
@@ -166,7 +166,7 @@ async def plan_map(
     if name in names:
         raise _taken(namespace, name)
     plan = plan_mapjob(request, caller, facts)
-    if not plan.problems and request.function is None and ships_directory(request.run, facts):
+    if not plan.problems and request.function is None and has_code(request.run) and not facts.process_runtime:
         plan = plan_mapjob(request, replace(caller, archive=pack()), facts)
     check_problems(plan.problems, name, facts)
     return plan

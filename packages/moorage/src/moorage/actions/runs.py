@@ -12,7 +12,8 @@ from msgspec import Struct
 
 from moorage.actions.storedrecords import RunRecords
 from moorage.api.errors import ErrorCode
-from moorage.api.jobs import SORTS, Attempt, Job, JobSummary, RunPod
+from moorage.api.jobs import SORTS, Attempt, Code, Job, JobSummary, RunPod
+from moorage.decide.runs.code import Code as CodeOfRun
 from moorage.decide.runs.state import CANCELLED, AttemptView, PodView, RunView, State, attempt_of, view_run
 from moorage.decide.runs.storedruns import view_deleted
 from moorage.model.names import ENDED_ANNOTATION, NAME_COMPARED, RUN_LABEL, RUN_NAME_MAX, is_dns_label, label_value
@@ -239,6 +240,8 @@ def job_of(run: RunView, now: datetime, *, private: bool = True, notes: Iterable
         command=run.command if private else "",
         requests=dict(run.requests) if private else {},
         labels=dict(run.labels) if private else {},
+        code=_code(run.code) if private and run.code is not None else None,
+        outputs=run.code.outputs if private and run.code is not None else "",
         deadline=run.deadline if private else None,
         time_left_seconds=_seconds(run.time_left(now)) if private else None,
         time_limit_seconds=_seconds(run.time_limit) if private else None,
@@ -278,6 +281,17 @@ def _public(run: RunView) -> dict[str, Any]:
         "idle_next": run.idle.next,
         "idle_next_at": run.idle.next_at,
     }
+
+
+def _code(code: CodeOfRun) -> Code:
+    return Code(
+        files=code.files,
+        bytes=code.bytes,
+        digest=code.digest,
+        commit=code.commit,
+        dirty=code.dirty,
+        diff=code.diff,
+    )
 
 
 def _attempt(attempt: AttemptView, *, private: bool) -> Attempt:

@@ -14,8 +14,9 @@ from moorage.actions.runfacts import ClusterNodes, RunFacts, check_problems, env
 from moorage.actions.runs import jobs_of_run
 from moorage.api.errors import ErrorCode
 from moorage.api.jobs import NewJob
+from moorage.decide.runs.code import Code, code_of
 from moorage.decide.runs.job import plan_run
-from moorage.decide.runs.request import Caller, RunPlan, RunRequest, ships_directory
+from moorage.decide.runs.request import Caller, RunPlan, RunRequest, has_code
 from moorage.decide.runs.runfile import stored_request
 from moorage.decide.runs.state import attempt_of
 from moorage.model.names import DIRECTORY_ANNOTATION, REQUEST_ANNOTATION, RUN_LABEL
@@ -25,6 +26,12 @@ from moorage_kube.meta import annotations_of, labels_of, owner_reference
 from moorage_kube.resources import JOBS, PVCS, SECRETS, Obj
 
 OWN_TRIES = 3
+
+Pack = Callable[[bool], tuple[Code, bytes | None] | None]
+"""Returns the code of a run, and its archive if it is sent to the pod; None: the run has no code.
+
+The argument: whether the command runs on this machine.
+"""
 
 
 class Submitted(Struct, frozen=True, kw_only=True):
@@ -45,15 +52,15 @@ async def submit_run(
     note: Callable[[str], None],
     mark: str = "",
     dry_run: bool = False,
-    pack: Callable[[], bytes | None] = lambda: None,
+    pack: Pack = lambda _: None,
     advise: Callable[[Obj], Awaitable[Iterable[str]]] | None = None,
 ) -> Submitted:
     """Start a run: read the input of its plan, decide, create.
 
     `note` gets the defaults that were filled in, and problems after the Job was created. With a `mark`, the same
-    request makes one run. `pack` returns the caller's directory, if it is sent to the pod; it is not called for a
-    request that is refused. `advise` returns remarks about the Job; they never delay it. `dry_run`: the API server
-    checks the Job, nothing is created. Raises Problems with all that is wrong with the request, ApiError.
+    request makes one run. `pack` is not called for a request that is refused. `advise` returns remarks about the
+    Job; they never delay it. `dry_run`: the API server checks the Job, nothing is created. Raises Problems with
+    all that is wrong with the request, ApiError.
     """
     facts = await read_facts(api, request, cluster_nodes=cluster_nodes, url=url)
     # the same request was sent before: return its run
@@ -64,8 +71,9 @@ async def submit_run(
         return Submitted(jobs=tuple(jobs), plan=None, facts=facts)
     # pack the directory only for a request that is accepted
     plan = plan_run(request, caller, facts.facts)
-    if not plan.problems and ships_directory(request, facts.facts):
-        plan = plan_run(request, replace(caller, archive=pack()), facts.facts)
+    if not plan.problems and has_code(request) and (packed := pack(facts.facts.process_runtime)) is not None:
+        code, archive = packed
+        plan = plan_run(request, replace(caller, code=code, archive=archive), facts.facts)
     check_problems(plan.problems, plan.name, facts.facts)
     # remarks come before the Job, so that they are shown even if it is refused
     for text in plan.notes:
@@ -170,10 +178,13 @@ def _taken(run: str, namespace: str) -> UsageError:
 
 
 class Again(Struct, frozen=True):
-    """The request that made a run. `directory`: its working directory, on a local cluster; empty if unknown."""
+    """The request that made a run, and its code. `directory`: where it was typed, on a local cluster; empty if
+    unknown.
+    """
 
     request: RunRequest
     directory: str
+    code: Code | None
 
 
 async def read_request(api: Api, namespace: str, name: str) -> Again:
@@ -188,4 +199,5 @@ async def read_request(api: Api, namespace: str, name: str) -> Again:
             f"run {name} cannot be run again: its options were not saved",
             hint=f"see its command with moor show {name}, and type it after moor run",
         )
-    return Again(replace(request, namespace=namespace), annotations_of(first).get(DIRECTORY_ANNOTATION, ""))
+    directory = annotations_of(first).get(DIRECTORY_ANNOTATION, "")
+    return Again(replace(request, namespace=namespace), directory, code_of(first))

@@ -223,6 +223,17 @@ class JobSummary(Answer, frozen=True):
         return self.state in ENDED
 
 
+class Code(Answer, frozen=True):
+    """The code of a run: the files of the folder in which it was submitted."""
+
+    files: Annotated[int, about("Number of its files.")]
+    bytes: Annotated[int, about("Size of its files.")]
+    digest: Annotated[str, about("SHA-256 of its files, in hex.")]
+    commit: Annotated[str, about("Git commit, in hex; empty: not in a git repository.")] = ""
+    dirty: Annotated[bool, about("Whether the files differ from the commit.")] = False
+    diff: Annotated[str, about("The difference to the commit, its first 16 KiB; empty: none.")] = ""
+
+
 class Job(JobSummary, frozen=True):
     """A run with its attempts."""
 
@@ -235,6 +246,10 @@ class Job(JobSummary, frozen=True):
     labels: Annotated[
         Mapping[str, str], about("Labels that its user gave it; only for users who may read its Job.")
     ] = {}
+    code: Annotated[Code | None, about("Its code; null: it has none, or hidden as `command`.")] = None
+    outputs: Annotated[
+        str, about("On a local cluster: the folder in which it starts. Only for users who may read its Job.")
+    ] = ""
     time_left_seconds: Annotated[
         int | None, about("Seconds until its time limit; null: no limit, or hidden as `command`.")
     ] = None

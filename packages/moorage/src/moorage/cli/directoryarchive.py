@@ -15,28 +15,26 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from moorage.decide.runs.code import STORE
 from moorage.decide.runs.credentials import PATHS, SCANNED_BYTES, credential_in, is_of_many_projects
 from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES
 from moorage_kube.errors import UsageError
 from moorage_kube.quantity import format_bytes
 
 IGNORE_FILE = ".moorageignore"
-ALWAYS_LEFT_OUT = (
-    ".git/",
-    ".hg/",
-    ".svn/",
+CACHES = (
     "__pycache__/",
     "*.pyc",
-    ".venv/",
-    "venv/",
-    "node_modules/",
     ".ipynb_checkpoints/",
     ".mypy_cache/",
     ".pytest_cache/",
     ".ruff_cache/",
     ".tox/",
     ".DS_Store",
+    f"{STORE}/",
 )
+ENVIRONMENTS = (".git/", ".hg/", ".svn/", ".venv/", "venv/", "node_modules/")
+ALWAYS_LEFT_OUT = (*CACHES, *ENVIRONMENTS)
 RAW_LIMIT_BYTES = 64 * 2**20  # nothing this large packs to 900 KiB in earnest: it is not even read
 FILES_LIMIT = 20_000
 LARGEST_SHOWN = 5
@@ -101,14 +99,7 @@ class Credentials:
         self._paths = Ignore(PATHS)
         self._wanted = Ignore(line[1:] for line in ignore_lines(root) if line.startswith("!"))
         self._root = root.resolve()
-        homes = {Path.home().resolve()}
-        with contextlib.suppress(
-            ImportError, KeyError
-        ):  # Windows has no pwd; a user of a container may have no entry
-            import pwd
-
-            homes.add(Path(pwd.getpwuid(os.getuid()).pw_dir).resolve())
-        if any(is_of_many_projects(self._root, home) for home in homes):
+        if has_many_projects(self._root):
             what = "home folders and folders of the system are not sent"
         elif self._paths.leaves_out(str(self._root)[1:], is_folder=True):
             what = "it holds credentials"
@@ -132,6 +123,16 @@ class Credentials:
         if what is not None:
             self.left_out[f"{path}/" if is_folder else path] = what
         return what is not None
+
+
+def has_many_projects(root: Path) -> bool:
+    """Whether a folder is a home folder, contains one, or belongs to the system."""
+    homes = {Path.home().resolve()}
+    with contextlib.suppress(ImportError, KeyError):  # Windows has no pwd; a user of a container may have no entry
+        import pwd
+
+        homes.add(Path(pwd.getpwuid(os.getuid()).pw_dir).resolve())
+    return any(is_of_many_projects(root.resolve(), home) for home in homes)
 
 
 def credentials_note(left_out: Mapping[str, str]) -> str:
@@ -211,7 +212,7 @@ def _walk(
                 continue
             if (is_folder or entry.is_file()) and credentials.holds(name, is_folder=is_folder):
                 continue
-            if is_link and _stays_inside(root, Path(entry.path)):
+            if is_link and stays_inside(root, Path(entry.path)):
                 yield _Member(name, Path(entry.path), 0, os.readlink(entry.path))
             elif entry.is_file():  # through a link that leads outside, too
                 yield _Member(name, Path(entry.path), entry.stat().st_size, None)
@@ -223,7 +224,7 @@ def _walk(
         raise UsageError(f"{error.filename or here} cannot be read: {error.strerror}", hint=HINT) from error
 
 
-def _stays_inside(root: Path, link: Path) -> bool:
+def stays_inside(root: Path, link: Path) -> bool:
     """Whether a link is relative and points inside the root."""
     return not os.path.isabs(os.readlink(link)) and link.exists() and link.resolve().is_relative_to(root.resolve())
 

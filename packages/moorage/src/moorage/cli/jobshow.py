@@ -18,6 +18,7 @@ from moorage.cli.names import complete
 from moorage.cli.session import Session, Target, ask_about_run, in_session, target_options
 from moorage.cli.use import use_lines
 from moorage.decide.runs.timelimit import format_seconds
+from moorage.present.codetext import code_text
 from moorage.present.reasons import attempt_words, message_words, reason_words
 from moorage.settings import ADVICE
 from moorage_kube.moments import format_duration, rfc3339
@@ -68,6 +69,8 @@ def show_text(overview: JobOverview, now: datetime) -> str:
         ("owner", run.owner),
         ("labels", ", ".join(f"{key}={value}" for key, value in run.labels.items())),
         ("command", run.command),
+        ("code", _code_text(run)),
+        ("outputs", run.outputs),
         ("asks", _asks(run)),
         ("node", run.node),
         ("created", f"{format_duration(now - run.created)} ago" if run.created else ""),
@@ -128,6 +131,12 @@ def _event_text(event: JobEvent, now: datetime) -> str:
     age = format_duration(now - event.at) if event.at else "?"
     times = f" (x{event.count})" if event.count > 1 else ""
     return f"{age:>6}  {event.reason:<20} {event.about}: {event.message}{times}"
+
+
+def _code_text(run: Job) -> str:
+    if run.code is None:
+        return ""
+    return code_text(run.code) + ("; -o json has the diff" if run.code.diff else "")
 
 
 def _asks(run: Job) -> str:

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -173,9 +174,10 @@ async def _plan_of(session: Session, request: MapRequest) -> MapJobPlan:
     caller = read_caller(request.run.command, await session.user())
 
     def packed_here() -> bytes | None:
-        from moorage.cli.run import packed
+        from moorage.cli.runcode import packed
 
-        return packed(caller.cwd)
+        sent = packed(Path(caller.cwd), False)
+        return sent[1] if sent is not None else None
 
     cluster_nodes = read_cluster_nodes(session.api, session.server, request.run.namespace)
     return await mapjobs.plan_map(session.api, request, caller, cluster_nodes=cluster_nodes, pack=packed_here)

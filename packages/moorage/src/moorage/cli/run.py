@@ -19,15 +19,15 @@ from moorage.actions.submit import read_request
 from moorage.api.explain import Explanation, PodQuestion
 from moorage.cli import console
 from moorage.cli.commands import TYPED
+from moorage.cli.runcode import packed
 from moorage.cli.runoptions import request_from, run_options
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.cluster.serverurl import server_url
+from moorage.decide.runs.code import Code, code_of
 from moorage.decide.runs.names import generated_name
 from moorage.decide.runs.request import RunRequest
 from moorage.decide.runs.runfile import parse_run_file
-from moorage.present.sizes import bytes_text
 from moorage_kube.errors import Forbidden, NotReady, Problems, ServerError, Unauthorized, UsageError
-from moorage_kube.quantity import counted
 from moorage_kube.yamldocuments import parse_yaml
 
 if TYPE_CHECKING:
@@ -59,8 +59,10 @@ def run(
 ) -> int:
     """Run a command as a Job, with limits, on the GPUs it requests.
 
-    Prints the run's name and returns once the run is submitted. A notebook is run from top to bottom, in an image
-    with Jupyter: moor run train.ipynb -p epochs=3; with --checkpoint it is stored there with its outputs.
+    Prints the run's name and returns once the run is submitted. The run uses the files of the current folder as
+    they are now. On a cluster they are sent to the pod. On a local cluster the run starts in a copy of the folder
+    below .moorage, and its relative outputs are there. A notebook is run from top to bottom, in an image with
+    Jupyter: moor run train.ipynb -p epochs=3; with --checkpoint it is stored there with its outputs.
     """
     base, namespace = _read_file(path) if path is not None else (None, None)
     request = request_from(base, given, command)
@@ -113,8 +115,8 @@ def _note_misplaced(command: Sequence[str]) -> None:
 def rerun(target: Target, run: str, command: tuple[str, ...], follow: bool, dry_run: bool, **given: Any) -> int:
     """Run the command of a run again, also of one that has ended. Options typed here replace those of that run.
 
-    The files of the current directory are sent along; on a local cluster, the command starts in the directory of
-    that run.
+    On a cluster, the files of the current directory are sent along. On a local cluster, it starts in a new copy of
+    the code of that run.
     """
 
     async def work(session: Session) -> int:
@@ -128,7 +130,8 @@ def rerun(target: Target, run: str, command: tuple[str, ...], follow: bool, dry_
             )
         with contextlib.suppress(OSError):
             os.chdir(again.directory or ".")
-        return await submit(session, _of_notebook(request), follow=follow, dry_run=dry_run)
+        code = again.code if again.code is not None and again.code.folder else None
+        return await submit(session, _of_notebook(request), follow=follow, dry_run=dry_run, code=code)
 
     return in_session(target, work)
 
@@ -162,8 +165,13 @@ def _of_notebook(request: RunRequest) -> RunRequest:
     return replace(request, command=notebook_command(typed), shown=typed, name=name)
 
 
-async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run: bool) -> int:
-    """Submit a run, print its name, and follow it with `follow`; return the exit code."""
+async def submit(
+    session: Session, request: RunRequest, *, follow: bool, dry_run: bool, code: Code | None = None
+) -> int:
+    """Submit a run, print its name, and follow it with `follow`; return the exit code.
+
+    `code`: the stored code that it uses; None: that of the current directory.
+    """
     from moorage.actions.submit import submit_run
     from moorage.cli.advice import advice_for
 
@@ -177,7 +185,7 @@ async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run
         url=server_url(session.api),
         note=console.note,
         dry_run=dry_run,
-        pack=lambda: packed(caller.cwd),
+        pack=partial(packed, Path(caller.cwd), stored=code),
         advise=partial(advice_for, session),
     )
     [job] = submitted.jobs
@@ -185,6 +193,8 @@ async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run
     if dry_run:
         await _show_dry_run(session, submitted)
         return 0
+    if (of_run := code_of(job)) is not None and of_run.outputs:
+        console.say(f"the run starts in {of_run.outputs}: its relative outputs are there")
     if not follow:
         console.show(name)
         console.say(f"submitted; follow it with: moor logs -f {name}")
@@ -193,28 +203,6 @@ async def submit(session: Session, request: RunRequest, *, follow: bool, dry_run
     from moorage.cli.logs import follow_to_the_end
 
     return await follow_to_the_end(session, name)
-
-
-def packed(directory: str) -> bytes | None:
-    """Pack the directory for the pod; print its size, and which files are not sent.
-
-    None: it has no files to send, and the command starts in the working directory of its image.
-    """
-    from moorage.cli.directoryarchive import credentials_note, pack
-    from moorage.sdk.progress import PATIENCE_SECONDS, Bar, Meter
-
-    with Bar(after=PATIENCE_SECONDS) as bar:
-        meter = Meter(bar)
-        archived = pack(Path(directory), on_start=meter.begin, on_progress=meter.add)
-    for path in archived.left_out:
-        console.note(f"{path} is not sent: its link leads outside {directory}")
-    if archived.credentials:
-        console.note(credentials_note(archived.credentials))
-    if not archived.files:
-        console.note(f"{directory} has no files to send: the command starts in the image's working directory")
-        return None
-    console.say(f"{directory} is sent along: {counted(archived.files, 'file')}, {bytes_text(archived.size)}")
-    return archived.archive
 
 
 async def _show_dry_run(session: Session, submitted: Submitted) -> None:

@@ -78,6 +78,11 @@ OPTIONS = (
         metavar="NAME[:SIZE]",
         help="Keep $MOORAGE_CHECKPOINT_DIR on this volume, created if missing (10Gi); restarts reuse it.",
     ),
+    click.option(
+        "--live",
+        is_flag=True,
+        help="On a local cluster: start in this folder itself, not in a copy, and see later changes.",
+    ),
     click.option("--working-dir", default=None, metavar="NAME:PATH", help="Start in this folder of a volume."),
     click.option(
         "--git",

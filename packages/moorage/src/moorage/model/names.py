@@ -62,6 +62,7 @@ SECRET_LABEL = "moorage.dev/secret"  # name of a secret; on the Secret, and on t
 COMMAND_ANNOTATION = "moorage.dev/command"  # the command as typed, for people
 OPTIONS_ANNOTATION = "moorage.dev/options"  # JSON: the options of the run, for `moor rerun`
 DIRECTORY_ANNOTATION = "moorage.dev/directory"  # on a local cluster: where `moor run` was typed
+CODE_ANNOTATION = "moorage.dev/code"  # JSON: the code of the run, see decide.runs.code
 MEMORY_DEFAULTED_ANNOTATION = "moorage.dev/memory-defaulted"  # "true": the limit came from the tenant's default
 ENDED_ANNOTATION = "moorage.dev/ended"  # on the first attempt's Job: why the run is not started again
 

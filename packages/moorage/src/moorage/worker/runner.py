@@ -1,7 +1,7 @@
-"""Wraps a run's command: unpacks the sent directory, forwards signals, reports checkpoints.
+"""Wraps a run's command: puts its code into place, forwards signals, reports checkpoints.
 
-    python3 runner.py [--unpack FILE | --git URL --ref REF] [--into DIR] [--report URL --token-file FILE]
-        [--peak-file FILE] -- COMMAND [ARG...]
+    python3 runner.py [--unpack FILE | --copy CODE | --git URL --ref REF] [--into DIR]
+        [--report URL --token-file FILE] [--peak-file FILE] -- COMMAND [ARG...]
 
 It ends with the command's own exit code, or 128 + n when signal n ended it; 127 when the command does not
 exist, 126 when it cannot be run, as in a shell. A command that ends after it was asked to stop (SIGTERM)
@@ -301,6 +301,15 @@ def first_commit(pin: str, source: str) -> str:
     return commit if stored == source else ""
 
 
+def copy(code: str, folder: str) -> None:
+    """Copy the stored code, unless an earlier attempt did: then the folder stays as that attempt left it."""
+    if not os.path.isdir(folder):
+        new = folder + ".new"
+        shutil.rmtree(new, ignore_errors=True)  # of a runner that was killed
+        shutil.copytree(code, new, symlinks=True)
+        os.rename(new, folder)
+
+
 def start(command: list[str], folder: str | None, done_file: str) -> subprocess.Popen[bytes]:
     """Start the command, or end as a shell would when it cannot be."""
     try:
@@ -393,6 +402,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--unpack")
     parser.add_argument("--git")
     parser.add_argument("--ref", default="")
+    parser.add_argument("--copy")
     parser.add_argument("--into")
     parser.add_argument("--report")
     parser.add_argument("--token-file")
@@ -411,6 +421,12 @@ def main(argv: list[str]) -> int:
             return 1
     if options.git and not checkout(options.git, options.ref, options.into):
         return 1
+    if options.copy:
+        try:
+            copy(options.copy, options.into)
+        except OSError as error:
+            say(f"the code of the run cannot be copied from {options.copy} to {options.into}: {error}")
+            return 1
     # a program that finishes after a stop creates this file
     done_folder = tempfile.mkdtemp(prefix="moorage-")
     done_file = os.path.join(done_folder, "done")

@@ -29,13 +29,14 @@ PARTIAL: dict[str, dict[str, set[str]]] = {
         "dry_run": {CLI, REST, PYTHON},
         "key": {PYTHON},  # the header Idempotency-Key
         "file": {CLI},
+        "live": {CLI, "file"},  # the folder of the caller
     },
     "A map": {
         **dict.fromkeys(("request", "loss_limit", "backoff", "max_backoff", "lease", "batch_items"), {REST}),
         **dict.fromkeys(("where", "context", "kubeconfig", "progress", "keep"), {PYTHON}),
         **dict.fromkeys(("file", "glob", "range", "query", "database", "format", "item_seconds", "open"), {CLI}),
         **dict.fromkeys(("machines", "seconds", "sample", "deadline", "budget"), {CLI}),  # its plan
-        **dict.fromkeys(("function", "dry_run"), {CLI}),
+        **dict.fromkeys(("function", "dry_run", "live"), {CLI}),
         "command": {CLI, REST},  # a function in Python
     },
     "A workspace": {

@@ -22,6 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from moorage.decide.interruptions import DONE_FILE_ENV, STOPPED
+from moorage.decide.runs.code import Code, code_annotations, outside_notes
 from moorage.decide.runs.credentials import SECRET_ADVICE, credential_in, credential_note, is_credential
 from moorage.decide.runs.deviceclaims import add_claim
 from moorage.decide.runs.gitaddress import GitAddress, git_of_request
@@ -34,7 +35,7 @@ from moorage.decide.runs.mounts import Mounts
 from moorage.decide.runs.names import generated_name, secret_name
 from moorage.decide.runs.placement import Placement, place
 from moorage.decide.runs.remarks import Remarks
-from moorage.decide.runs.request import Caller, ClusterFacts, RunPlan, RunRequest, ships_directory, unexpanded
+from moorage.decide.runs.request import Caller, ClusterFacts, RunPlan, RunRequest, has_code, unexpanded
 from moorage.decide.runs.runfile import options_of
 from moorage.decide.runs.secrets import SecretRef, secret_refs
 from moorage.decide.runs.users import RunUser, user_of_request
@@ -88,6 +89,7 @@ class _Settled(Struct, frozen=True, kw_only=True):
 
     request: RunRequest
     caller: Caller
+    code: Code | None
     process_runtime: bool
     server_url: str
     name: str
@@ -110,15 +112,17 @@ class _Settled(Struct, frozen=True, kw_only=True):
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether our runner starts the command: to fetch the code first, or to report checkpoints."""
-        return self.caller.archive is not None or self.git is not None or self.checkpoint is not None
+        """Whether our runner starts the command: to put the code into place first, or to report checkpoints."""
+        is_copied = self.code is not None and bool(self.code.folder)
+        has_code = is_copied or self.caller.archive is not None or self.git is not None
+        return has_code or self.checkpoint is not None
 
 
 def plan_run(request: RunRequest, caller: Caller, facts: ClusterFacts) -> RunPlan:
     """Plan the Job, and the objects that it needs; or return every problem of the request at once."""
     remarks = Remarks()
-    if not ships_directory(request, facts):
-        caller = replace(caller, archive=None)
+    if not has_code(request):
+        caller = replace(caller, archive=None, code=None)
     settled = _settle(request, caller, facts, remarks)
     if remarks.problems:
         return RunPlan(name=settled.name, notes=tuple(remarks.notes), problems=tuple(remarks.problems))
@@ -140,6 +144,7 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     """Make every choice for a run, in the order in which problems and notes are shown."""
     # identity and size
     name = _name(request, caller, facts, remarks)
+    code = caller.code.of_run(name, caller.salt) if caller.code is not None else None
     labels = labels_from(request.labels, remarks)
     resources = cpu_and_memory(request, facts, remarks)
     seconds = time_limit(request, facts, remarks)
@@ -158,7 +163,7 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     user = user_of_request(request, facts, remarks)
     secrets = secret_refs(request, facts, remarks)
     mounts.add_user_secrets(secrets)
-    env = _env(request, caller, facts, remarks, user, secrets)
+    env = _env(request, caller, facts, remarks, user, secrets, code)
     # the end of an attempt, and the next one
     grace_period_seconds = grace_period(request, remarks, keeps_checkpoints=checkpoint is not None)
     restarts = restart_limit(request, facts, remarks)
@@ -169,9 +174,19 @@ def _settle(request: RunRequest, caller: Caller, facts: ClusterFacts, remarks: R
     labels |= _queue(request, labels, facts, remarks)
     _check_command(request, caller, facts, mounts, remarks)
     _check_archive(caller, remarks)
+    if request.live and not facts.process_runtime:
+        remarks.refuse(
+            "live",
+            "invalid option live: the nodes of this cluster do not have your folder",
+            "leave it out, or put the folder on a volume: --working-dir VOLUME:PATH",
+        )
+    if code is not None and code.folder:
+        for text in outside_notes(code, request.command):
+            remarks.note(text)
     return _Settled(
         request=request,
         caller=caller,
+        code=code,
         process_runtime=facts.process_runtime,
         server_url=facts.server_url,
         name=name,
@@ -241,10 +256,14 @@ def _env(
     remarks: Remarks,
     user: RunUser | None,
     refs: Sequence[SecretRef],
+    code: Code | None,
 ) -> list[Obj]:
     variables: dict[str, str] = dict(user.environment) if user is not None else {}
     if facts.process_runtime:
         variables = {name: value for name in PASSED_ON if (value := caller.environment.get(name)) is not None}
+        if code is not None and "PYTHONPATH" in variables:
+            paths = variables["PYTHONPATH"].split(":")
+            variables["PYTHONPATH"] = ":".join(code.in_copy(path) or path for path in paths)
     for text in request.env:
         name, given, value = text.partition("=")
         if not _may_set("env", name, "write NAME=VALUE, or NAME to pass your own value", remarks):
@@ -360,6 +379,8 @@ def _annotations(settled: _Settled) -> dict[str, str]:
         annotations[OPTIONS_ANNOTATION] = options
     if settled.process_runtime and settled.caller.cwd:
         annotations[DIRECTORY_ANNOTATION] = settled.caller.cwd
+    if settled.code is not None:
+        annotations |= code_annotations(settled.code)
     if settled.seconds is not None:
         annotations[EXPECTED_SECONDS_ANNOTATION] = str(settled.seconds)
         annotations[TIME_LIMIT_ANNOTATION] = str(settled.seconds)
@@ -476,6 +497,8 @@ def _runner(settled: _Settled) -> list[str]:
         words += ["--unpack", f"{RUNNER_PATH}/work.tar.gz", "--into", into]
     if settled.git is not None:
         words += ["--git", unexpanded(settled.git.url), "--ref", unexpanded(settled.git.ref), "--into", into]
+    if settled.code is not None and settled.code.folder:
+        words += ["--copy", unexpanded(settled.code.folder), "--into", unexpanded(settled.code.outputs)]
     if settled.checkpoint is not None and settled.server_url:
         url = settled.server_url.rstrip("/")
         words += ["--report", f"{url}/api/v1/runs/{settled.request.namespace}/{settled.name}/checkpoint"]

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from msgspec import Struct, field
 
+from moorage.decide.runs.code import Code
 from moorage.decide.runs.deviceclaims import UNKNOWN_TEMPLATES, ClaimTemplates
 from moorage.decide.runs.kueue import UNKNOWN_QUEUES, Queues
 from moorage_kube.resources import Obj
@@ -47,6 +48,7 @@ class RunRequest(Struct, frozen=True, kw_only=True):
     host_env: bool = False
     working_dir: str | None = None  # CLAIM:PATH
     git: str | None = None  # URL[@REF]
+    live: bool = False  # on a local cluster: start in the folder itself, not in a copy
     shown: tuple[str, ...] = ()  # the command for people, where another one was typed
 
 
@@ -62,6 +64,7 @@ class Caller(Struct, frozen=True, kw_only=True):
     token: str = ""  # random text, the run's own key for reporting checkpoints
     runner: str = ""  # source of moorage.worker.runner
     archive: bytes | None = None  # tar.gz of the shipped directory
+    code: Code | None = None  # of the current directory, or of the run that is repeated
 
 
 class Defaults(Struct, frozen=True, kw_only=True):
@@ -131,9 +134,9 @@ class RunPlan(Struct, frozen=True, kw_only=True):
     problems: tuple[Problem, ...] = ()
 
 
-def ships_directory(request: RunRequest, facts: ClusterFacts) -> bool:
-    """Whether the caller's directory is sent into the pod: on a real cluster, unless it names another place."""
-    return not facts.process_runtime and request.working_dir is None and request.git is None
+def has_code(request: RunRequest) -> bool:
+    """Whether a run uses the files of the caller's directory as they are now: sent to the pod, or in a copy."""
+    return request.working_dir is None and request.git is None and not request.live
 
 
 def unexpanded(text: str) -> str:

@@ -21,7 +21,7 @@ from moorage_kube.texts import camel
 
 INTEGERS = ("gpus", "grace_period_seconds", "retries", "restart_limit")
 LISTS = ("volumes", "datasets", "secrets")
-FLAGS = ("host_env", "share")
+FLAGS = ("host_env", "share", "live")
 TEXTS = (
     "name", "namespace", "gpu_type", "gpu_resource", "gpu_claim", "machine", "cpu", "memory", "time",
     "checkpoint", "priority_class", "image", "user", "working_dir", "git", "queue",

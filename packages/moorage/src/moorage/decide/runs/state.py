@@ -20,6 +20,7 @@ from moorage.decide.explain.nodeconstraints import wanted_types
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.idle.states import Record, read_record
 from moorage.decide.interruptions import is_interruption, stop_time
+from moorage.decide.runs.code import Code, code_of
 from moorage.decide.runs.interrupted import ended_suspended, was_interrupted
 from moorage.decide.runs.kueue import queue_of
 from moorage.decide.runs.restarts import INTERRUPTED, AttemptSeen, Cause, PodSeen, Yielding, cause_of, turns_of
@@ -190,6 +191,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     reason: str  # why it ended or waits, one word or a sentence; empty when there is nothing to say
     exit_code: int | None  # of the newest pod that ended
     attempts: tuple[AttemptView, ...]
+    code: Code | None = None
     checkpoint_from: str = ""  # the run whose checkpoint it continued at its start; empty: none
     labels: Mapping[str, str] = field(default_factory=dict)  # those of its user
     idle: Record = field(default_factory=Record)  # the record of its idleness; active: it is in use
@@ -307,6 +309,7 @@ def view_run(
         checkpoint_at=readable_moment(notes.get(CHECKPOINT_AT_ANNOTATION)),
         checkpoint_checked_at=readable_moment(notes.get(CHECKPOINT_CHECKED_ANNOTATION)),
         command=notes.get(COMMAND_ANNOTATION, ""),
+        code=code_of(first),
         requests=_requests(container),
         reason=suspension if state is State.SUSPENDED else _reason(state, attempts[-1], ended_because),
         exit_code=0 if state is State.SUCCEEDED else done[-1].exit_code if done else None,
