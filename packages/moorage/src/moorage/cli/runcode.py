@@ -37,7 +37,7 @@ def _used_again(code: Code) -> tuple[Code, None]:
 def _copied(root: Path) -> tuple[Code, None] | None:
     from moorage.cli.directoryarchive import has_many_projects
     from moorage.cli.gitfacts import read_git
-    from moorage.cli.snapshot import FILE_LIMIT_BYTES, store
+    from moorage.cli.snapshot import LIMITS, store
     from moorage.sdk.progress import PATIENCE_SECONDS, Bar, Meter
 
     if has_many_projects(root):
@@ -50,7 +50,7 @@ def _copied(root: Path) -> tuple[Code, None] | None:
         meter = Meter(bar)
         snapshot = store(root, on_start=meter.begin, on_progress=meter.add)
     for name in snapshot.large:
-        limit = format_bytes(FILE_LIMIT_BYTES)
+        limit = format_bytes(LIMITS.file_bytes)
         console.note(f"{name} is larger than {limit}: it is not copied, and the run sees its later changes")
     code = Code(
         digest=snapshot.folder.name,

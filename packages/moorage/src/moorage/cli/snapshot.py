@@ -23,10 +23,16 @@ from moorage.decide.runs.code import STORE
 from moorage_kube.errors import UsageError
 from moorage_kube.quantity import format_bytes
 
-FILES_LIMIT = 20_000
-BYTES_LIMIT = 256 * 2**20
-FILE_LIMIT_BYTES = 16 * 2**20  # a larger file is data: it is linked
 ENVIRONMENT_FILES = ("pyvenv.cfg", "conda-meta")  # in a folder with programs that name its path
+
+
+class Limits(Struct, frozen=True, kw_only=True):
+    files: int = 20_000
+    bytes: int = 256 * 2**20  # of all files
+    file_bytes: int = 16 * 2**20  # a larger file is data: it is linked
+
+
+LIMITS = Limits()
 
 
 class Snapshot(Struct, frozen=True):
@@ -35,7 +41,7 @@ class Snapshot(Struct, frozen=True):
     folder: Path
     files: int
     size: int  # bytes of all files
-    large: tuple[str, ...]  # files above FILE_LIMIT_BYTES
+    large: tuple[str, ...]  # files that are too large to copy
 
 
 class _Entry(Struct, frozen=True):
@@ -50,6 +56,7 @@ class _Entry(Struct, frozen=True):
 def store(
     root: Path,
     *,
+    limits: Limits = LIMITS,
     on_start: Callable[[int, int], None] = lambda _files, _size: None,
     on_progress: Callable[[int, int], None] = lambda _files, _size: None,
 ) -> Snapshot:
@@ -58,9 +65,9 @@ def store(
     `on_start` gets the number of files and bytes, `on_progress` those of each copied file. Raises UsageError for
     a folder with too much, or where the copy cannot be written.
     """
-    entries = list(islice(_walk(root), FILES_LIMIT + 1))
+    entries = list(islice(_walk(root, limits), limits.files + 1))
     files = [entry for entry in entries if not (entry.link or entry.is_folder)]
-    _check(root, entries, files)
+    _check(root, entries, files, limits)
     size = sum(entry.size for entry in files)
     on_start(len(files), size)
     store = root / STORE / "code"
@@ -78,11 +85,11 @@ def store(
             f"cannot copy the folder {root} to {store}: {error.strerror}",
             hint="start the run in the folder itself: --live",
         ) from error
-    large = tuple(entry.name for entry in entries if entry.link and entry.size > FILE_LIMIT_BYTES)
+    large = tuple(entry.name for entry in entries if entry.link and entry.size > limits.file_bytes)
     return Snapshot(folder, len(files), size, large)
 
 
-def _walk(root: Path, inside: str = "", ignore: Ignore | None = None) -> Iterator[_Entry]:
+def _walk(root: Path, limits: Limits, inside: str = "", ignore: Ignore | None = None) -> Iterator[_Entry]:
     """What a copy of the folder has."""
     never = Ignore(CACHES)
     ignore = ignore or Ignore((*ENVIRONMENTS, *ignore_lines(root)))
@@ -101,20 +108,20 @@ def _walk(root: Path, inside: str = "", ignore: Ignore | None = None) -> Iterato
                 yield original
                 continue
             yield _Entry(name, is_folder=True)
-            yield from _walk(root, name, ignore)
+            yield from _walk(root, limits, name, ignore)
         else:
             with suppress(FileNotFoundError):  # deleted meanwhile
                 status = entry.stat()
                 is_code = stat.S_ISREG(status.st_mode) and os.access(path, os.R_OK)
-                is_linked = not is_code or status.st_size > FILE_LIMIT_BYTES
+                is_linked = not is_code or status.st_size > limits.file_bytes
                 yield _Entry(name, status.st_size, link=str(path) if is_linked else "")
 
 
-def _check(root: Path, entries: list[_Entry], files: list[_Entry]) -> None:
+def _check(root: Path, entries: list[_Entry], files: list[_Entry], limits: Limits) -> None:
     """Raise UsageError for a folder above the limits; it names the largest part."""
-    if len(entries) > FILES_LIMIT:
-        what, weights = f"more than {FILES_LIMIT} files", {entry.name: 1 for entry in entries}
-    elif (size := sum(entry.size for entry in files)) > BYTES_LIMIT:
+    if len(entries) > limits.files:
+        what, weights = f"more than {limits.files} files", {entry.name: 1 for entry in entries}
+    elif (size := sum(entry.size for entry in files)) > limits.bytes:
         what, weights = format_bytes(size), {entry.name: entry.size for entry in files}
     else:
         return
@@ -126,8 +133,8 @@ def _check(root: Path, entries: list[_Entry], files: list[_Entry]) -> None:
     half = [part for part, weight in parts.items() if 2 * weight > sum(weights.values())]
     largest = max(half, key=len) if half else parts.most_common(1)[0][0]
     raise UsageError(
-        f"cannot copy the folder {root} for the run: it has {what};"
-        f" at most {FILES_LIMIT} files and {format_bytes(BYTES_LIMIT)} are copied, and {largest} has most of them",
+        f"cannot copy the folder {root} for the run: it has {what}, and {largest} has most of them;"
+        f" at most {limits.files} files and {format_bytes(limits.bytes)} are copied",
         hint=f"write {largest} in {IGNORE_FILE}: the run reads it in place; or start in the folder itself: --live",
     )
 

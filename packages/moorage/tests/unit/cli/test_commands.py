@@ -36,7 +36,7 @@ PARTIAL: dict[str, dict[str, set[str]]] = {
         **dict.fromkeys(("where", "context", "kubeconfig", "progress", "keep"), {PYTHON}),
         **dict.fromkeys(("file", "glob", "range", "query", "database", "format", "item_seconds", "open"), {CLI}),
         **dict.fromkeys(("machines", "seconds", "sample", "deadline", "budget"), {CLI}),  # its plan
-        **dict.fromkeys(("function", "dry_run", "live"), {CLI}),
+        **dict.fromkeys(("function", "dry_run"), {CLI}),
         "command": {CLI, REST},  # a function in Python
     },
     "A workspace": {

@@ -57,7 +57,7 @@ def test_a_secret_is_created_listed_used_and_deleted(moor, typed, tmp_path, monk
     assert "hf.secret-keys" not in moor.api.named(CONFIGMAPS)
     texts = json.dumps([made, run, refused, forced, moor.api.objects["jobs", "default", "train"]], default=str)
     assert VALUE not in texts
-    assert {call.verb for call in moor.api.calls if call.resource == "secrets"} == {"create"}
+    assert {call.verb for call in moor.api.calls if call.resource == "secrets"} == {"create", "update"}
 
 
 def test_a_value_in_the_command_line_is_noted(moor, typed):

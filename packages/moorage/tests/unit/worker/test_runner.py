@@ -190,6 +190,32 @@ def test_a_spoilt_archive_fails_before_the_command_starts(tmp_path):
     assert done.stderr.startswith("moorage: the shipped directory cannot be unpacked into")
 
 
+@pytest.mark.processes
+def test_the_command_starts_in_a_copy_and_the_next_attempt_in_what_the_first_left(tmp_path):
+    code, into = tmp_path / "code", tmp_path / "train"
+    (code / "pkg").mkdir(parents=True)
+    (code / "pkg" / "a").write_text("old")
+    (code / "data").symlink_to(tmp_path / "data")
+    (tmp_path / "train.new").mkdir()  # a runner was killed
+    (tmp_path / "train.new" / "half").write_text("")
+    options = ("--copy", str(code), "--into", str(into), "--", "sh", "-c")
+    first = run(*options, "cat pkg/a; echo changed >pkg/a; echo 1 >out")
+    assert (first.returncode, first.stdout) == (0, "old")
+    second = run(*options, "cat pkg/a out; ls")
+    assert (second.returncode, second.stdout) == (0, "changed\n1\ndata\nout\npkg\n")
+    assert os.readlink(into / "data") == str(tmp_path / "data")
+    assert (code / "pkg" / "a").read_text() == "old"
+    assert sorted(os.listdir(tmp_path)) == ["code", "train"]
+
+
+@pytest.mark.processes
+def test_code_that_was_deleted_fails_before_the_command_starts(tmp_path):
+    done = run("--copy", str(tmp_path / "no"), "--into", str(tmp_path / "into"), "--", "echo", "started")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("moorage: the code of the run cannot be copied from")
+    assert os.listdir(tmp_path) == []
+
+
 class _Server(http.server.BaseHTTPRequestHandler):
     seen: list[tuple[str, str, Any]]
 

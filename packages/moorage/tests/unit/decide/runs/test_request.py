@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from moorage.decide.explain.snapshot import pod_of_job
 from moorage.decide.interruptions import STOPPED
+from moorage.decide.runs.code import Code, code_of
 from moorage.decide.runs.deviceclaims import ClaimTemplates
 from moorage.decide.runs.gputypes import gpu_types, matches_type
 from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES, PASSED_ON, UNPACK_PATH, plan_run
@@ -29,7 +30,7 @@ from moorage.decide.runs.request import (
     Defaults,
     Problem,
     RunRequest,
-    ships_directory,
+    has_code,
     unexpanded,
 )
 from moorage.decide.runs.runfile import stored_request
@@ -420,6 +421,7 @@ UNKNOWN = ClusterFacts(nodes=None, process_runtime=True)
         pytest.param(LOCAL, NO_PROGRAM, {}, ["command"], id="no such command, which would run here"),
         pytest.param(REAL, NO_PROGRAM, {"image": "python:3.12"}, [], id="a command of an image"),
         pytest.param(REAL, LARGE, {"image": "python:3.12"}, ["workingDir"], id="a directory too large to ship"),
+        pytest.param(REAL, ADA, {"image": "x", "live": True}, ["live"], id="the folder of another machine"),
         pytest.param(UNKNOWN, ADA, {"gpus": 1, "gpu_type": "a100"}, ["gpuType"], id="a type of unknown nodes"),
         pytest.param(UNKNOWN, ADA, {"gpus": 1}, [], id="GPUs of unknown nodes"),
     ],
@@ -771,9 +773,50 @@ def test_a_shipped_directory_is_unpacked_by_the_runner_and_needs_no_volume_that_
     assert [list(volume) for volume in pod_spec(plan)["volumes"]] == [["name", "secret"]]
 
 
+HERE = Caller(
+    user="ada",
+    cwd="/home/ada/p",
+    program="/usr/bin/python3",
+    environment={"PYTHONPATH": "/home/ada/p/src:/opt/lib"},
+    salt="0123456789",
+    code=Code(digest="d1", files=2, bytes=30, commit="c0ffee", folder="/home/ada/p/.moorage/code/d1"),
+)
+
+
+def test_a_run_on_this_machine_starts_in_a_copy_of_its_code() -> None:
+    plan = planned(LOCAL, HERE, name="train")
+    copy = "/home/ada/p/.moorage/train.012345"
+    words = ["/moorage/run/runner.py", "--copy", "/home/ada/p/.moorage/code/d1", "--into", copy]
+    assert container(plan)["command"][1:] == [*words, "--", "python", "train.py"]
+    assert code_of(plan.job) == replace(HERE.code, outputs=copy)
+    env = {variable["name"]: variable.get("value") for variable in container(plan)["env"]}
+    assert env["PYTHONPATH"] == f"{copy}/src:/opt/lib"
+    again = planned(LOCAL, replace(HERE, salt="987654"), name="train")
+    assert code_of(again.job).outputs.endswith("/train.987654"), "a new run of this name has other outputs"
+    live = planned(LOCAL, HERE, live=True)
+    assert (live.secret, code_of(live.job), container(live)["workingDir"]) == (None, None, "/home/ada/p")
+
+
+@pytest.mark.parametrize(
+    ("word", "note"),
+    [
+        ("../data/x", "a copy of the folder, where ../data/x is missing"),
+        ("--data=..", "a copy of the folder, where .. is missing"),
+        ("/home/ada/p/b.py", "/home/ada/p/b.py is the file itself, not its copy"),
+        ("/home/ada/p/data", None),
+        ("/home/ada/other.py", None),
+        ("a/../b", None),
+    ],
+)
+def test_words_of_the_command_that_name_no_file_of_the_copy_are_noted(word: str, note: str | None) -> None:
+    notes = [text for text in plan_run(a_request("python", word), HERE, LOCAL).notes if "copy" in text]
+    assert len(notes) == (note is not None)
+    assert note is None or note in notes[0]
+
+
 def test_a_working_directory_on_a_volume_ships_nothing():
     request = a_request(image="x", working_dir="code:proj/a")
-    assert not ships_directory(request, REAL)
+    assert not has_code(request)
     plan = plan_run(request, ADA, REAL)
     assert container(plan)["workingDir"] == "/moorage/work/proj/a"
     assert plan.secret is None
