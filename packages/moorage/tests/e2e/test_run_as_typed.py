@@ -37,6 +37,13 @@ def wait_for(cluster: Cluster, name: str, state: str) -> dict[str, Any]:
     return until(lambda: state_of(cluster, name), lambda run: run["state"] == state)
 
 
+def delete_pod(cluster: Cluster, pod: str) -> None:
+    kubectl = find_kubectl()
+    if kubectl is None:
+        pytest.skip("kubectl is not on PATH")
+    subprocess.run([kubectl, "--kubeconfig", cluster.kubeconfig, "delete", "pod", pod, "--wait=false"], check=True)
+
+
 def python(code: str) -> list[str]:
     return ["--", sys.executable, "-u", "-c", code]
 
@@ -47,9 +54,10 @@ def test_following_prints_the_output_and_ends_with_the_commands_code(cluster, na
         "run", "--follow", "--memory", "256Mi", "--name", name, *python(code), check=False, cwd=tmp_path
     )
     assert done.returncode == 7
-    assert done.stdout == f"{tmp_path} {name}\n"
-    assert f"{name}: Failed (exit code 7)" in done.stderr
     run = state_of(cluster, name)
+    assert run["outputs"].startswith(f"{tmp_path}/.moorage/{name}.")
+    assert done.stdout == f"{run['outputs']} {name}\n"
+    assert f"{name}: Failed (exit code 7)" in done.stderr
     assert (run["state"], run["exitCode"]) == ("Failed", 7)
     assert run["history"][0]["pods"][0]["exitCode"] == 7
 
@@ -83,6 +91,48 @@ def test_a_run_that_waits_is_told_who_holds_what_it_needs(cluster, name):
         wait_for(cluster, name, "Running")
     finally:
         cluster.moor("cancel", "--delete", *holders, check=False)
+
+
+def test_a_run_uses_its_code_as_it_was_submitted(cluster, name, tmp_path):
+    script = (
+        "import pathlib, time\n"
+        "outputs = pathlib.Path('outputs')\n"
+        "again = outputs.exists()\n"
+        "outputs.open('a').write('{version}\\n')\n"
+        "if not again: time.sleep(600)\n"
+        "print(outputs.read_text())\n"
+    )
+    (tmp_path / "train.py").write_text(script.format(version="old"))
+    command = ("--memory", "64Mi", "--", sys.executable, "train.py")
+    sleep = python("import time; time.sleep(600)")
+    holders, others = [f"{name}-a", f"{name}-b"], [f"{name}-again", f"{name}-live"]
+    try:
+        # it waits while the file is edited
+        for holder in holders:
+            cluster.moor("run", "--gpus", "2", "--name", holder, *sleep)
+            wait_for(cluster, holder, "Running")
+        cluster.moor("run", "--gpus", "2", "--name", name, *command, cwd=tmp_path)
+        (tmp_path / "train.py").write_text(script.format(version="new"))
+        assert state_of(cluster, name)["state"] == "Waiting"
+        cluster.moor("cancel", holders[0])
+        outputs = Path(state_of(cluster, name)["outputs"]) / "outputs"
+        until(lambda: outputs.exists() and outputs.read_text(), lambda text: text == "old\n")
+        # its second attempt continues in its folder
+        pod = state_of(cluster, name)["history"][0]["pods"][0]["name"]
+        delete_pod(cluster, pod)
+        wait_for(cluster, name, "Succeeded")
+        assert cluster.moor("logs", "--no-prefix", name).stdout.endswith("old\nold\n\n")
+        # a new run of it begins in a new copy; only a live run is in the folder itself
+        cluster.moor("rerun", name, "--name", others[0], "--gpus", "0", cwd=tmp_path)
+        again = Path(state_of(cluster, others[0])["outputs"]) / "outputs"
+        until(lambda: again.exists() and again.read_text(), lambda text: text == "old\n")
+        assert not (tmp_path / "outputs").exists()
+        cluster.moor("run", "--live", "--name", others[1], *command, cwd=tmp_path)
+        live = tmp_path / "outputs"
+        until(lambda: live.exists() and live.read_text(), lambda text: text == "new\n")
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".moorage", "outputs", "train.py"]
+    finally:
+        cluster.moor("cancel", "--delete", *holders, *others, check=False)
 
 
 def test_a_run_that_grows_beyond_its_limit_dies_alone_and_its_peak_is_told(cluster, name):
@@ -184,10 +234,7 @@ def test_a_run_that_leaves_well_when_its_pod_is_deleted_is_started_again(cluster
     cluster.moor("run", "--memory", "64Mi", "--name", name, *options, *python(code))
     until(begun.exists, bool)
     pod = state_of(cluster, name)["history"][0]["pods"][0]["name"]
-    kubectl = find_kubectl()
-    if kubectl is None:
-        pytest.skip("kubectl is not on PATH")
-    subprocess.run([kubectl, "--kubeconfig", cluster.kubeconfig, "delete", "pod", pod, "--wait=false"], check=True)
+    delete_pod(cluster, pod)
     run = wait_for(cluster, name, "Succeeded")
     assert (run["restarts"], run["exitCode"]) == (1, 0)
     assert cluster.moor("logs", "--no-prefix", name).stdout.endswith("finished\n")

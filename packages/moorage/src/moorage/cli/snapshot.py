@@ -1,7 +1,7 @@
 """Copy the current folder for runs on a local cluster; `decide.runs.code` has the places.
 
-Never a hard link to a file of the user: an editor that writes in place would change the stored code.
-What is not copied is a link to the original, so that the command has all its files.
+Files of the user are never linked hard: an editor that writes in place would change the stored code.
+Files that are not copied are links to the originals, so that the command has all its files.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def store(
 
 
 def _walk(root: Path, limits: Limits, inside: str = "", ignore: Ignore | None = None) -> Iterator[_Entry]:
-    """What a copy of the folder has."""
+    """The parts of a copy of the folder."""
     never = Ignore(CACHES)
     ignore = ignore or Ignore((*ENVIRONMENTS, *ignore_lines(root)))
     for entry in sorted(os.scandir(root / inside), key=lambda entry: entry.name):

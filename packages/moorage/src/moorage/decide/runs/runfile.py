@@ -110,7 +110,7 @@ def _refuse_manifest(document: Mapping[str, Any]) -> None:
     metadata = document.get("metadata")
     notes = metadata.get("annotations") if isinstance(metadata, Mapping) else None
     if isinstance(notes, Mapping) and COMMAND_ANNOTATION in notes:
-        hint = "create it as it is: kubectl create -f FILE; or write the options of the run: moor run --help"
+        hint = "write the options of the run: moor run --help"
     else:
         hint = "create it as it is: kubectl apply -f FILE; a run's file has the options of moor run"
     raise UsageError(f"the file is a manifest of kind {document['kind']}, not the options of a run", hint=hint)
