@@ -5,16 +5,21 @@ https://www.rfc-editor.org/rfc/rfc7578
 
 from __future__ import annotations
 
-import contextlib
+from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
 from moorage.server.problems import Problem
 
-HEADERS_BYTES = 16 * 1024
-BOUNDARY_CHARACTERS = 70
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
 PARTS = 1000
 
 
@@ -42,93 +47,112 @@ class Part(Struct, frozen=True):
 
 
 def is_multipart(request: Request) -> bool:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "multipart/form-data"
+    return _content_type(request)[0] == b"multipart/form-data"
 
 
 async def read_parts(request: Request, most: int) -> AsyncIterator[Part]:
     """Yield the parts of a form in their order. Raises Problem 413 above `most` bytes, 400 for a damaged body."""
-    reader = _Reader(request, most, b"\r\n--" + _boundary(request))
-    async for _ in reader.until_boundary():
-        pass  # a preamble has no meaning
-    for _ in range(PARTS):
-        if await reader.take(2) != b"\r\n":
-            return  # "--": the end of the form
-        name, filename = await reader.headers()
-        content = reader.until_boundary()
-        yield Part(name, filename, content)
-        async for _ in content:
-            pass  # the caller did not read all of it
-    raise Problem(413, "too_large", f"the form has more than {PARTS} fields and files")
+    events, count = _events(request, most), 0
+    async for event in events:
+        if isinstance(event, _Head):
+            count += 1
+            if count > PARTS:
+                raise Problem(413, "too_large", f"the form has more than {PARTS} fields and files")
+            content = _content(events)
+            yield Part(event.name, event.filename, content)
+            async for _ in content:
+                pass  # the caller did not read all of it
 
 
-class _Reader:
-    """The body of a request: never holds more than a piece of it and a boundary."""
+class _Head(Struct, frozen=True):
+    """The names of a part and of its file, before its content."""
 
-    def __init__(self, request: Request, most: int, boundary: bytes) -> None:
-        self._stream = request.stream()
-        self._most = most
-        self._left = most
-        self._boundary = boundary
-        self._data = bytearray(b"\r\n")  # the first boundary has no line before it
-
-    async def _more(self) -> None:
-        """Read a piece. Raises Problem."""
-        piece = b""
-        with contextlib.suppress(StopAsyncIteration, ClientDisconnect):
-            while not piece:
-                piece = await anext(self._stream)
-        if not piece:
-            raise _unreadable("it was not sent to its end")
-        self._left -= len(piece)
-        if self._left < 0:
-            raise Problem(413, "too_large", f"the upload has more than {self._most} bytes", "send less at once")
-        self._data += piece
-
-    async def take(self, size: int) -> bytes:
-        while len(self._data) < size:
-            await self._more()
-        taken = bytes(self._data[:size])
-        del self._data[:size]
-        return taken
-
-    async def until_boundary(self) -> AsyncIterator[bytes]:
-        """The bytes before the next boundary, which is taken too."""
-        while (end := self._data.find(self._boundary)) < 0:
-            if (ready := len(self._data) - len(self._boundary)) > 0:
-                yield await self.take(ready)
-            await self._more()
-        if end:
-            yield await self.take(end)
-        await self.take(len(self._boundary))
-
-    async def headers(self) -> tuple[str, str | None]:
-        """The name of a part and of its file."""
-        while (end := self._data.find(b"\r\n\r\n")) < 0:
-            if len(self._data) > HEADERS_BYTES:
-                raise _unreadable("the head of a field is too long")
-            await self._more()
-        head = (await self.take(end + 4)).decode(errors="replace")
-        for line in head.split("\r\n"):
-            key, _, value = line.partition(":")
-            if key.strip().lower() == "content-disposition" and (name := _parameter(value, "name")) is not None:
-                return name, _parameter(value, "filename")
-        raise _unreadable("a field has no name")
+    name: str
+    filename: str | None
 
 
-def _boundary(request: Request) -> bytes:
-    _, _, text = request.headers.get("content-type", "").partition("boundary=")
-    boundary = text.partition(";")[0].strip().strip('"')
-    if not boundary or len(boundary) > BOUNDARY_CHARACTERS or not boundary.isascii():
+_Event = _Head | bytes | None
+"""The head of a part, a piece of its content, or its end."""
+
+
+class _Heads:
+    """Reads the names of a part from the callbacks of a parser, and queues all events."""
+
+    def __init__(self) -> None:
+        self.ready: deque[_Event] = deque()
+        self.is_whole = False
+        self._field, self._value = b"", b""
+        self._names: dict[bytes, bytes] = {}
+
+    def callbacks(self) -> MultipartCallbacks:
+        return {
+            "on_part_begin": self._names.clear,
+            "on_header_field": self._add_to_field,
+            "on_header_value": self._add_to_value,
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._end_head,
+            "on_part_data": lambda data, start, end: self.ready.append(data[start:end]),
+            "on_part_end": lambda: self.ready.append(None),
+            "on_end": self._end,
+        }
+
+    def _add_to_field(self, data: bytes, start: int, end: int) -> None:
+        self._field += data[start:end]
+
+    def _add_to_value(self, data: bytes, start: int, end: int) -> None:
+        self._value += data[start:end]
+
+    def _end_header(self) -> None:
+        if self._field.lower() == b"content-disposition":
+            self._names.update(parse_options_header(self._value)[1])
+        self._field, self._value = b"", b""
+
+    def _end_head(self) -> None:
+        name, filename = (self._text(key) for key in (b"name", b"filename"))
+        if name is None:
+            raise _unreadable("a field has no name")
+        self.ready.append(_Head(name, filename))
+
+    def _end(self) -> None:
+        self.is_whole = True
+
+    def _text(self, key: bytes) -> str | None:
+        """A name. Browsers write a quotation mark in it as %22, and line ends as %0D%0A."""
+        if (value := self._names.get(key)) is None:
+            return None
+        return value.decode(errors="replace").replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
+
+
+async def _events(request: Request, most: int) -> AsyncIterator[_Event]:
+    boundary = _content_type(request)[1].get(b"boundary")
+    if not boundary:
         raise _unreadable("it has no boundary")
-    return boundary.encode()
+    heads, left = _Heads(), most
+    with suppress(ClientDisconnect):
+        try:
+            parser = MultipartParser(boundary, heads.callbacks())
+            async for piece in request.stream():
+                left -= len(piece)
+                if left < 0:
+                    raise Problem(413, "too_large", f"the upload has more than {most} bytes", "send less at once")
+                parser.write(piece)
+                while heads.ready:
+                    yield heads.ready.popleft()
+        except FormParserError as error:
+            raise _unreadable(str(error)) from error
+    if not heads.is_whole:
+        raise _unreadable("it was not sent to its end")
 
 
-def _parameter(value: str, name: str) -> str | None:
-    """A quoted parameter of a header. Browsers write a quotation mark in it as %22, and line ends as %0D%0A."""
-    _, begin, rest = value.partition(f'; {name}="')
-    if not begin:
-        return None
-    return rest.partition('"')[0].replace("%22", '"').replace("%0D", "\r").replace("%0A", "\n")
+async def _content(events: AsyncIterator[_Event]) -> AsyncIterator[bytes]:
+    async for event in events:
+        if not isinstance(event, bytes):
+            return
+        yield event
+
+
+def _content_type(request: Request) -> tuple[bytes, dict[bytes, bytes]]:
+    return parse_options_header(request.headers.get("content-type"))
 
 
 def _unreadable(why: str) -> Problem:

@@ -59,9 +59,9 @@ async def test_a_part_that_is_not_read_is_skipped():
     [
         (a_form(("a", "a", b"x" * 3000)), BOUNDARY, 413, "more than 2000 bytes"),
         (a_form(("a", "a", b"text"))[:-9], BOUNDARY, 400, "not sent to its end"),
-        (b"no form", BOUNDARY, 400, "not sent to its end"),
+        (b"no form", BOUNDARY, 400, "Expected boundary"),
         (b"", "", 400, "no boundary"),
-        (b"", "x" * 100, 400, "no boundary"),
+        (b"", "x" * 300, 400, "Boundary length 300"),
         (b"--edge\r\nContent-Type: text/plain\r\n\r\nx\r\n--edge--", BOUNDARY, 400, "a field has no name"),
     ],
 )
@@ -72,7 +72,7 @@ async def test_a_damaged_form_is_refused(body, boundary, status, says):
 
 
 async def test_the_head_of_a_field_and_the_number_of_fields_have_limits():
-    with pytest.raises(Problem, match="head of a field is too long"):
+    with pytest.raises(Problem, match="header size exceeded"):
         await read(a_request(b"--edge\r\nX: " + b"y" * 100_000, 1000))
     with pytest.raises(Problem, match="more than 1000 fields"):
         await read(a_request(a_form(*[("a", None, b"")] * 1001)))
