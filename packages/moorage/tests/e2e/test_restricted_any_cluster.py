@@ -27,7 +27,8 @@ SMALL = ("--cpu", "100m", "--memory", "128Mi")
 
 @pytest.fixture
 async def restricted(api: KubeClient, unique: str) -> AsyncIterator[str]:
-    labels = {"moorage.dev/guard": "enabled", "pod-security.kubernetes.io/enforce": "restricted"}
+    levels = {f"pod-security.kubernetes.io/{mode}": RESTRICTED for mode in ("enforce", "warn")}
+    labels = {"moorage.dev/guard": "enabled"} | levels
     await api.create(NAMESPACES, {"metadata": {"name": unique, "labels": labels}})
     yield unique
     await api.delete(NAMESPACES, unique)
@@ -84,6 +85,7 @@ async def test_a_run_ends_well_and_who_starts_it_is_told_of_the_user(cluster, ap
     words = ("run", "--namespace", restricted, "--name", "plain", *SMALL, *cluster.image_options)
     done = await asyncio.to_thread(cluster.moor, *words, "--", cluster.python, "-c", code, cwd=tmp_path)
     assert f"run as user {RUN_AS_USER}" in done.stderr
+    assert "would violate PodSecurity" not in done.stderr, "it is said of the Job, and does not hold for its pods"
     await pod_with(api, restricted, f"{RUN_LABEL}=plain")
     await asyncio.to_thread(cluster.moor, "wait", "plain", "--namespace", restricted)
     logs = await asyncio.to_thread(cluster.moor, "logs", "plain", "--namespace", restricted)

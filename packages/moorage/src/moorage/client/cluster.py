@@ -93,6 +93,7 @@ def _login() -> str:
 
 
 FIELD_MANAGER = "moor"  # field manager of the command line's writes
+OF_TEMPLATES = "would violate PodSecurity"  # how Kubernetes' warning of a pod template begins
 
 
 def _log_warning(text: str) -> None:
@@ -101,14 +102,17 @@ def _log_warning(text: str) -> None:
 
 @asynccontextmanager
 async def open_cluster(target: Target, *, warned: Callable[[str], None] = _log_warning) -> AsyncIterator[Cluster]:
-    """Connect to the cluster that the options choose. `warned` gets each warning of the API server once."""
+    """Connect to the cluster that the options choose. `warned` gets each warning of the API server once.
+
+    Warnings of Pod Security about templates are left out: admission completes the pods, or refuses them.
+    """
     from moorage_kube.remote.client import KubeClient
 
     connection = chosen_connection(target)
     known: set[str] = set()
 
     def warn(text: str) -> None:
-        if text not in known:
+        if text not in known and not text.startswith(OF_TEMPLATES):
             known.add(text)
             warned(text)
 
