@@ -8,6 +8,7 @@ from typing import Any
 from moorage.actions.objects import no_kind
 from moorage.actions.specs import Changes, Set, list_objects, set_spec
 from moorage.api.errors import ErrorCode
+from moorage.cluster.serverurl import platform_info
 from moorage.model.tenant import ROLES as ROLES
 from moorage.model.tenant import TENANTS
 from moorage.model.tenantquota import read_quota
@@ -38,8 +39,13 @@ def plan_tenant(name: str, spec: Mapping[str, Any]) -> Obj:
 
 
 async def create_tenant(api: Api, obj: Obj) -> Obj:
-    """Create a planned tenant; the operator creates its namespace. Raises AlreadyExists."""
-    name = obj["metadata"]["name"]
+    """Create a planned tenant; the operator creates its namespace. Raises AlreadyExists.
+
+    A tenant without a default image gets that of the installation.
+    """
+    name, spec = obj["metadata"]["name"], obj["spec"]
+    if image := (await platform_info(api)).run_image:
+        obj = obj | {"spec": spec | {"defaults": {"image": image} | (spec.get("defaults") or {})}}
     try:
         return await api.create(TENANTS, obj)
     except AlreadyExists as error:

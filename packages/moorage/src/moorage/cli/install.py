@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, cast
 
@@ -92,6 +93,8 @@ async def _work(
         raise NotFound("Moorage is not installed on this cluster", hint="install it: moor install --image IMAGE")
     check_versions(installed, VERSION, downgrade=downgrade)
     document = chosen.document(standing.values, installed=standing.version, version=VERSION)
+    if not (installed or chosen.dry_run or document.get("runImage")) and (image := ask_run_image()):
+        document["runImage"] = image
     values = parse_values(document)
     wanted = wanted_objects(values, standing.kubernetes)
 
@@ -129,6 +132,15 @@ async def _work(
     for line in next_lines(values, admin=admin, is_new=not installed):
         console.say(line)
     return 0
+
+
+def ask_run_image() -> str:
+    """Ask for the image of runs that name none. "" without an answer, or where no terminal can be asked."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return ""
+    console.say("runs of a new team need an image: each names one, or the team has a default")
+    question = "Default image, such as python:3.12-slim (empty: none)"
+    return str(click.prompt(question, default="", show_default=False, err=True)).strip()
 
 
 def check_versions(installed: str, version: str, *, downgrade: bool) -> None:

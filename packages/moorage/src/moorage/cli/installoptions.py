@@ -34,6 +34,7 @@ _VALUES = (  # each the option of a value
     click.option("--storage-class", metavar="NAME", help="StorageClass of the server's volume."),
     click.option("--database-secret", metavar="NAME", help="Secret in moorage-system with the url of PostgreSQL."),
     click.option("--pause-image", metavar="IMAGE", help="Image of the pods that hold places of machines."),
+    click.option("--run-image", metavar="IMAGE", help="Image of runs that name none, in teams created later."),
     click.option(
         "--scheduler",
         type=click.Choice(SCHEDULERS),

@@ -41,6 +41,7 @@ def spec_options(command: Callable[..., int]) -> Callable[..., int]:
     @click.option(
         "--priority-class", "classes", multiple=True, help="PriorityClass that its pods may use. Repeatable."
     )
+    @click.option("--image", default=None, help="Image of its runs that name none, such as python:3.12-slim.")
     @click.option("--domain", default=None, help="Domain of its hosts: this host and all hosts below it.")
     @click.option("--ingress-class", default=None, help="IngressClass of its Ingresses.")
     @functools.wraps(command)
@@ -49,6 +50,7 @@ def spec_options(command: Callable[..., int]) -> Callable[..., int]:
         quota: tuple[str, ...],
         cpu_nodes: tuple[str, ...],
         classes: tuple[str, ...],
+        image: str | None,
         domain: str | None,
         ingress_class: str | None,
         **kwargs: Any,
@@ -60,6 +62,8 @@ def spec_options(command: Callable[..., int]) -> Callable[..., int]:
         if cpu_nodes:
             selector = None if cpu_nodes == (NONE,) else {"selector": _pairs(cpu_nodes, "--cpu-nodes")}
             fields["cpuNodes"] = selector
+        if defaults := given({"image": image}):
+            fields["defaults"] = defaults
         if ingress := given({"domain": domain, "className": ingress_class}):
             fields["ingress"] = ingress
         return command(*args, fields=fields, **kwargs)
@@ -140,6 +144,7 @@ def create(
     examples={
         "moor tenant set vision --quota gpu=16 --quota memory=1Ti": "change its quota",
         "moor tenant set vision --quota memory=none": "remove one limit",
+        "moor tenant set vision --image python:3.12-slim": "let its runs leave out --image",
         "moor tenant set vision --domain vision.example.org --dry-run": "only print it",
     },
 )

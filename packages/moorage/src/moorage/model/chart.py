@@ -178,6 +178,7 @@ _TEXTS = {  # values that are texts, with their meaning
     "trustedProxies": "networks whose X-Forwarded headers are believed, with commas between them",
     "storageClass": "StorageClass of the server's volume; empty: the default",
     "pauseImage": "image of the pods that hold places of machines",
+    "runImage": "image of runs that name none, such as python:3.12-slim, in teams that are created later",
     "databaseSecret": "Secret in moorage-system with the url of PostgreSQL; with it the server has two replicas",
 }
 

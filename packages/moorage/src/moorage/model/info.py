@@ -30,6 +30,7 @@ INFO_VALUES = {  # keys of the ConfigMap that an installation writes → names o
     "ingressClass": "ingressClass",
     "ingressTlsSecret": "tlsSecret",
     "pauseImage": "pauseImage",
+    "runImage": "runImage",
 }
 
 
@@ -41,6 +42,7 @@ class Info(Struct, frozen=True, kw_only=True):
     kubernetes_url: str = ""  # as people reach the Kubernetes API
     kubernetes_ca: str = ""  # PEM in base64, or SYSTEM_CA; empty: as the server knows it
     trusted_proxies: tuple[Network, ...] = ()  # X-Forwarded headers of these are trusted
+    run_image: str = ""  # `spec.defaults.image` of new tenants
     problems: tuple[str, ...] = ()  # values that could not be read, as sentences
 
     @property
@@ -49,7 +51,7 @@ class Info(Struct, frozen=True, kw_only=True):
 
 
 def parse_info(data: Mapping[str, str]) -> Info:
-    """Parse the keys serverUrl, publicUrl, kubernetesUrl, kubernetesCa and trustedProxies.
+    """Parse the keys serverUrl, publicUrl, kubernetesUrl, kubernetesCa, trustedProxies and runImage.
 
     publicUrl and trustedProxies may list several values, separated by commas or blanks. An invalid value is
     skipped and reported as a problem.
@@ -68,6 +70,7 @@ def parse_info(data: Mapping[str, str]) -> Info:
         kubernetes_url=kubernetes[0] if kubernetes else "",
         kubernetes_ca=_authority(str(data.get("kubernetesCa") or "").strip(), problems),
         trusted_proxies=tuple(networks),
+        run_image=str(data.get("runImage") or "").strip(),
         problems=tuple(problems),
     )
 

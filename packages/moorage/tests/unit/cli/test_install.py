@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 import yaml
 
@@ -10,6 +12,7 @@ from moorage.decide.install.record import InstallRecord, Ref, make_record
 from moorage.model.argo import WORKFLOWS
 from moorage.model.manifests import CLUSTERROLEBINDINGS
 from moorage.model.names import SYSTEM_NAMESPACE
+from moorage.model.tenant import TENANTS
 from moorage_kube.resources import (
     CONFIGMAPS,
     CRDS,
@@ -48,6 +51,30 @@ def test_an_installation_brings_all_up_and_names_the_first_user(moor, api):
     assert (record.values, record.version, record.state) == ({"image": IMAGE}, __version__, "done")
     assert len(api.names(SERVICEACCOUNTS) & {"moorage-server", "moorage-operator"}) == 2
     assert any(name.startswith("moorage-admin-admin-") for name in api.names(CLUSTERROLEBINDINGS))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_image_of_runs_is_asked_for_once_and_new_teams_get_it(moor, api, monkeypatch):
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setattr("sys.stdin", Terminal("python:3.12-slim\n"))
+    assert moor("install", "--image", IMAGE).code == 0
+    assert info(api)["runImage"] == "python:3.12-slim"
+    assert moor("install").code == 0, "the input has ended, and it does not ask again"
+    moor("tenant", "create", "vision")
+    assert api.stored(TENANTS, "vision")["spec"]["defaults"] == {"image": "python:3.12-slim"}
+    moor("tenant", "create", "audio", "--image", "ours:1")
+    assert api.stored(TENANTS, "audio")["spec"]["defaults"] == {"image": "ours:1"}
+
+
+@pytest.mark.parametrize("words", [["--run-image", "ours:1"], ["--dry-run"]])
+def test_an_answer_that_is_given_or_not_needed_is_not_asked_for(moor, monkeypatch, words):
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setattr("sys.stdin", Terminal())
+    assert moor("install", "--image", IMAGE, *words).code == 0
 
 
 def test_installing_again_changes_nothing_and_shows_no_password(moor, api):

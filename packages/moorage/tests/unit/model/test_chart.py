@@ -35,6 +35,7 @@ CASES = [
         trusted_proxies="10.244.0.0/16, 10.0.0.0/8",
         storage_class="fast",
         pause_image="registry.example.org/pause:3.10",
+        run_image="python:3.12-slim",
         node_selector={"pool": "system", "yes": "true"},
         tolerations=({"key": "system", "operator": "Exists"}, {"key": "a", "value": "1", "effect": "NoSchedule"}),
         image_pull_secrets=("registry", "other"),

@@ -45,6 +45,7 @@ class InstallValues(Struct, frozen=True, kw_only=True):
     trusted_proxies: str = ""  # networks whose X-Forwarded headers are believed, with commas between them
     storage_class: str = ""  # of the server's volume; empty: the cluster's default
     pause_image: str = ""  # of the pods that hold machines' places
+    run_image: str = ""  # of runs that name none, in teams that are created later
     scheduler: Scheduler = "configure"  # the client of the extender
     scheduler_image: str = ""  # of a second kube-scheduler, without its tag; empty: registry.k8s.io/kube-scheduler
     database_secret: str = ""  # in moorage-system; its `url`: postgresql://…
@@ -236,6 +237,7 @@ _CHECKS: Mapping[str, Callable[[Any], Any]] = {
     "trusted_proxies": _text,
     "storage_class": _object_name,
     "pause_image": _image,
+    "run_image": _image,
     "scheduler": _scheduler,
     "scheduler_image": _image,
     "database_secret": _object_name,

@@ -244,7 +244,7 @@ def _image(request: RunRequest, facts: ClusterFacts, remarks: Remarks) -> str:
         remarks.refuse(
             "image",
             "no image given, and this cluster needs one",
-            "for example python:3.12-slim. An administrator can set a default: spec.defaults.image of the Tenant",
+            "for example python:3.12-slim. An administrator can set a default: moor tenant set TEAM --image IMAGE",
         )
     return image or ""
 

@@ -35,6 +35,7 @@ documents = st.fixed_dictionaries(
         "tlsSecret": names,
         "storageClass": names,
         "pauseImage": names,
+        "runImage": names,
         "scheduler": st.sampled_from(("second", "configure", "none")),
         "databaseSecret": names,
         "replicas": st.dictionaries(st.sampled_from(("webhook", "server")), st.integers(0, 100), min_size=1),
