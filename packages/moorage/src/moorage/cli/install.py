@@ -135,7 +135,7 @@ async def _work(
 
 
 def ask_run_image() -> str:
-    """Ask for the image of runs that name none. "" without an answer, or where no terminal can be asked."""
+    """Ask for the image of runs that name none. "" without an answer or a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return ""
     console.say("runs of a new team need an image: each names one, or the team has a default")
