@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 import subprocess
 import tomllib
 from pathlib import Path
 
+import click
 import grimp
 import pytest
 
@@ -63,6 +66,67 @@ def _commands(command):
     yield command
     for one in getattr(command, "commands", {}).values():
         yield from _commands(one)
+
+
+TYPED = {  # by a test that runs the commands and compares what they print
+    "docs/tutorial/first-training.md": "test_demo.py",
+    "docs/tutorial/first-day-as-a-member.md": "test_member_first_day.py",
+    "docs/howto/bring-your-packages.md": "test_packages_as_typed.py",
+}
+NOT_TYPED = {  # other programs in blocks, and why no test types them; their `moor` commands are parsed
+    ".": "the shell",
+    "cd": "the shell",
+    "export": "the shell",
+    "make": "test_make_help_lists_every_target",
+    "docker": "test_docker_as_typed.py",
+    "kubectl": "a cluster with the objects of the page",
+    "helm": "a cluster with the objects of the page",
+    "pip": "a package index",
+    "python": "a program of the user",
+    "python3": "a program of the user",
+}
+TYPED_PAGES = [ROOT / "README.md", *sorted([*ROOT.glob("docs/tutorial/*.md"), *ROOT.glob("docs/howto/*.md")])]
+
+
+@pytest.mark.parametrize("page", TYPED_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_of_a_block_is_typed_by_a_test_or_parsed_or_named_with_the_reason(page):
+    name = str(page.relative_to(ROOT))
+    if name in TYPED:
+        assert page.name in (ROOT / "packages/moorage/tests/e2e" / TYPED[name]).read_text()
+    problems = []
+    for language, text in _code(page.read_text()):
+        for line in text.replace("\\\n", " ").splitlines():
+            program, _, rest = line.strip().removeprefix("$ ").partition(" ")
+            if program == "moor" and re.match("[a-z]", rest):
+                problems += [f"moor {rest}: {problem}" for problem in _problems_of_command(rest)]
+            elif language in ("sh", "shell", "bash") and program and program not in NOT_TYPED:
+                problems += [] if program.startswith("#") or name in TYPED else [f"{program}: add it to NOT_TYPED"]
+    assert problems == []
+
+
+def _code(text):
+    """The language and text of each block, fenced or indented, also in lists."""
+    blocks = r"(?m)^ *```(\w*)\n((?:.*\n)*?) *```$|((?:^ {4}.*\n(?:\n(?= {4}))?)+)"
+    for language, fenced, indented in re.findall(blocks, text):
+        yield language, fenced or indented
+
+
+def _problems_of_command(text):
+    """The errors of the arguments of a command of `moor`, up to a pipe or the next command."""
+    words = shlex.shlex(text, posix=True, punctuation_chars="|&;<>")
+    words.whitespace_split = True
+    name, *args = itertools.takewhile(lambda word: not set(word) <= set("|&;<>"), words)
+    command, context = load({name: target for _, name, target, _ in COMMANDS}[name]), None
+    try:
+        context = command.make_context(name, args)
+        while isinstance(command, click.Group) and (rest := [*context._protected_args, *context.args]):
+            name, command, args = command.resolve_command(context, rest)
+            context = command.make_context(name, args, parent=context)
+    except click.exceptions.Exit:  # --help
+        pass
+    except click.ClickException as error:
+        if "does not exist" not in error.message:  # a file of the reader
+            yield error.message
 
 
 def test_make_help_lists_every_target():

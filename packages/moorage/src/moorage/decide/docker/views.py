@@ -250,7 +250,11 @@ def matches(row: Mapping[str, Any], filters: Mapping[str, Sequence[str]]) -> boo
     """Whether a summary passes all filters. Raises ValueError for a filter that is not in _FILTERS."""
     if strange := sorted(set(filters) - _FILTERS):
         raise ValueError(f"invalid filter {strange[0]!r}: use one of {', '.join(sorted(_FILTERS))}")
-    return all(any(_passes(row, key, word) for word in wanted) for key, wanted in filters.items() if wanted)
+    return all(
+        (all if key == "label" else any)(_passes(row, key, word) for word in wanted)
+        for key, wanted in filters.items()
+        if wanted
+    )
 
 
 def _passes(row: Mapping[str, Any], key: str, wanted: str) -> bool:

@@ -432,6 +432,8 @@ def test_what_was_asked_for_is_what_is_told():
         ({"label": ["team"]}, True),
         ({"label": ["team=x"], "status": ["created"]}, True),
         ({"label": ["team=y"]}, False),
+        ({"label": ["team=x", "team=y"]}, False),
+        ({"status": ["created", "exited"]}, True),
         ({"ancestor": ["python"]}, True),
         ({"status": ["running", "created"]}, True),
         ({"exited": ["0"]}, False),
