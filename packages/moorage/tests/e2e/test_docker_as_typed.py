@@ -173,6 +173,9 @@ def test_a_container_with_open_input_goes_on_and_its_log_comes_line_by_line(clie
     follow = made.logs(stream=True, follow=True)
     assert [next(follow), next(follow)] == [b"one\n", b"two\n"]
     assert printed_by(made, ["echo", "three"]).output == b"three\n"
+    # in frames: the start asks for no terminal; again and again as in `printed_by`
+    with_terminal = (client.api.exec_create(made.id, ["echo", "four"], tty=True) for _ in range(20))
+    assert next(filter(None, map(client.api.exec_start, with_terminal))) == b"four\r\n"
     assert (made.logs(until=1), made.logs(until=2**33)) == (b"", b"one\ntwo\n")
     made.reload()
     assert (made.status, made.attrs["HostConfig"]["Runtime"]) == ("running", "runc")

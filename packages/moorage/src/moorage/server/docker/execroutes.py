@@ -33,7 +33,7 @@ from moorage.server.docker.endpoint import (
 )
 from moorage.server.docker.execs import NOT_STARTED, Exec, Execs, Running
 from moorage.server.docker.routes import MULTIPLEXED, RAW_STREAM, read_body
-from moorage.server.inputs import number
+from moorage.server.inputs import number, read_object
 from moorage.server.problems import Json, Problem
 from moorage_kube.documents import parse_json
 from moorage_kube.errors import ApiError, MoorageError, ServerError
@@ -114,6 +114,7 @@ async def start(call: DockerCall) -> Response:
     if body.get("Detach"):
         execs.detach(running)
         return Response(status_code=200)
+    running.framed = not body.get("Tty")  # as in Docker, not the `Tty` of its creation
     output = execs.output_of(running)
     await anext(output)
     media = RAW_STREAM if exec_.tty else MULTIPLEXED
@@ -212,7 +213,9 @@ async def _over(raw: RawConnection, running: Running, output: AsyncIterator[byte
     """Copy bytes both ways until the command has ended or the client has disconnected."""
     feeding: asyncio.Task[None] | None = None
     try:
-        await raw.body()
+        body = await raw.body()
+        with suppress(Problem):  # an unreadable body counts as empty
+            running.framed = not read_object(body).get("Tty")
         if running.exec.stdin:
             feeding = asyncio.create_task(_feed(raw, running.process))
         async for data in output:

@@ -60,12 +60,13 @@ class Exec(msgspec.Struct, frozen=True, kw_only=True):
         return not self.running and self.exit_code is None
 
 
-class Running(Struct, frozen=True):
-    """A command that this server started."""
+class Running(Struct):
+    """A command that this server started. `framed`: its output is sent in Docker's frames."""
 
     exec: Exec
     process: ExecProcess
     keeping: asyncio.Task[None]
+    framed: bool = True
 
 
 class Execs:
@@ -128,7 +129,7 @@ class Execs:
         task.add_done_callback(self._tasks.discard)
 
     async def output_of(self, running: Running) -> AsyncIterator[bytes]:
-        """The output of a command, framed if it has no terminal. Its exit code is written before this ends.
+        """The output of a command. Its exit code is written before this ends.
 
         First comes an empty piece: a generator that has begun also ends the command when it is closed early.
         """
@@ -137,7 +138,7 @@ class Execs:
             yield b""
             async with running.process as process:
                 async for channel, data in process:
-                    yield data if running.exec.tty else frame(channel, data)
+                    yield frame(channel, data) if running.framed else data
                 code = process.exit_code
         except ServerError:
             return
