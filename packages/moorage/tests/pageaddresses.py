@@ -15,6 +15,7 @@ PAGES = (
     "/jobs/default/train",
     "/jobs/default/train/cancel",
     "/rightsize",
+    "/cost",
     "/volumes",
     "/volumes/default/data",
     "/volumes/default/data/files",

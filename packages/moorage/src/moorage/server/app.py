@@ -18,6 +18,7 @@ from moorage.server.identity.auth import Gate
 from moorage.server.pages import (
     auditpages,
     budgetpages,
+    costpages,
     datasetpages,
     events,
     frontparts,
@@ -116,6 +117,7 @@ SITE_PAGES = (
     nodepages,
     userpages,
     tenantpages,
+    costpages,
     budgetpages,
     idlepages,
     nodeadmin,

@@ -17,11 +17,17 @@ from moorage_kube.meta import condition
 
 async def budgets_for(context: Context, user: User, *, own: bool = False) -> Budgets:
     """The budgets that a user sees, with their use; `own`: only those that apply to them. Raises ApiError."""
+    seen = await standings_for(context, user, own=own)
+    return Budgets(budgets=tuple(_row(standing, problem) for standing, problem in seen))
+
+
+async def standings_for(context: Context, user: User, *, own: bool = False) -> list[tuple[Standing, str]]:
+    """The same, each with the reason if its use cannot be computed."""
     now = context.now()
     try:
         objects = (await context.api.list(BUDGETS)).items
     except NotFound:
-        return Budgets()
+        return []
     problems = {
         str(obj["metadata"]["name"]): str(ready.get("message") or "")
         for obj in objects
@@ -31,7 +37,7 @@ async def budgets_for(context: Context, user: User, *, own: bool = False) -> Bud
     sees_all = not own and await _sees_all(context, user)
     groups = tuple(group.removeprefix(GROUP_PREFIX) for group in user.groups)
     mine = [membership.tenant for membership in memberships(user.name, groups, await context.tenants.all())]
-    rows: list[BudgetRow] = []
+    seen: list[tuple[Standing, str]] = []
     for budget in budgets:
         held: dict[str, Use] = {}
         for tenant in mine or [""]:
@@ -42,8 +48,8 @@ async def budgets_for(context: Context, user: User, *, own: bool = False) -> Bud
             for name in named or {EVERYBODY}:
                 held[name] = budget.use_of(name, now) or Use(name=name, used=Decimal("0.00"), percent=0)
         uses = sorted(held.values(), key=lambda use: (-use.used, use.name))
-        rows += [_row(Standing(budget=budget, use=use), problems.get(budget.name, "")) for use in uses]
-    return Budgets(budgets=tuple(rows))
+        seen += [(Standing(budget=budget, use=use), problems.get(budget.name, "")) for use in uses]
+    return seen
 
 
 async def budgets_of_tenant(context: Context, tenant: str) -> tuple[BudgetRow, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from msgspec import Struct
@@ -35,15 +35,18 @@ class Chart(Struct, frozen=True, kw_only=True):
     series: tuple[Series, ...]
     least: float = 0.0
     most: float | None = None
+    is_daily: bool = False  # times are the starts of days
 
     @property
     def data(self) -> dict[str, Any]:
         """The data for `charts.js`: the template makes JSON of it."""
+        times = [moment.replace(tzinfo=UTC) for moment in self.times] if self.is_daily else self.times
         return {
-            "times": [int(moment.timestamp()) for moment in self.times],
+            "times": [int(moment.timestamp()) for moment in times],
             "unit": self.unit,
             "least": self.least,
             "most": self.most,
+            "daily": self.is_daily,
             "series": [
                 {
                     "name": line.name,
@@ -64,7 +67,8 @@ class Chart(Struct, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> list[tuple[str, list[str]]]:
-        """The table of the chart, newest first, at most ROWS rows: a time (RFC 3339) and the mean of each series.
+        """The table of the chart, newest first, at most ROWS rows: a time (RFC 3339) or day, and the mean of each
+        series.
 
         The mean covers the time since the next older row.
         """
@@ -73,7 +77,8 @@ class Chart(Struct, frozen=True, kw_only=True):
         for end in range(len(self.times), 0, -step):
             begin = max(0, end - step)
             cells = [self._cell(line.values[begin:end]) for line in self.series]
-            rows.append((rfc3339(self.times[end - 1]), cells))
+            at = self.times[end - 1]
+            rows.append((at.date().isoformat() if self.is_daily else rfc3339(at), cells))
         return rows
 
     def _cell(self, values: Sequence[float | None]) -> str:

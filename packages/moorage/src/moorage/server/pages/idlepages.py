@@ -151,7 +151,7 @@ def fields_of(reader: Reader, _: Obj) -> Mapping[str, Any]:
 
 SETTING = Setting(
     resource=IDLE_POLICIES,
-    noun="idle rule",
+    noun="idle policy",
     here=HERE,
     new_title="New idle rule",
     change_title=N_("Change idle rule {name}"),

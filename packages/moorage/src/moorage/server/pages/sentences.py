@@ -30,6 +30,7 @@ _KINDS = {  # first letters of a value's name → its pattern; others: any text
     "amount": r"\d[\w.,]*(?: [\w×/.-]+){0,2}",
     "thing": rf"(?:step \S+ of |session of |password of |idle policy |items to )?(?:(?:{_THINGS}) )?\S+",
 }
+_NAMES = ("name", "node", "who")  # values that are not translated: a budget may have the name "month"
 
 
 def in_words(text: str, tag: str) -> str:
@@ -46,8 +47,9 @@ def _sentence(text: str, tag: str) -> str:
     for tried in (text, text[:1].lower() + text[1:]):
         for shape, has_stop, translation in _shapes(tag):
             if (has_stop or not tried.endswith(".")) and (match := shape.fullmatch(tried)):
+                values = match.groupdict().items()
                 return translation.format(
-                    **{key: in_words(value, tag) for key, value in match.groupdict().items()}
+                    **{key: value if key.startswith(_NAMES) else in_words(value, tag) for key, value in values}
                 )
     if text.endswith(".") and (whole := in_words(text[:-1], tag)) != text[:-1]:
         return f"{whole}。"

@@ -25,6 +25,7 @@ from moorage.server.context import Context
 from moorage.server.identity.auth import User
 from moorage.server.inputs import read_bytes
 from moorage.server.pages.clusterpages import framed, templates
+from moorage.server.pages.daycosts import DayCosts
 from moorage.server.pages.rights import Allowed, allowed
 from moorage.server.pages.texts import say
 from moorage.server.pages.usehistory import History
@@ -94,6 +95,7 @@ class Site:
         self.context = context
         self.history = History(context)
         self.week_cost = WeekCost(context)
+        self.day_costs = DayCosts(context)
         self.idle_work: tuple[float, tuple[IdleWork, ...]] | None = None  # and when it was found
         self._namespaces: tuple[float, list[str]] | None = None  # and when they were listed
         self._runs: tuple[int, float, tuple[RunView, ...]] | None = None  # of a cluster's version, and when

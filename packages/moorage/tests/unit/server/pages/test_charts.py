@@ -28,6 +28,7 @@ def test_a_chart_is_drawn_from_its_data():
         "unit": "%",
         "least": 0.0,
         "most": 100,
+        "daily": False,
         "series": [{"name": "mean", "values": [33.33, 40], "area": True}],
     }
     assert a_chart([33.3333, 40]).data == data

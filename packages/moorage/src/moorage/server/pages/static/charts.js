@@ -1,7 +1,7 @@
 // Draws every <figure data-chart> with uPlot: from the JSON inside it, or from the address in data-src.
 // The figure's table says the same, for screen readers and without JavaScript; where there is none, one is made.
 //
-// JSON: {"times": [seconds since 1970], "unit": "%", "least": 0, "most": 100,
+// JSON: {"times": [seconds since 1970], "unit": "%", "least": 0, "most": 100, "daily": the times are days of UTC,
 //        "series": [{"name": "mean", "values": [numbers or null], "area": true}]}
 "use strict";
 (function () {
@@ -11,8 +11,8 @@
   const drawn = new Map(); // figure → {plot, data, watch}
   const language = document.documentElement.lang || "en";
   const words = language === "ja"
-    ? { time: "時刻", none: "測定なし", table: "表で見る", lost: "グラフのデータを取得できません。" }
-    : { time: "Time", none: "not measured", table: "As a table", lost: "The data of this chart could not be fetched." };
+    ? { time: "時刻", day: "日付", none: "測定なし", table: "表で見る", lost: "グラフのデータを取得できません。" }
+    : { time: "Time", day: "Day", none: "not measured", table: "As a table", lost: "The data of this chart could not be fetched." };
 
   // A colour of moorage.css as rgb(): a canvas knows no variables.
   function color(figure, name) {
@@ -29,8 +29,12 @@
     const number = value.toLocaleString(language, { maximumFractionDigits: value < 10 ? 2 : 1 });
     return unit ? number + (unit === "%" ? " %" : " " + unit) : number;
   }
-  function moment(seconds) {
+  function moment(seconds, daily) {
+    if (daily) return day(new Date(seconds * 1000), "UTC");
     return new Date(seconds * 1000).toLocaleString(language, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hour12: false });
+  }
+  function day(date, zone) {
+    return date.toLocaleDateString(language, { month: "short", day: "numeric", timeZone: zone });
   }
   // The times along the axis: the day where it begins or the range is long, else the hour; seconds where they tell apart.
   function ticks(_, splits) {
@@ -38,14 +42,16 @@
     const close = splits.length > 1 && splits[1] - splits[0] < 60;
     return splits.map(function (at) {
       const date = new Date(at * 1000);
-      if (long || (!close && date.getHours() === 0 && date.getMinutes() === 0)) return date.toLocaleDateString(language, { month: "short", day: "numeric" });
+      if (long || (!close && date.getHours() === 0 && date.getMinutes() === 0)) return day(date);
       return date.toLocaleTimeString(language, Object.assign({ hour: "2-digit", minute: "2-digit", hour12: false }, close ? { second: "2-digit" } : {}));
     });
   }
 
   function options(figure, data, width) {
     const unit = data.unit || "";
-    const series = [{ label: words.time, value: function (_, at) { return at === null ? "–" : moment(at); } }];
+    let last = data.times.length - 1; // shown while the pointer is elsewhere: the newest time with a value
+    while (last > 0 && data.series.every(function (line) { return line.values[last] === null; })) last -= 1;
+    const series = [{ label: data.daily ? words.day : words.time, value: function (_, at) { return at === null ? "–" : moment(at, data.daily); } }];
     data.series.forEach(function (line, at) {
       const stroke = color(figure, "--series-" + (at % 6));
       series.push({
@@ -59,13 +65,20 @@
     const least = data.least === undefined || data.least === null ? 0 : data.least;
     return {
       width: width, height: HEIGHT, series: series, legend: { live: true },
+      hooks: {
+        ready: [function (plot) { plot.setLegend({ idx: last }); }],
+        setCursor: [function (plot) { if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx: last }); }],
+      },
       cursor: { points: { size: 6 }, drag: { x: false, y: false } },
+      tzDate: function (at) { return data.daily ? uPlot.tzDate(new Date(at * 1000), "Etc/UTC") : new Date(at * 1000); },
       axes: [
-        Object.assign({}, axis, { values: ticks, space: 64 }),
+        Object.assign({}, axis, data.daily
+          ? { values: function (_, splits) { return splits.map(function (at) { return moment(at, true); }); }, space: 64, incrs: [1, 2, 7, 14, 28].map(function (days) { return days * 86400; }) }
+          : { values: ticks, space: 64 }),
         Object.assign({}, axis, { size: 70, values: function (_, splits) { return splits.map(function (value) { return shown(value, unit); }); } }),
       ],
       scales: { x: { time: true }, y: { range: function (_, low, high) {
-        const top = data.most === undefined || data.most === null ? Math.max(high === null ? 1 : high * 1.08, least + 1e-9) : data.most;
+        const top = data.most === undefined || data.most === null ? high * 1.08 : data.most;
         return [Math.min(least, low === null ? least : low), top > least ? top : least + 1];
       } } },
     };
@@ -117,13 +130,13 @@
     const caption = figure.querySelector("figcaption");
     if (caption) { const name = made.createCaption(); name.className = "spoken"; name.textContent = caption.textContent.trim(); }
     const head = made.createTHead().insertRow();
-    cell(head, "th", words.time);
+    cell(head, "th", data.daily ? words.day : words.time);
     for (const line of data.series) cell(head, "th", line.name);
     const body = made.createTBody();
     const step = Math.max(1, Math.ceil(data.times.length / ROWS));
     for (let at = data.times.length - 1; at >= 0; at -= step) {
       const row = body.insertRow();
-      cell(row, "th", moment(data.times[at]));
+      cell(row, "th", moment(data.times[at], data.daily));
       for (const line of data.series) cell(row, "td", shown(line.values[at], data.unit));
     }
     details.append(summary, made);
