@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -90,6 +91,27 @@ async def submit_run(
                 obj["metadata"].setdefault("annotations", {})[REQUEST_ANNOTATION] = mark
         job = await create_run(api, plan, request.namespace, note=note)
     return Submitted(jobs=(job,), plan=plan, facts=facts)
+
+
+async def pack_stored(api: Api, body: NewJob) -> Pack:
+    """Return the `pack` of a request over REST: the code of the run that it names. Raises NotFound, ApiError."""
+    if body.code_of is None:
+        return lambda _: None
+    namespace, _, name = body.code_of.rpartition("/")
+    code = code_of(min(await jobs_of_run(api, namespace or body.namespace, name), key=attempt_of))
+    return lambda on_this_machine: (stored_code(code if on_this_machine else None), None)
+
+
+def stored_code(code: Code | None) -> Code:
+    """Check that the code of a run is stored on this machine. Raises UsageError."""
+    if code is not None and code.folder and Path(code.folder).is_dir():
+        return code
+    raise UsageError(
+        f"the code of that run was deleted: {code.folder}"
+        if code is not None and code.folder
+        else "the code of that run is not stored on this machine",
+        hint="to run your files as they are now: moor run -- COMMAND",
+    )
 
 
 def request_of(body: NewJob) -> RunRequest:

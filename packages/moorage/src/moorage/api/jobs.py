@@ -60,6 +60,9 @@ class NewJob(Request):
         str | None, about("Volume for checkpoints, NAME[:SIZE]; created when absent (10Gi).")
     ] = None
     working_dir: Annotated[str | None, about("Working directory in a volume, NAME:PATH.")] = None
+    code_of: Annotated[
+        str | None, about("Run, [NAMESPACE/]NAME: on a local cluster, the new run starts in a copy of its code.")
+    ] = None
     git: Annotated[
         str | None, about("Git repository of the code, URL[@REF]; it is cloned in the pod, with the image's git.")
     ] = None

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from msgspec.structs import asdict
 
+from moorage.actions.submit import stored_code
 from moorage.cli import console
 from moorage.decide.runs.code import Code
 from moorage.present.codetext import code_text
-from moorage_kube.errors import UsageError
 from moorage_kube.quantity import format_bytes
 
 
@@ -21,17 +21,10 @@ def packed(root: Path, on_this_machine: bool, *, stored: Code | None = None) -> 
     """
     if not on_this_machine:
         return _sent(root)
-    return _copied(root) if stored is None else _used_again(stored)
-
-
-def _used_again(code: Code) -> tuple[Code, None]:
-    if not Path(code.folder).is_dir():
-        raise UsageError(
-            f"the code of that run was deleted: {code.folder}",
-            hint="to run your files as they are now: moor run -- COMMAND",
-        )
-    console.say(f"the code of that run is used again: {code_text(code)}")
-    return code, None
+    if stored is None:
+        return _copied(root)
+    console.say(f"the code of that run is used again: {code_text(stored_code(stored))}")
+    return stored, None
 
 
 def _copied(root: Path) -> tuple[Code, None] | None:

@@ -28,7 +28,8 @@ def command_words(text: str) -> tuple[str, ...]:
 
 def run_line(body: NewJob) -> str:
     """The `moor run` command that starts the same run."""
-    words = ["moor", "run", "-n", body.namespace]
+    again = ["rerun", body.code_of.rpartition("/")[2]] if body.code_of else ["run"]
+    words = ["moor", *again, "-n", body.namespace]
     for option, value in (
         ("--name", body.name),
         ("--gpus", body.gpus or None),

@@ -29,6 +29,7 @@ PARTIAL: dict[str, dict[str, set[str]]] = {
         "dry_run": {CLI, REST, PYTHON},
         "key": {PYTHON},  # the header Idempotency-Key
         "file": {CLI},
+        "code_of": {REST},  # moor rerun
         "live": {CLI, "file"},  # the folder of the caller
     },
     "A map": {

@@ -40,6 +40,7 @@ from moorage_kube.meta import annotations_of, labels_of
 from moorage_kube.resources import Obj
 from moorage_kube.scheduling import is_gpu, parse_pod
 
+CODE = Field(name="codeOf", label="", kind="hidden")  # the run that is started again
 NUMBERS = ("gpus", "retries", "restartLimit", "gracePeriodSeconds")
 
 
@@ -240,6 +241,7 @@ def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
         "retries": reader.number("retries", 0, "number of retries"),
         "restartLimit": reader.number("restartLimit", None, "restart limit"),
         "hostEnv": reader.ticked("hostEnv"),
+        "codeOf": reader.text("codeOf"),
         "dryRun": dry_run,
     }
     reader.check()

@@ -12,11 +12,12 @@ from starlette.responses import Response
 from moorage.actions.explain import pod_to_be
 from moorage.actions.runinputs import remote_caller
 from moorage.actions.runs import jobs_of_run
-from moorage.actions.submit import Submitted, request_of, submit_run
+from moorage.actions.submit import Submitted, pack_stored, request_of, stored_code, submit_run
 from moorage.api.explain import PodQuestion
 from moorage.api.jobs import NewJob
 from moorage.cluster.serverurl import server_url
 from moorage.decide.explain.types import Explanation
+from moorage.decide.runs.code import code_of
 from moorage.decide.runs.state import attempt_of
 from moorage.model.names import RUN_LABEL
 from moorage.present.commandlines import run_line
@@ -27,12 +28,12 @@ from moorage.server.idempotency import mark_of
 from moorage.server.identity.auth import User
 from moorage.server.pages.formpages import KEY, around, form_page, namespaces_for, refused
 from moorage.server.pages.forms import BadForm, Form, Verdict
-from moorage.server.pages.jobform import folder_note, given_of, job_fields, read_job
+from moorage.server.pages.jobform import CODE, folder_note, given_of, job_fields, read_job
 from moorage.server.pages.site import Page, Site, done, read_form
 from moorage.server.problems import Problem
 from moorage.server.runfacts import nodes_of
 from moorage_kube.api import Api
-from moorage_kube.errors import MoorageError
+from moorage_kube.errors import MoorageError, UsageError
 from moorage_kube.meta import labels_of
 from moorage_kube.resources import JOBS
 
@@ -90,7 +91,7 @@ async def _form(site: Site, user: User, given: Mapping[str, str]) -> Form:
         button="Start",
         can_check=True,
         can_send=bool(namespaces),
-        fields=(KEY, *fields),
+        fields=(KEY, CODE, *fields),
         folded=folded,
         given=given,
     )
@@ -110,6 +111,7 @@ async def _submit(context: Context, user: User, api: Api, body: NewJob, key: str
             note=notes.append,
             mark=mark,
             dry_run=body.dry_run,
+            pack=await pack_stored(api, body),
         )
 
 
@@ -147,4 +149,9 @@ async def _given_of_run(context: Context, user: User, namespace: str, name: str)
     """
     jobs = await jobs_of_run(context.acting(user), namespace, name)
     first = min(jobs, key=attempt_of)
-    return given_of(first), folder_note(first)
+    given = given_of(first)
+    try:
+        stored_code(code_of(first))
+    except UsageError:
+        return given, folder_note(first)
+    return given | {CODE.name: f"{namespace}/{name}"}, "It starts in a new copy of the code of that run."

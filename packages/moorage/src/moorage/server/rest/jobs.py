@@ -15,7 +15,7 @@ from starlette.responses import StreamingResponse
 from moorage.actions import runs
 from moorage.actions.runinputs import remote_caller
 from moorage.actions.runlogs import Cut, Event, Line, RunLog, Unreadable
-from moorage.actions.submit import request_of, submit_run
+from moorage.actions.submit import pack_stored, request_of, submit_run
 from moorage.actions.suspension import resume_run, suspend_run
 from moorage.api.jobs import Job, JobChoice, JobEnd, JobList, JobLogs, JobSummary, NewJob
 from moorage.api.overviews import JobOverview, OverviewQuery
@@ -55,6 +55,7 @@ async def create_job(call: Call[NewJob, None]) -> tuple[int, Job]:
         note=notes.append,
         mark="" if body.dry_run else call.mark,
         dry_run=body.dry_run,
+        pack=await pack_stored(call.api, body),
     )
     run = RunReader(context, call.user).view(submitted.jobs)
     call.audit("start run", f"{run.namespace}/{run.name}")

@@ -6,12 +6,13 @@ from urllib.parse import urlencode
 
 import pytest
 
+from moorage.decide.runs.code import Code, code_of
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
 from moorage.model.labels import user_labels
 from moorage.server.pages.jobform import folder_note, given_of, read_job
 from moorage_kube.meta import labels_of
-from moorage_kube.resources import JOBS, NAMESPACES, PVCS
+from moorage_kube.resources import JOBS, NAMESPACES, NODES, PVCS
 
 pytestmark = pytest.mark.anyio
 
@@ -212,6 +213,33 @@ def test_the_form_of_a_run_asks_for_the_same_again():
     }
     assert read_job(given).volumes == ["data:/data:ro"]
     assert folder_note(plan.job) == ""
+
+
+async def test_a_run_that_is_started_again_uses_its_stored_code(ada, tmp_path):
+    node = ada.site.node("n1")
+    node["status"]["nodeInfo"] = {"containerRuntimeVersion": "process://1"}
+    ada.api.put(NODES, node)
+    folder = tmp_path / ".moorage" / "code" / "d1"
+    folder.mkdir(parents=True)
+    caller = Caller(
+        user="ada", cwd=str(tmp_path), program="/bin/true", salt="123456", token="t", runner="r",
+        code=Code(digest="d1", files=1, bytes=1, folder=str(folder)),
+    )  # fmt: skip
+    request = RunRequest(command=("true",), name="train", namespace="team")
+    ada.api.put(JOBS, plan_run(request, caller, ClusterFacts(nodes=None, process_runtime=True)).job)
+    answer = await ada.get("/jobs/new?from=team/train")
+    given = answer.page.form("/jobs/new")
+    assert given["codeOf"] == "team/train"
+    assert "It starts in a new copy of the code of that run." in answer.text
+    again = await ada.post("/jobs/new", **given | {"name": "again"})
+    assert again.status == 303, again.text
+    [job] = [job for job in (await ada.jobs()).items if labels_of(job)["moorage.dev/run"] == "again"]
+    assert code_of(job).folder == str(folder)
+    assert code_of(job).outputs.startswith(f"{tmp_path}/.moorage/again.")
+    folder.rmdir()
+    refused = await ada.post("/jobs/new", **given | {"name": "third", "key": "other"})
+    assert f"The code of that run was deleted: {folder}" in refused.text
+    assert not (await ada.get("/jobs/new?from=team/train")).page.form("/jobs/new")["codeOf"]
 
 
 def test_a_run_with_a_sent_folder_says_that_it_is_not_sent_again():
