@@ -40,6 +40,7 @@ from moorage_local.controllers.volumes.plan import (
 from moorage_local.informers import InformerSet
 from moorage_local.removal import remove_tree
 
+OF_A_FULL_DISK = ("ProvisioningFailed", "VolumeResizeFailed")  # reasons of events
 DISK_SECONDS = timedelta(seconds=10)  # between two looks at a disk without room for a volume
 TRASH = ".deleted-"  # how the name of a folder begins that is being removed
 
@@ -195,7 +196,7 @@ class VolumeController:
         )
         for action in decided:
             claim = await self._act_claim(key, claim, action)
-        is_refused = any(isinstance(action, Tell) and action.reason == "ProvisioningFailed" for action in decided)
+        is_refused = any(isinstance(action, Tell) and action.reason in OF_A_FULL_DISK for action in decided)
         return DISK_SECONDS if is_refused else None
 
     async def _act_claim(self, key: Key, claim: Obj, action: ClaimAction) -> Obj:

@@ -216,6 +216,9 @@ def _settle(seen: ClaimObserved, volume: Obj) -> tuple[ClaimAction, ...]:
         if annotations_of(volume).get(PROVISIONED_BY) == PROVISIONER and (storage_class or {}).get(
             "allowVolumeExpansion"
         ):
+            if refusal := too_large(asked - has, seen.free_bytes):
+                failed = Tell("Warning", "VolumeResizeFailed", f"Cannot resize to {grown}: {refusal}")
+                return (*_bound_status(claim, volume), failed)
             bigger = {**volume["spec"]["capacity"], "storage": grown}
             changed = {**volume, "spec": {**volume["spec"], "capacity": bigger}}
             message = f"Resized to {grown}"
@@ -418,14 +421,21 @@ def best_volume(claim: Mapping[str, Any], volumes: Iterable[Obj]) -> Obj | None:
 
 def cannot_provision(claim: Mapping[str, Any], free_bytes: int | None = None) -> str | None:
     """Return the reason why a folder cannot serve the claim; None if it can. `free_bytes`: on its disk."""
-    if free_bytes is not None and request_of(claim) > free_bytes:
-        asked = format_bytes(request_of(claim))
-        return f"the volume asks for {asked}; the disk has {free_bytes >> 20}Mi free: ask for less, or free space"
+    if refusal := too_large(request_of(claim), free_bytes):
+        return refusal
     if claim["spec"].get("volumeMode") == "Block":
         return "a folder cannot serve volumeMode Block; use Filesystem"
     if claim["spec"].get("selector"):
         return "claim.spec.selector is not supported for dynamic provisioning"
     return None
+
+
+def too_large(asked_bytes: int, free_bytes: int | None) -> str | None:
+    """Return the reason why the disk has no room for this much more; None if it has, or its space is not known."""
+    if free_bytes is None or asked_bytes <= free_bytes:
+        return None
+    asked = format_bytes(asked_bytes)
+    return f"the volume asks for {asked}; the disk has {free_bytes >> 20}Mi free: ask for less, or free space"
 
 
 def volume_name(claim: Mapping[str, Any]) -> str:

@@ -225,6 +225,19 @@ def test_a_volume_asked_for_by_name_is_bound_only_if_it_serves():
     assert "too small" in mismatch(a_claim("5Gi"), a_volume())
 
 
+@pytest.mark.parametrize(("free_bytes", "grows"), [(1 << 30, True), ((1 << 30) - 1, False), (None, True)])
+def test_a_folder_grows_by_no_more_than_the_disk_has(free_bytes, grows):
+    claim = a_claim("2Gi", volume="pv", annotations=BOUND, phase="Bound")
+    volume = a_volume(ref=ref_to(claim), phase="Bound", ours=True)
+    actions = decide(claim, volume, classes=[a_class()], free_bytes=free_bytes)
+    assert ("PatchVolume" in kinds(actions)) is grows
+    message = (
+        "Resized to 2Gi" if grows else "Cannot resize to 2Gi: the volume asks for 1Gi; the disk has 1023Mi free"
+    )
+    assert actions[-1].reason == ("VolumeResizeSuccessful" if grows else "VolumeResizeFailed")
+    assert actions[-1].message.startswith(message)
+
+
 @pytest.mark.parametrize(
     "volumes",
     [(), (a_volume(ref={"namespace": "lab", "name": "x", "uid": "c9"}),), (a_volume(),)],
