@@ -159,10 +159,10 @@ def _make_agents(
     server: ApiServer, nodes: list[dict[str, Any]], data: Path, address: str, launcher: Launcher
 ) -> dict[str, NodeAgent]:
     """Return an agent for each node, by the name of the node."""
+    from moorage_kube.reserve import Reserve
     from moorage_local.controllers.events import EventRecorder
     from moorage_local.nodeagent.addresses import Addresses
     from moorage_local.nodeagent.agent import NodeAgent, NodeSpec
-    from moorage_local.reserve import Reserve
 
     addresses = Addresses()
     agents = {}

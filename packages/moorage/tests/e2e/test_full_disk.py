@@ -59,6 +59,10 @@ def state(cluster: Cluster, run: str) -> str:
     return json.loads(shown.stdout)["state"] if shown.returncode == 0 else ""
 
 
+def running_items(cluster: Cluster, name: str) -> int:
+    return int(json.loads(cluster.moor("map", "status", name, "-o", "json").stdout)["counts"]["leased"])
+
+
 def test_moor_up_refuses_a_disk_without_room(small_disk):
     with (small_disk / "filler").open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, 128 << 20)
@@ -81,6 +85,10 @@ def test_a_disk_that_fills_up_refuses_writes_and_loses_nothing(small_disk):
         cluster.moor("run", "--name", "before", "--follow", *submit)
         cluster.moor("run", "--name", "sleeps", *submit[:-3], "sleep", "1000")
         wait_until("a run to start", lambda: state(cluster, "sleeps") == "Running")
+        for name in ("ends", "goes"):
+            cluster.moor("map", "create", name, "--range", "0:3", "--cpu", "100m", *submit[2:-3], "sleep", "1000")
+        for name in ("ends", "goes"):  # pods that start would write, with the reserved space
+            wait_until("an item to run", lambda name=name: running_items(cluster, name))
         filler = fill(small_disk)
         refused = cluster.moor("run", "--name", "during", *submit, check=False)
         assert refused.returncode == 1
@@ -100,6 +108,8 @@ def test_a_disk_that_fills_up_refuses_writes_and_loses_nothing(small_disk):
         fill(small_disk)
         assert state(cluster, "before") == "Succeeded"
         cluster.moor("cancel", "sleeps")
+        cluster.moor("map", "cancel", "ends")
+        cluster.moor("map", "delete", "goes")
         wait_until("its pod to be deleted", lambda: len([*small_disk.glob("d/nodes/*/*/spec.json")]) == 1)
         wait_until("the node to be under pressure", lambda: "DiskPressure" in cluster.moor("nodes").stdout)
         assert "node-1: Ready, DiskPressure" in cluster.moor("status", "--data", str(small_disk / "d")).stdout

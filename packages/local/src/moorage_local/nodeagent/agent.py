@@ -21,6 +21,7 @@ from moorage_kube.hangs import HANG_RECORD
 from moorage_kube.informer import Informer
 from moorage_kube.meta import is_deleting, key_of
 from moorage_kube.moments import span_of
+from moorage_kube.reserve import Reserve
 from moorage_kube.resources import PODS, Obj
 from moorage_kube.workqueue import WorkQueue
 from moorage_local.nodeagent.access import Access
@@ -50,7 +51,6 @@ from moorage_local.nodeagent.problems import DEADLINE_MESSAGE, DEADLINE_REASON
 from moorage_local.nodeagent.publishing import PEAK_ANNOTATION, Publishing
 from moorage_local.nodeagent.starting import Starting, base_environment
 from moorage_local.nodeagent.status import SHUTDOWN_MESSAGE, SHUTDOWN_REASON, TERMINAL
-from moorage_local.reserve import Reserve
 
 __all__ = ["PEAK_ANNOTATION", "NodeAgent", "NodeSpec", "Recorder"]
 

@@ -44,7 +44,7 @@ from moorage_kube.databasefile import (
     storage_error,
 )
 from moorage_kube.errors import StorageDamaged, StorageError, StorageFull
-from moorage_local.reserve import Reserve
+from moorage_kube.reserve import Reserve
 from moorage_local.storage.contract import Change, Page, Record
 from moorage_local.storage.memory import HISTORY_LIMITS, HistoryLimits, Mirror, MirrorWatch
 

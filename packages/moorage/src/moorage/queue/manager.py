@@ -27,7 +27,8 @@ from moorage.queue.store import Answered, Store, Stored
 from moorage.sql.thread import StoreThread
 from moorage_kube.cache import BoundedCache
 from moorage_kube.clock import SYSTEM, Clock
-from moorage_kube.errors import MoorageError, NotFound, NotReady, Unauthorized
+from moorage_kube.errors import MoorageError, NotFound, NotReady, StorageFull, Unauthorized
+from moorage_kube.reserve import Reserve
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,10 @@ class Queue:
     while `run` runs. Methods raise StorageError if the database fails; nothing was changed in this case.
     """
 
-    def __init__(self, open_store: Callable[[], Store], *, clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, open_store: Callable[[], Store], *, clock: Clock = SYSTEM, reserve: Reserve | None = None
+    ) -> None:
+        """`reserve`: disk space for changes and deletes of maps; None: the database is not on this disk."""
         opening = threading.Lock()
 
         def opened() -> Store:
@@ -69,6 +73,7 @@ class Queue:
                 return open_store()
 
         self._clock = clock
+        self._reserve = reserve
         self._writer = StoreThread("queue-writer", opened)
         self._reader = StoreThread("queue-reader", opened)
         self._pending: deque[tuple[Call, asyncio.Future[Reply]]] = deque()
@@ -133,6 +138,8 @@ class Queue:
     async def _tick(self) -> None:
         answered = await self._writer.do(lambda store: store.tick(self._now()))
         self._wake(answered)
+        if self._reserve is not None:
+            self._reserve.fill()
         if self._parked:
             parked = list(self._parked)
             for of, most in (await self._reader.do(lambda store: store.waiting_for(parked))).items():
@@ -319,7 +326,7 @@ class Queue:
         priority: int | None = None,
         rate: float | None = None,
     ) -> Stored:
-        stored = await self._writer.do(
+        stored = await self._do_also_when_full(
             lambda store: store.change_map(of, state=state, closed=closed, priority=priority, rate=rate)
         )
         self._wake_some(of, None)
@@ -331,7 +338,7 @@ class Queue:
         return changed
 
     async def delete_map(self, of: int) -> None:
-        await self._writer.do(lambda store: store.delete_map(of))
+        await self._do_also_when_full(lambda store: store.delete_map(of))
         self._tokens.drop_where(lambda known: known == of)
         self._wake_some(of, None)
 
@@ -339,6 +346,15 @@ class Queue:
         await self._writer.do(lambda store: store.set_limit(name, capacity))
         for of in list(self._parked):
             self._wake_some(of, None)
+
+    async def _do_also_when_full(self, work: Callable[[Store], T]) -> T:
+        """Write with the reserved space if the disk is full, so that users can end and delete maps."""
+        while True:
+            try:
+                return await self._writer.do(work)
+            except StorageFull:
+                if self._reserve is None or not self._reserve.take():
+                    raise
 
     async def read(self, what: Callable[[Store], T]) -> T:
         """Run a function on the reading store: `await queue.read(lambda store: store.list_maps())`."""

@@ -78,6 +78,7 @@ from moorage_kube.errors import StorageError
 from moorage_kube.informers import Informers
 from moorage_kube.remote.client import KubeClient
 from moorage_kube.remote.events import EventRecorder
+from moorage_kube.reserve import Reserve
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +159,8 @@ class ServerService:
         # maps: their queue and output
         where = database or (usage_db.with_name("queue.db") if queue_db is None else queue_db)
         self._quota = quota_settings(env)
-        self.queue = Queue(lambda: open_queue(where, self._quota), clock=clock)
+        reserve = Reserve(usage_db.parent) if database is None else None
+        self.queue = Queue(lambda: open_queue(where, self._quota), clock=clock, reserve=reserve)
         self.outputs = Outputs(database or usage_db.with_name("outputs.db"))
         self._clock = clock
         self.maps = MapBridge(api, self.queue, clock=clock, informers=shared)

@@ -13,7 +13,9 @@ from moorage.decide.maps.leasing import Exchange, MapState, Outcome, Policy, Rep
 from moorage.queue.manager import Queue, is_waiting
 from moorage.queue.store import QUEUE, NewItem, Store, open_store
 from moorage.sql.opening import open_database
-from moorage_kube.errors import MoorageError, NotFound, NotReady, StorageError, Unauthorized
+from moorage_kube.errors import MoorageError, NotFound, NotReady, StorageError, StorageFull, Unauthorized
+from moorage_kube.reserve import NAME as RESERVE
+from moorage_kube.reserve import RESERVE_BYTES, SLICE_BYTES, Reserve
 from moorage_kube.testing.clock import FakeClock
 from moorage_kube.testing.waiting import soon
 
@@ -57,9 +59,9 @@ def done(item, lease):
 
 
 @contextlib.asynccontextmanager
-async def a_queue(folder, clock, kind):
+async def a_queue(folder, clock, kind, *, reserve=None):
     """A queue whose stores are of this class."""
-    made = Queue(lambda: kind(open_database(folder / "queue.db", QUEUE)), clock=clock)
+    made = Queue(lambda: kind(open_database(folder / "queue.db", QUEUE)), clock=clock, reserve=reserve)
     await made.start()
     yield made
     await made.close()
@@ -192,6 +194,36 @@ async def test_a_failed_transaction_is_told_to_all_who_were_in_it(tmp_path, cloc
         assert [type(each) for each in got] == [StorageError] * 3
         full[0] = False
         assert len((await ask(queue, made.map.id, "w0", request=1, want=1)).items) == 1
+
+
+async def test_on_a_full_disk_a_map_ends_and_is_deleted_with_the_reserved_space(tmp_path, clock):
+    class Full(Store):
+        """Has room for a write after two slices of the reserved space."""
+
+        def _check(self):
+            if (tmp_path / RESERVE).stat().st_size > RESERVE_BYTES - 2 * SLICE_BYTES:
+                raise StorageFull("full")
+
+        def change_map(self, of, **fields):
+            self._check()
+            return super().change_map(of, **fields)
+
+        def add_items(self, of, items, **fields):
+            self._check()
+            return super().add_items(of, items, **fields)
+
+        def delete_map(self, of):
+            raise StorageFull("full")
+
+    async with a_queue(tmp_path, clock, Full, reserve=Reserve(tmp_path)) as queue:
+        made = await a_map(queue)
+        with pytest.raises(StorageFull):
+            await queue.add_items(made.map.id, [NewItem(msgspec.Raw(b"7"))])
+        assert (tmp_path / RESERVE).stat().st_size == RESERVE_BYTES, "new items get nothing of it"
+        assert (await queue.change_map(made.map.id, state=MapState.CANCELLED)).map.state == MapState.CANCELLED
+        with pytest.raises(StorageFull):  # all of the space is used up
+            await queue.delete_map(made.map.id)
+    assert (tmp_path / RESERVE).stat().st_size == 0
 
 
 async def test_a_queue_that_stops_answers_who_waits_and_takes_no_more(queue):

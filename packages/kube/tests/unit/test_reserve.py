@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from moorage_local.reserve import NAME, RESERVE_BYTES, SLICE_BYTES, Reserve
+from moorage_kube.reserve import NAME, RESERVE_BYTES, SLICE_BYTES, Reserve
 
 
 def test_the_space_is_released_in_slices_and_reserved_again(tmp_path):
