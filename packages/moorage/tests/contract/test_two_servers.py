@@ -38,6 +38,7 @@ pytestmark = pytest.mark.anyio
 PASSWORD = "correct horse"
 HOUR = timedelta(hours=1)
 ADA = User("ada", account=account_user("ada"))
+TERMINAL = {"Tty": True}
 GRACE = User("grace", account=account_user("grace"))
 
 
@@ -265,7 +266,7 @@ async def test_an_exec_that_one_server_created_runs_on_the_other(servers: TwoSer
     with pytest.raises(Problem) as refused:
         await execroutes.start(a_call(servers.second, exec_id, user=GRACE))
     assert refused.value.status == 404
-    answer = await execroutes.start(a_call(servers.second, exec_id))
+    answer = await execroutes.start(a_call(servers.second, exec_id, TERMINAL))
     assert isinstance(answer, StreamingResponse)
     for service in (servers.first, servers.second):
         with pytest.raises(Problem) as refused:
@@ -287,7 +288,7 @@ async def test_an_exec_that_one_server_created_runs_on_the_other(servers: TwoSer
 async def test_an_exec_starts_once_however_many_servers_are_asked_at_once(servers: TwoServers) -> None:
     exec_id = await created(servers)
     answers = await asyncio.gather(
-        *(execroutes.start(a_call(service, exec_id)) for service in (servers.first, servers.second)),
+        *(execroutes.start(a_call(service, exec_id, TERMINAL)) for service in (servers.first, servers.second)),
         return_exceptions=True,
     )
     assert sorted(type(answer).__name__ for answer in answers) == ["Problem", "StreamingResponse"]
@@ -300,7 +301,7 @@ async def test_an_exec_starts_once_however_many_servers_are_asked_at_once(server
 
 async def test_the_size_of_a_terminal_reaches_the_server_where_it_runs(servers: TwoServers) -> None:
     exec_id = await created(servers)
-    answer = await execroutes.start(a_call(servers.second, exec_id))
+    answer = await execroutes.start(a_call(servers.second, exec_id, TERMINAL))
     (terminal,) = servers.api.terminals
     await execroutes.resize(a_call(servers.first, exec_id, query="h=40&w=120"))
     async with asyncio.timeout(60):
@@ -316,7 +317,7 @@ async def test_the_size_of_a_terminal_reaches_the_server_where_it_runs(servers: 
 
 async def test_a_command_whose_client_leaves_has_ended_for_every_server(servers: TwoServers) -> None:
     exec_id = await created(servers)
-    answer = await execroutes.start(a_call(servers.second, exec_id))
+    answer = await execroutes.start(a_call(servers.second, exec_id, TERMINAL))
     assert isinstance(answer, StreamingResponse)
     await answer.body_iterator.aclose()  # type: ignore[union-attr]
     state = await shown(servers.first, exec_id)

@@ -32,7 +32,7 @@ HOLD = "import time; time.sleep(3600)"
 WORKFLOW = """\
 apiVersion: argoproj.io/v1alpha1
 kind: Workflow
-metadata: {name: two, annotations: {moorage.dev/host-env: "true"}}
+metadata: {name: two}
 spec:
   entrypoint: main
   templates:
@@ -41,7 +41,7 @@ spec:
     - - {name: first, template: say}
     - - {name: second, template: say}
   - name: say
-    container: {image: python, command: [sh, -c, "echo said"]}
+    container: {image: localhost/host, command: [sh, -c, "echo said"]}
 """
 PRICES = """\
 source: the invoice of the rack

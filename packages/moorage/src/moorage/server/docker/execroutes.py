@@ -96,7 +96,9 @@ async def start(call: DockerCall) -> Response:
     exec_ = await execs.of(call.id, call.user.name)
     take = (call.request.scope.get("extensions") or {}).get("moorage.raw")
     api = cast(ExecApi, call.context.acting(call.user))
-    body = {} if take else await read_body(call.request)
+    body = (
+        {"Tty": exec_.tty} if take else await read_body(call.request)
+    )  # `_over` reads that of a taken connection
     exec_ = await execs.claim(exec_.id, call.user.name)
     try:
         process = await api.exec(
@@ -117,7 +119,7 @@ async def start(call: DockerCall) -> Response:
     running.framed = not body.get("Tty")  # as in Docker, not the `Tty` of its creation
     output = execs.output_of(running)
     await anext(output)
-    media = RAW_STREAM if exec_.tty else MULTIPLEXED
+    media = MULTIPLEXED if running.framed else RAW_STREAM
     if take is not None:
         raw = take([(b"Content-Type", media.encode()), (b"Connection", b"Upgrade"), (b"Upgrade", b"tcp")])
         await call.context.clock.sleep(HEAD_SECONDS)
