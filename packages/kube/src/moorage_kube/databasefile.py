@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import logging
 import os
 import secrets
@@ -111,12 +110,17 @@ def is_full(error: sqlite3.Error, path: Path) -> bool:
     return disk.f_bavail * disk.f_frsize < ROOM_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
 
 
+def disk_full(verb: str, path: Path) -> StorageFull:
+    """`verb`: the action that failed."""
+    return StorageFull(
+        f"could not {verb} {path}: the disk is full", hint="free some space; data written before is not lost"
+    )
+
+
 def storage_error(verb: str, path: Path, error: sqlite3.Error) -> StorageError:
     """Return an error of SQLite as one of our errors. `verb`: the action that failed."""
     if is_full(error, path):
-        return StorageFull(
-            f"could not {verb} {path}: the disk is full", hint="free some space; data written before is not lost"
-        )
+        return disk_full(verb, path)
     if is_damage(error):
         return StorageDamaged(f"could not {verb} {path}: it is damaged ({error})", hint=HINT)
     return StorageError(f"could not {verb} {path}: {error}")
@@ -140,9 +144,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         of_copytree = isinstance(error, shutil.Error)  # it has the texts of its files' errors
         if error.errno not in FULL and not (of_copytree and os.strerror(errno.ENOSPC) in str(error)):
             raise
-        raise StorageFull(
-            f"could not write {path}: the disk is full", hint="free some space; data written before is not lost"
-        ) from error
+        raise disk_full("write", path) from error
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -223,6 +225,8 @@ def write_mark(database: Path, mark: Mark) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with contextlib.suppress(OSError):  # where the volume has no locks, one process enters databases
+            import fcntl  # here: clients on Windows read its names, and have no fcntl
+
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         manifest = _parse(_content(descriptor))
         if not manifest.is_whole:

@@ -27,6 +27,12 @@ class Reserve:
             return False
         return size > 0
 
+    def is_in_use(self) -> bool:
+        """Whether a slice was released that is not reserved again: the free space is not for new work."""
+        with contextlib.suppress(OSError):
+            return self._path.stat().st_size < RESERVE_BYTES
+        return False
+
     def fill(self) -> None:
         """Reserve the space again, if at least three times as much is free afterwards.
 
@@ -39,5 +45,8 @@ class Reserve:
                 fd = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
                 try:
                     os.posix_fallocate(fd, 0, RESERVE_BYTES)
+                except OSError:
+                    self._path.unlink()
+                    raise
                 finally:
                     os.close(fd)

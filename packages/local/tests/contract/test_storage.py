@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from moorage_kube.errors import Expired, StorageDamaged, StorageError, StorageFull
+from moorage_kube.reserve import Reserve
 from moorage_kube.testing.clock import FakeClock
 from moorage_kube.testing.examples import examples
 from moorage_local.storage import Change, CompareFailed, HistoryLimits, MemoryStorage, Record, Storage
@@ -452,6 +453,24 @@ async def test_a_full_disk_is_said_and_changes_nothing(tmp_path: Path) -> None:
     assert reread.list("").records == [again]
     assert reread.revision == again.mod_revision
     await reread.stop()
+
+
+async def test_reserved_space_in_use_is_not_for_new_objects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage, reserve = SqliteStorage(tmp_path / "s.db"), Reserve(tmp_path)
+    await storage.start()
+    await storage.put("old", value(1))
+    with monkeypatch.context() as full:
+        full.setattr("moorage_kube.reserve.RESERVE_BYTES", 2**62)  # more than any disk has
+        reserve.take()
+        new, old = await asyncio.gather(
+            storage.put("new", value(1)), storage.put("old", value(2)), return_exceptions=True
+        )
+        assert isinstance(new, StorageFull)
+        assert not isinstance(old, BaseException)
+    assert (await storage.put("new", value(3))).key == "new"
+    await storage.stop()
 
 
 async def test_a_failed_transaction_fails_each_write_in_it_and_the_next_one_works(tmp_path: Path) -> None:

@@ -28,11 +28,11 @@ while not os.path.exists(sys.argv[1]):
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of 160 MiB; needs the right to mount one."""
+    """A file system of 256 MiB; needs the right to mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=160m", "tmpfs", str(folder)],
+        ["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", str(folder)],
         capture_output=True,
         text=True,
         check=False,
@@ -65,7 +65,7 @@ def running_items(cluster: Cluster, name: str) -> int:
 
 def test_moor_up_refuses_a_disk_without_room(small_disk):
     with (small_disk / "filler").open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, 128 << 20)
+        os.posix_fallocate(file.fileno(), 0, 224 << 20)
     done = subprocess.run(
         [sys.executable, "-m", "moorage.cli.main", "up", "--data", str(small_disk / "d"), "--port", "0"],
         capture_output=True,

@@ -9,8 +9,8 @@ Writes to one key wait for each other; writes to different keys share a commit. 
 that fails (no room, a broken disk) fails the writes in it, each with StorageFull or
 StorageError, and leaves file and mirror as they were; the next write tries again.
 
-On a full disk only new objects are refused. Updates and deletes use reserved space, so that users can stop and
-delete work until there is room again.
+On a full disk only new objects are refused, until the reserved space is reserved again. Updates and deletes use
+that space, so that users can stop and delete work until there is room again.
 
 The history of changes is not stored: after a restart every revision before the last one
 counts as compacted, and a watch from there gets Expired and lists again, as it would on etcd after
@@ -37,6 +37,7 @@ from moorage_kube.databasefile import (
     HINT,
     HighWater,
     close_database,
+    disk_full,
     make_high_water,
     make_private,
     reading,
@@ -247,15 +248,15 @@ class SqliteStorage:
                     closing = True
                     break
                 batch.append(more)
-            error = self._commit(database, batch)
+            self._reserve.fill()
+            error = disk_full("write", self._path) if self._reserve.is_in_use() else self._commit(database, batch)
             if isinstance(error, StorageFull):
                 creates = [write for write in batch if write.change.before is None]
                 self._loop.call_soon_threadsafe(self._landed, creates, error)
                 batch = [write for write in batch if write.change.before is not None]
-                while batch and isinstance(error, StorageFull) and self._reserve.take():
+                error = self._commit(database, batch)
+                while isinstance(error, StorageFull) and self._reserve.take():
                     error = self._commit(database, batch)
-            elif error is None:
-                self._reserve.fill()
             self._loop.call_soon_threadsafe(self._landed, batch, error)
         try:
             close_database(database)
@@ -264,6 +265,8 @@ class SqliteStorage:
             log.warning("closing the store failed", extra={"path": str(self._path), "error": str(problem)})
 
     def _commit(self, database: sqlite3.Connection, batch: Sequence[_Write]) -> StorageError | None:
+        if not batch:
+            return None
         try:
             database.execute("BEGIN IMMEDIATE")
             for write in batch:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import secrets
@@ -177,6 +176,8 @@ class DataFolder:
 
         Raises AlreadyRunning.
         """
+        import fcntl  # here: clients on Windows have no local cluster, and no fcntl
+
         fd = os.open(self.run / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

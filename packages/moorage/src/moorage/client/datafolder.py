@@ -27,11 +27,11 @@ def default_folder() -> Path:
 def is_running(folder: Path) -> bool:
     """Whether a running supervisor has locked the folder."""
     try:
-        fd = os.open(folder / "run" / "lock", os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    import fcntl  # here: clients on Windows have no local cluster, and no fcntl
+        import fcntl
 
+        fd = os.open(folder / "run" / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except (ImportError, OSError):  # Windows has no fcntl, and no local cluster
+        return False
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

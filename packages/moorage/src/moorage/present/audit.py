@@ -13,6 +13,7 @@ PAST = {  # how an action begins → the same in the past
     "cancel": "cancelled",
     "change": "changed",
     "check": "checked",
+    "close": "closed",
     "continue": "continued",
     "cordon": "cordoned",
     "create": "created",
@@ -41,6 +42,7 @@ PAST = {  # how an action begins → the same in the past
     "suspend": "suspended",
     "take": "took",
     "uncordon": "uncordoned",
+    "upload": "uploaded",
 }
 # requests without an action: method and path → the action, and its result
 KNOWN: tuple[tuple[str, re.Pattern[str], str, str], ...] = tuple(

@@ -129,7 +129,7 @@ def test_a_workspace_is_created_from_its_options(fake, client):
     assert request.headers["idempotency-key"] == "k1"
     assert body["spec"] == {
         "type": "jupyterlab",
-        "resources": {"cpu": "2"},
+        "resources": {"cpu": 2},
         "env": [{"name": "A", "value": "1"}],
         "volumes": [{"claimName": "data", "mountPath": "/data", "readOnly": True}],
     }

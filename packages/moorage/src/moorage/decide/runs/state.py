@@ -273,10 +273,11 @@ def view_run(
     suspension = suspension_of(last)
     if suspension and not state.ended:
         state = State.SUSPENDED
-    # the pod that runs, else the newest, says where the run is
+    # the pod that runs, else the newest, says where the run is; an attempt without a pod is nowhere
     live = next((pod for pod in reversed(_present(attempts[-1])) if pod.phase == "Running"), None)
     newest = seen[-1] if seen else None
-    node = (live or newest).node if (live or newest) else ""  # type: ignore[union-attr]
+    place = live or newest
+    node = place.node if place and (state.ended or place.attempt == attempts[-1].number) else ""
     done = [pod for pod in seen if pod.exit_code is not None]
     starts = [pod.started for pod in seen if pod.started]
     # the size is that of the Job, except for guests of machines

@@ -142,8 +142,9 @@ async def upload(site: Site, request: Request) -> Response:
 
 async def ask_delete(site: Site, request: Request, problem: Problem | None = None) -> Response:
     """The page that asks before a file or folder of a volume is deleted."""
-    _, name = key_in(request)
+    namespace, name = key_in(request)
     path = _path(request)
+    await volumes.get_volume(site.context.acting(request.state.user), namespace, name)
     question = Question(
         title=say("Delete {what} {name}?", what=say("file or folder"), name=shown(path)),
         lines=(say("It is on volume {name}. A folder is deleted with all its files.", name=name),),
