@@ -225,7 +225,7 @@ def write_mark(database: Path, mark: Mark) -> int:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         with contextlib.suppress(OSError):  # where the volume has no locks, one process enters databases
-            import fcntl  # here: clients on Windows read its names, and have no fcntl
+            import fcntl  # here: clients on Windows import this module, and have no fcntl
 
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         manifest = _parse(_content(descriptor))

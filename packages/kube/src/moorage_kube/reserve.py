@@ -46,7 +46,10 @@ class Reserve:
                 try:
                     os.posix_fallocate(fd, 0, RESERVE_BYTES)
                 except OSError:
-                    self._path.unlink()
+                    if size:
+                        os.ftruncate(fd, size)
+                    else:
+                        self._path.unlink()
                     raise
                 finally:
                     os.close(fd)

@@ -33,7 +33,7 @@ from typing import Any
 
 from moorage_kube import __version__
 from moorage_kube.clock import Clock, parse_rfc3339, rfc3339
-from moorage_kube.databasefile import find_problem, read_mark, reading, storage_errors, sync_folder
+from moorage_kube.databasefile import disk_full, find_problem, read_mark, reading, storage_errors, sync_folder
 from moorage_kube.errors import StorageDamaged, StorageError, StorageFull
 from moorage_kube.reserve import Reserve
 from moorage_local.storage import Record, Storage
@@ -200,11 +200,12 @@ def _take_copy(data: Path, records: Sequence[Record], revision: int, *, now: dat
     root = data / COPIES
     root.mkdir(mode=0o700, exist_ok=True)
     _sweep(root)
+    if Reserve(data).is_in_use():
+        raise disk_full("copy", data)
     sources = _databases(data)
     content_bytes = sum(len(record.value) + 200 for record in records)
     content_bytes += sum(source.stat().st_size for source in sources)
-    free = 0 if Reserve(data).is_in_use() else shutil.disk_usage(root).free
-    needed = 2 * content_bytes + spare_bytes
+    free, needed = shutil.disk_usage(root).free, 2 * content_bytes + spare_bytes
     if free < needed:
         raise StorageFull(
             f"no copy of {data} was made: not enough free disk space; it needs {needed} bytes and {free} are free",

@@ -218,6 +218,12 @@ def test_what_a_run_holds_and_how_long_it_may_go_on():
     assert run.time_left(NOON) == timedelta(minutes=55)
 
 
+def test_an_attempt_without_a_pod_is_on_no_node_and_a_run_that_ended_stays_on_its_last():
+    evicted = a_pod(phase="Failed", disrupted="DeletionByTaintManager")
+    assert view_run([a_job(**DISRUPTED), a_job(2)], [evicted]).node == ""
+    assert view_run([a_job(**FAILED)], [a_pod(phase="Failed", code=1)]).node == "node-1"
+
+
 @pytest.mark.parametrize(
     ("pods", "waited", "ran"),
     [
