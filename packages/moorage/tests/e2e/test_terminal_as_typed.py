@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from moorage.cli.tables import text_width
+from moorage.cli.watching import REDRAW
 from moorage_testing.cluster import Cluster
 from tests.terminals import Terminal, without_controls
 
@@ -30,6 +31,10 @@ def on_terminal(cluster: Cluster, *words: str, columns: int, **env: str) -> Term
     if env:
         del environment["NO_COLOR"]
     return Terminal([*MOOR, *words], env=environment, columns=columns)
+
+
+def states_of(run: str, table: str) -> list[str]:
+    return [line.split()[2] for line in without_controls(table).splitlines() if line.startswith(run)]
 
 
 @pytest.mark.parametrize("columns", [60, 200])
@@ -78,12 +83,13 @@ def test_a_watched_list_is_redrawn_and_ctrl_c_leaves_the_last_table(cluster, run
     with on_terminal(cluster, "jobs", "--watch", columns=200) as terminal:
         terminal.read_until(run)
         cluster.moor("cancel", run)
-        terminal.read_until("Cancelled")
+        while states_of(run, terminal.read_until(REDRAW)) != ["Cancelled"]:
+            pass
         terminal.type("\x03")
         assert terminal.wait() == 0
-        last = without_controls(terminal.output.rpartition("\x1b[?1049l")[2])
-    assert last.startswith("NAME")
-    assert [line.split()[2] for line in last.splitlines() if line.startswith(run)] == ["Cancelled"]
+        last = terminal.output.rpartition("\x1b[?1049l")[2]
+    assert without_controls(last).startswith("NAME")
+    assert states_of(run, last) == ["Cancelled"]
 
 
 def test_a_watched_list_in_a_pipe_gets_the_changed_rows(cluster, run):
