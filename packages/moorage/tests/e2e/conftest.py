@@ -76,7 +76,7 @@ def type_argv(home: Path) -> Typed:
     env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
     scripts = str(Path(sys.executable).parent)
     (home.parent / "sitecustomize.py").write_text(
-        "import os\nif 'MOORAGE_RUN' not in os.environ:  # a run is not on the laptop\n"
+        "import os\nif not {'MOORAGE_RUN', 'MOORAGE_MAP'} & {*os.environ}:  # a run or map is not on the laptop\n"
         + indent(HIDE_UNIX, "    ")
     )
     env |= {"HOME": str(home), "PATH": f"{scripts}:{env['PATH']}", "NO_COLOR": "1", "PYTHONPATH": str(home.parent)}

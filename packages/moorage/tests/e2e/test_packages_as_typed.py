@@ -1,4 +1,4 @@
-"""The blocks of the how-to about packages, as a member types them on a local cluster."""
+"""Blocks of how-tos with a language, as a member types them on a local cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from moorage_testing.docblocks import blocks_of
 from tests.e2e.conftest import PASSWORD, is_ready, log_in
 
 ROOT = Path(__file__).parents[4]
-PAGE = ROOT / "docs/howto/bring-your-packages.md"
+PACKAGES = ROOT / "docs/howto/bring-your-packages.md"
+SWEEP = ROOT / "docs/howto/map-many-items.md"
 WHEEL = "greeting-1.0-py3-none-any.whl"
 
 
@@ -53,7 +54,7 @@ def test_packages_come_from_an_environment_a_volume_or_the_start_of_a_run(
     log_in(typed, server, member)
     write_project(home / "project")
     printed = []
-    for block in blocks_of(PAGE, ROOT):
+    for block in blocks_of(PACKAGES, ROOT):
         if block.language != "shell":
             continue
         text = re.sub(r" --image \S+", "", block.text)
@@ -62,3 +63,17 @@ def test_packages_come_from_an_environment_a_volume_or_the_start_of_a_run(
         printed += re.findall(r"hello from (\S+)", done.stdout)
     own = str(home / "envs/train")
     assert printed == [own, own, "/envs/train", "/tmp/env"]
+    assert type_argv(str(home / ".local/bin/moor"), "--version").returncode == 0
+
+
+def test_a_file_of_settings_becomes_a_sorted_table(typed, type_argv, server, home, member):
+    log_in(typed, server, member)
+    printed = []
+    for block in blocks_of(SWEEP, ROOT):
+        if block.place is not None:
+            block.apply(home)
+        elif block.language == "shell":
+            done = type_argv("bash", "-euc", block.text)
+            assert done.returncode == 0, f"{block.text}\n{done.stdout}{done.stderr}"
+            printed += [line.split(",")[:3] for line in done.stdout.splitlines() if "," in line]
+    assert printed == [["item", "lr", "batch"], ["2", "0.01", "64"], ["1", "0.01", "32"], ["0", "0.1", "32"]]

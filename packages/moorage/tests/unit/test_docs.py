@@ -72,6 +72,7 @@ TYPED = {  # by a test that runs the commands and compares what they print
     "docs/tutorial/first-training.md": "test_demo.py",
     "docs/tutorial/first-day-as-a-member.md": "test_member_first_day.py",
     "docs/howto/bring-your-packages.md": "test_packages_as_typed.py",
+    "docs/howto/map-many-items.md": "test_packages_as_typed.py",
 }
 NOT_TYPED = {  # other programs in blocks, and why no test types them; their `moor` commands are parsed
     ".": "the shell",

@@ -23,7 +23,10 @@ def packed(root: Path, on_this_machine: bool, *, stored: Code | None = None) -> 
         return _sent(root)
     if stored is None:
         return _copied(root)
-    console.say(f"the code of that run is used again: {code_text(stored_code(stored))}")
+    console.say(
+        f"the code of that run is used again: {code_text(stored_code(stored))};"
+        " to use your files as they are now: --live, or moor run"
+    )
     return stored, None
 
 

@@ -102,13 +102,15 @@ def default_target(source: str) -> str:
 
 def show(cell: dict[str, Any], index: int, total: int) -> None:
     """The output of a cell, as text."""
-    for output in cell.get("outputs") or ():
+    outputs = cell.get("outputs") or ()
+    for output in outputs:
         if output["output_type"] == "stream":
             (sys.stderr if output.get("name") == "stderr" else sys.stdout).write(output["text"])
         elif "data" in output and "text/plain" in output["data"]:
             sys.stdout.write(output["data"]["text/plain"] + "\n")
     sys.stdout.flush()
-    sys.stderr.write(f"[cell {index + 1} of {total} done]\n")
+    state = "failed" if any(output["output_type"] == "error" for output in outputs) else "done"
+    sys.stderr.write(f"[cell {index + 1} of {total} {state}]\n")
     sys.stderr.flush()
 
 

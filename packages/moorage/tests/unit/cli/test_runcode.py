@@ -37,7 +37,10 @@ def test_a_run_has_the_code_of_its_submission_and_a_rerun_has_it_too(cluster, tm
     Path("train.py").write_text("print(2)")
     assert (Path(first["folder"]) / "train.py").read_text() == "print(1)"
     again = cluster("rerun", "train", "--name", "again")
-    assert "the code of that run is used again: 1 file, 8 B\n" in again.err
+    assert (
+        "the code of that run is used again: 1 file, 8 B; to use your files as they are now: --live, or moor run\n"
+        in again.err
+    )
     assert code(cluster, "again")["folder"] == first["folder"]
     assert code(cluster, "again")["outputs"] != first["outputs"]
     live = cluster("rerun", "train", "--name", "live", "--live")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -60,6 +61,7 @@ def test_a_cell_that_raises_fails_the_run_and_keeps_what_was_reached(tmp_path):
     assert done.returncode == 1
     assert "ZeroDivisionError" in done.stderr
     assert "never" not in done.stdout
+    assert re.findall(r"\[cell .*\]", done.stderr) == ["[cell 1 of 3 done]", "[cell 2 of 3 failed]"]
     made = json.loads((tmp_path / "out" / "here.ipynb").read_text())
     assert made["cells"][0]["outputs"]
 

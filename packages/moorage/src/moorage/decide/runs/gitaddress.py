@@ -12,7 +12,10 @@ from moorage.decide.runs.request import RunRequest
 URL_MAX = 2048
 REF_MAX = 250
 TOKEN_ENV = "GIT_TOKEN"  # read by our runner, for https
-USAGE = "write https://HOST/PATH, ssh://git@HOST/PATH or git@HOST:PATH, with @BRANCH, @TAG or @COMMIT at its end"
+USAGE = (
+    "write https://HOST/PATH, ssh://git@HOST/PATH, git@HOST:PATH or http://127.0.0.1:PORT/PATH,"
+    " with @BRANCH, @TAG or @COMMIT at its end"
+)
 _HOST = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]"
 _PATH = r"[^\s\\'\"`$;|&<>()]+"
 _WEB = re.compile(rf"(https?)://({_HOST})(:[0-9]{{1,5}})?/({_PATH})")

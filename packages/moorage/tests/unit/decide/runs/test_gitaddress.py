@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.runs.gitaddress import GitAddress, parse_git
+from moorage.decide.runs.gitaddress import USAGE, GitAddress, parse_git
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,18 @@ def test_another_form_is_refused_and_no_credential_is_repeated(text, says):
     address, problem, hint = parse_git(text)
     assert (address, says in problem, bool(hint)) == (None, True, True)
     assert [secret for secret in ("s3cret", "ghp_") if secret in problem + hint] == []
+
+
+def test_each_form_that_the_hint_names_is_accepted():
+    forms = re.findall(r"\S+/PATH|\S+:PATH", USAGE)
+    addresses = [form.replace("PORT", "8000").replace("HOST", "git.lab") for form in forms]
+    assert addresses == [
+        "https://git.lab/PATH",
+        "ssh://git@git.lab/PATH",
+        "git@git.lab:PATH",
+        "http://127.0.0.1:8000/PATH",
+    ]
+    assert [parse_git(address)[0] for address in addresses] == [GitAddress(address) for address in addresses]
 
 
 @given(st.text(max_size=40) | st.from_regex(r"(https://|git@|ssh://)[ -~]{0,30}", fullmatch=True))
