@@ -526,6 +526,29 @@ def test_a_newcomer_uses_files_of_a_volume(shared_cluster, browser, tmp_path):
     assert Path(download.value.path()).read_bytes() == (tmp_path / "weights.bin").read_bytes()
     person.go("/volumes/default/code/files/text?path=train.py")
     assert page.locator("#text").inner_text() == "print('hello from the page')\n"
+
+    # the code of the folder runs; a file that it lacks is refused beside the folder
+    person.go("/volumes/default/code/files")
+    page.get_by_role("link", name="Run the code of this folder").press("Enter")
+    assert page.locator("#f-workingDir").input_value() == "code:"
+    person.write("f-command", "python3 other.py")
+    person.press("check")
+    page.locator("#p-workingDir").get_by_text("Volume code has no file other.py").wait_for()
+    person.trouble.clear()  # Chromium reports the 422
+    person.write("f-command", "python3 train.py")
+    person.press("check")
+    page.locator("#verdict").get_by_text("would start now").wait_for()
+    person.press("send")
+    page.locator("#log-text").get_by_text("hello from the page").wait_for()
+
+    # a rerun has the folder; without it, the file is missing
+    person.press("again")
+    assert page.locator("#f-workingDir").input_value() == "code:"
+    person.write("f-workingDir", "")
+    person.press("send")
+    page.locator("#p-command").get_by_text("The file train.py is missing").wait_for()
+    person.trouble.clear()
+    person.go("/volumes/default/code/files")
     person.press("close-files")
     page.get_by_role("status").get_by_text("are closed").wait_for()
     assert person.trouble == []

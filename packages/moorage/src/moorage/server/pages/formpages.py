@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from moorage.actions.runfacts import defaults_of, or_none
 from moorage.model.dataset import DATASET_LABEL, DATASETS
+from moorage.model.names import SECRET_LABEL
 from moorage.server.identity.auth import User
 from moorage.server.pages.forms import BadForm, Field, Form, faults_of, problem_of_form, with_faults
 from moorage.server.pages.jobform import Around
@@ -17,10 +18,10 @@ from moorage.server.pages.site import Site, problem_to_show
 from moorage.server.problems import Problem
 from moorage_kube.errors import ApiError
 from moorage_kube.meta import labels_of
-from moorage_kube.resources import PVCS, Obj, Resource
+from moorage_kube.resources import CONFIGMAPS, PVCS, Obj, Resource
 
 QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota")
-NAMES_SHOWN = 12  # of volumes and datasets that a form names
+NAMES_SHOWN = 12  # of volumes, datasets and secrets that a form names
 QUOTA_WORDS = {
     "requests.nvidia.com/gpu": "GPUs",
     "limits.memory": "memory",
@@ -79,15 +80,19 @@ async def around(site: Site, user: User, namespace: str, namespaces: Sequence[st
     context = site.context
     cluster, api = await context.ready(), context.acting(user)
 
-    async def listed(resource: Resource) -> list[Obj]:
+    async def listed(resource: Resource, label: str | None = None) -> list[Obj]:
         try:
-            page = await or_none(api.list(resource, namespace)) if namespace else None
+            page = await or_none(api.list(resource, namespace, label_selector=label)) if namespace else None
         except ApiError:
             return []
         return page.items if page is not None else []
 
-    claims, datasets, quotas, tenants = await asyncio.gather(
-        listed(PVCS), listed(DATASETS), listed(QUOTAS), context.tenants.all()
+    claims, datasets, keys, quotas, tenants = await asyncio.gather(
+        listed(PVCS),
+        listed(DATASETS),
+        listed(CONFIGMAPS, SECRET_LABEL),
+        listed(QUOTAS),
+        context.tenants.all(),
     )
     return Around(
         namespaces=namespaces,
@@ -95,6 +100,7 @@ async def around(site: Site, user: User, namespace: str, namespaces: Sequence[st
         defaults=defaults_of(namespace, tenants),
         volumes=_names(claim for claim in claims if DATASET_LABEL not in labels_of(claim)),
         datasets=_names(datasets),
+        secrets=tuple(sorted(labels_of(obj)[SECRET_LABEL] for obj in keys)[:NAMES_SHOWN]),
         quota=tuple(quota_words(quotas)),
         on_processes=site.on_processes(),
     )

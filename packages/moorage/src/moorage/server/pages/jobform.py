@@ -10,10 +10,13 @@ from msgspec import Struct
 from moorage.api.jobs import NewJob
 from moorage.decide.explain.nodeconstraints import wanted_types
 from moorage.decide.explain.snapshot import pod_of_job
+from moorage.decide.runs.credentials import is_credential
+from moorage.decide.runs.gitaddress import REF_MAX, URL_MAX
 from moorage.decide.runs.gputypes import DEFAULT_GPU_RESOURCE
 from moorage.decide.runs.job import PASSED_ON
 from moorage.decide.runs.mounts import WORK_PATH
 from moorage.decide.runs.request import Defaults
+from moorage.decide.runs.runfile import stored_request
 from moorage.decide.runs.timelimit import format_seconds
 from moorage.decide.runs.users import HOME, user_of_pod
 from moorage.decide.usage.gpus import GpuView
@@ -52,6 +55,7 @@ class Around(Struct, frozen=True, kw_only=True):
     defaults: Defaults  # of the namespace that is chosen
     volumes: Sequence[str] = ()
     datasets: Sequence[str] = ()
+    secrets: Sequence[str] = ()
     quota: Sequence[str] = ()  # sentences
     on_processes: bool = False
 
@@ -68,6 +72,21 @@ def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
             example="python train.py --epochs 3",
             hint="Pipes, variables and several lines run in sh.",
             required=True,
+        ),
+        Field(
+            name="git",
+            label="Code from git",
+            example="https://github.com/team/project@main",
+            hint="URL or URL@BRANCH. The image needs git. If it is private, add a secret with GIT_TOKEN.",
+            most=URL_MAX + REF_MAX,
+        ),
+        Field(
+            name="workingDir",
+            label="Or code from a folder of a volume",
+            example="code:project",
+            hint="VOLUME:FOLDER. The command starts there.",
+            suggestions=tuple(f"{name}:" for name in around.volumes),
+            most=300,
         ),
         *place_fields(around),
         *(() if around.on_processes else (image,)),
@@ -90,7 +109,6 @@ def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
     # the rest, under "More": failures and restarts, labels, other places and devices
     folded = (
         *mount_fields(around),
-        Field(name="workingDir", label="Start in a folder of a volume", example="code:project", most=300),
         Field(name="retries", label="Retries", kind="number", value="0", hint="After a failure.", most=100),
         Field(
             name="restartLimit",
@@ -156,10 +174,18 @@ def size_fields(around: Around, whose: str) -> tuple[Field, ...]:
 
 
 def mount_fields(around: Around) -> tuple[Field, ...]:
-    """The fields for variables, volumes and datasets, one per line."""
-    volumes, datasets = ", ".join(around.volumes), ", ".join(around.datasets)
+    """The fields for variables, secrets, volumes and datasets, one per line."""
+    volumes, datasets, secrets = (", ".join(names) for names in (around.volumes, around.datasets, around.secrets))
     return (
         Field(name="env", label="Variables", kind="area", example="LEARNING_RATE=0.1", hint="One on each line."),
+        Field(
+            name="secrets",
+            label="Secrets",
+            kind="area",
+            example="wandb",
+            hint="NAME, NAME:KEY, VARIABLE=NAME:KEY or NAME:/PATH, one on each line."
+            f" {f'There are {secrets}.' if secrets else ''}",
+        ),
         Field(
             name="volumes",
             label="Volumes",
@@ -221,6 +247,7 @@ def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
         "name": reader.text("name"),
         "image": reader.text("image"),
         "env": reader.pairs("env", "variable", "NAME=VALUE"),
+        "secrets": reader.lines("secrets"),
         "labels": reader.pairs("labels", "label", "KEY=VALUE"),
         "gpus": reader.number("gpus", 0, "number of GPUs"),
         "gpuType": reader.text("gpuType"),
@@ -233,6 +260,7 @@ def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
         "volumes": reader.lines("volumes"),
         "datasets": reader.lines("datasets"),
         "checkpoint": reader.text("checkpoint"),
+        "git": reader.text("git"),
         "workingDir": reader.text("workingDir"),
         "gracePeriodSeconds": reader.number("gracePeriodSeconds", None, "grace period"),
         "priorityClass": reader.text("priorityClass"),
@@ -272,6 +300,8 @@ def given_of(job: Obj) -> dict[str, str]:
     work_claim = claims.get(_volume_at(container, WORK_PATH), "")
     image = str(container.get("image") or "")
     limit = notes.get(TIME_LIMIT_ANNOTATION) or str(spec.get("activeDeadlineSeconds") or "")
+    # git and the names of secrets; their values are not in the Job
+    stored = stored_request(job)
     template_notes = (job["spec"]["template"].get("metadata") or {}).get("annotations") or {}
     given = {
         "command": command_text(_own_command(container.get("command") or ())),
@@ -284,7 +314,9 @@ def given_of(job: Obj) -> dict[str, str]:
         "memory": "" if MEMORY_DEFAULTED_ANNOTATION in notes else str(limits.get("memory") or "none"),
         "time": format_seconds(integer_or(limit, 0)) if integer_or(limit, 0) > 0 else "",
         "checkpoint": notes.get(CHECKPOINT_ANNOTATION, ""),
-        "env": "\n".join(_variables(container)),
+        "env": "\n".join(f"{name}={value}" for name, value in _variables(container)),
+        "secrets": "\n".join(stored.secrets) if stored else "",
+        "git": (stored.git if stored else None) or "",
         "volumes": "\n".join(_mounts(container, claims)),
         "datasets": "\n".join(_datasets(job, container, claims)),
         "workingDir": f"{work_claim}:{working_dir.removeprefix(WORK_PATH).strip('/')}" if work_claim else "",
@@ -300,15 +332,17 @@ def given_of(job: Obj) -> dict[str, str]:
     return {name: text for name, text in given.items() if text}
 
 
-def folder_note(job: Obj) -> str:
-    """The part of a run that is missing when it is started again from a page; empty: none."""
+def missing_notes(job: Obj) -> tuple[str, ...]:
+    """The parts of a run that are missing when it is started again from a page."""
     container = job["spec"]["template"]["spec"]["containers"][0]
-    working_dir = str(container.get("workingDir") or "")
+    working_dir, notes = str(container.get("workingDir") or ""), []
     if "--unpack" in (container.get("command") or ()):
-        return "The folder that moor run sent along with it is not sent again."
-    if working_dir and not working_dir.startswith(WORK_PATH):
-        return f"It started in the folder {working_dir} of this machine; a run from this page does not."
-    return ""
+        notes.append("The folder that moor run sent along with it is not sent again.")
+    elif working_dir and not working_dir.startswith(WORK_PATH):
+        notes.append(f"It started in the folder {working_dir} of this machine; a run from this page does not.")
+    if names := ", ".join(name for name, _ in _variables(container, credentials=True)):
+        notes.append(f"Variables that look like credentials are not copied: {names}. Use secrets for them.")
+    return tuple(notes)
 
 
 def command_text(words: Sequence[str]) -> str:
@@ -326,13 +360,14 @@ def _own_command(words: Sequence[str]) -> list[str]:
     return [word.replace("$$", "$") for word in own]
 
 
-def _variables(container: Obj) -> Iterable[str]:
-    """The environment variables that the user set, as NAME=value."""
+def _variables(container: Obj, *, credentials: bool = False) -> Iterable[tuple[str, str]]:
+    """The environment variables that the user set, with their values: credentials, or all others."""
     ours = ("MOORAGE_RUN", CHECKPOINT_ENV, *PASSED_ON)
     for variable in container.get("env") or ():
-        is_ours = variable["name"] in ours or HOME.get(variable["name"]) == variable.get("value", "")
-        if not is_ours and "value" in variable:
-            yield f"{variable['name']}={str(variable['value']).replace('$$', '$')}"
+        name, value = str(variable["name"]), str(variable.get("value", "")).replace("$$", "$")
+        is_ours = name in ours or HOME.get(name) == value
+        if not is_ours and "value" in variable and is_credential(name, value) == credentials:
+            yield name, value
 
 
 def _claims(spec: Obj) -> dict[str, str]:

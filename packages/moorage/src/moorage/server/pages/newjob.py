@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import posixpath
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 
 from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.actions.explain import pod_to_be
+from moorage.actions.runfacts import or_none
 from moorage.actions.runinputs import remote_caller
 from moorage.actions.runs import jobs_of_run
 from moorage.actions.submit import Submitted, pack_stored, request_of, stored_code, submit_run
+from moorage.actions.volumefiles import VolumeFiles, helper_of
+from moorage.api.errors import ErrorCode
 from moorage.api.explain import PodQuestion
 from moorage.api.jobs import NewJob
 from moorage.cluster.serverurl import server_url
 from moorage.decide.explain.types import Explanation
 from moorage.decide.runs.code import code_of
+from moorage.decide.runs.scripts import script_of
 from moorage.decide.runs.state import attempt_of
 from moorage.model.names import RUN_LABEL
 from moorage.present.commandlines import run_line
@@ -28,7 +34,7 @@ from moorage.server.idempotency import mark_of
 from moorage.server.identity.auth import User
 from moorage.server.pages.formpages import KEY, around, form_page, namespaces_for, refused
 from moorage.server.pages.forms import BadForm, Form, Verdict
-from moorage.server.pages.jobform import CODE, folder_note, given_of, job_fields, read_job
+from moorage.server.pages.jobform import CODE, given_of, job_fields, missing_notes, read_job
 from moorage.server.pages.site import Page, Site, done, read_form
 from moorage.server.problems import Problem
 from moorage.server.runfacts import nodes_of
@@ -39,17 +45,22 @@ from moorage_kube.resources import JOBS
 
 HERE = "/jobs"
 NEW = f"{HERE}/new"
+PREFILLED = ("namespace", "workingDir")
 _TONES = {"fits": "good", "never": "bad"}
 
 
 async def show_form(site: Site, request: Request) -> Response:
-    """The form of a new run; `from=NAMESPACE/NAME`: filled in with the values of that run."""
+    """The form of a new run; `from=NAMESPACE/NAME`: filled in with the values of that run.
+
+    `workingDir` and `namespace`: a folder of a volume has the code.
+    """
     namespace, _, name = request.query_params.get("from", "").partition("/")
-    given, note = dict[str, str](), ""
+    given = {name: text for name in PREFILLED if (text := request.query_params.get(name))}
+    notes: tuple[str, ...] = ()
     if namespace and name:
-        given, note = await _given_of_run(site.context, request.state.user, namespace, name)
+        given, notes = await _given_of_run(site.context, request.state.user, namespace, name)
     form = await _form(site, request.state.user, given | {"key": secrets.token_urlsafe(18)})
-    return form_page(site, request, HERE, replace(form, remarks=(note,) if note else ()))
+    return form_page(site, request, HERE, replace(form, remarks=notes))
 
 
 async def submit(site: Site, request: Request) -> Response:
@@ -63,6 +74,7 @@ async def submit(site: Site, request: Request) -> Response:
         request_name = f"{body.namespace}/{body.name or ''}"
         context.audit(request, "check run" if is_check else "start run", request_name)
         api = context.acting(user)
+        await _check_script(site, user, api, body, notes)
         submitted = await _submit(context, user, api, body, given.get("key", ""), notes)
         if is_check:
             verdict = await _verdict(context, api, submitted, body.namespace)
@@ -95,6 +107,37 @@ async def _form(site: Site, user: User, given: Mapping[str, str]) -> Form:
         folded=folded,
         given=given,
     )
+
+
+async def _check_script(site: Site, user: User, api: Api, body: NewJob, notes: list[str]) -> None:
+    """Refuse a command whose file is missing, where that is known; `notes` gets the doubts. Raises Problem 422."""
+    script = script_of(body.command)
+    if not script or body.git is not None or body.code_of is not None:
+        return
+    if body.working_dir is None:
+        if site.on_processes():
+            hint = "give a git address or a folder of a volume, or the full path of the file"
+            raise Problem(
+                422, "invalid", f"the file {script} is missing: the run has no code", hint, field="command"
+            )
+        notes.append(f"the image must have the file {script}: the run has no code")
+        return
+    claim, _, folder = body.working_dir.partition(":")
+    helper = await or_none(helper_of(api, body.namespace, claim, user.name))
+    if helper is None or not helper.is_ready:
+        notes.append(f"volume {claim} must have the file {script}: its files are not open on this page")
+        return
+    try:
+        path = posixpath.join(folder.strip("/"), script)
+        async with VolumeFiles(api, body.namespace, helper).reading(path, most=0):
+            return
+    except UsageError as error:
+        if error.code == ErrorCode.NOT_FOUND:
+            place = f"folder {folder} of volume {claim}" if folder.strip("/") else f"volume {claim}"
+            hint = "upload it there, on the page of the volume, or change the command"
+            raise Problem(422, "invalid", f"{place} has no file {script}", hint, field="workingDir") from error
+    except MoorageError:
+        notes.append(f"volume {claim} must have the file {script}: its files cannot be read now")
 
 
 async def _submit(context: Context, user: User, api: Api, body: NewJob, key: str, notes: list[str]) -> Submitted:
@@ -143,15 +186,17 @@ def verdict_of(explanation: Explanation, name: str) -> Verdict:
     )
 
 
-async def _given_of_run(context: Context, user: User, namespace: str, name: str) -> tuple[dict[str, str], str]:
-    """The form of an existing run, read as its user, and a note on parts that cannot be repeated. Raises
+async def _given_of_run(
+    context: Context, user: User, namespace: str, name: str
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The form of an existing run, read as its user, and notes on parts that cannot be repeated. Raises
     NotFound.
     """
     jobs = await jobs_of_run(context.acting(user), namespace, name)
     first = min(jobs, key=attempt_of)
-    given = given_of(first)
-    try:
+    given, notes = given_of(first), missing_notes(first)
+    with suppress(UsageError):
         stored_code(code_of(first))
-    except UsageError:
-        return given, folder_note(first)
-    return given | {CODE.name: f"{namespace}/{name}"}, "It starts in a new copy of the code of that run."
+        given[CODE.name] = f"{namespace}/{name}"
+        notes = ("It starts in a new copy of the code of that run.", *notes)
+    return given, notes

@@ -150,6 +150,7 @@ def read_map(given: Mapping[str, str]) -> tuple[NewMap, MapWorkers, Items]:
         "slots": reader.number("slots", 1, "number of slots"),
         "image": reader.text("image"),
         "env": reader.pairs("env", "variable", "NAME=VALUE"),
+        "secrets": reader.lines("secrets"),
         "cpu": reader.text("cpu"),
         "memory": reader.text("memory"),
         "gpus": reader.number("gpus", 0, "number of GPUs"),

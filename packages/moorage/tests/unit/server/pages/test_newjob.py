@@ -10,9 +10,10 @@ from moorage.decide.runs.code import Code, code_of
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
 from moorage.model.labels import user_labels
-from moorage.server.pages.jobform import folder_note, given_of, read_job
+from moorage.model.names import SECRET_LABEL
+from moorage.server.pages.jobform import given_of, missing_notes, read_job
 from moorage_kube.meta import labels_of
-from moorage_kube.resources import JOBS, NAMESPACES, NODES, PVCS
+from moorage_kube.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PVCS
 
 pytestmark = pytest.mark.anyio
 
@@ -212,7 +213,7 @@ def test_the_form_of_a_run_asks_for_the_same_again():
         "labels": "project=vision\nstage=test",
     }
     assert read_job(given).volumes == ["data:/data:ro"]
-    assert folder_note(plan.job) == ""
+    assert missing_notes(plan.job) == ()
 
 
 async def test_a_run_that_is_started_again_uses_its_stored_code(ada, tmp_path):
@@ -245,5 +246,83 @@ async def test_a_run_that_is_started_again_uses_its_stored_code(ada, tmp_path):
 def test_a_run_with_a_sent_folder_says_that_it_is_not_sent_again():
     caller = Caller(user="ada", cwd="/home/ada", archive=b"x", token="t", runner="r")
     plan = plan_run(RunRequest(command=("true",), image="x"), caller, ClusterFacts(nodes=None))
-    assert folder_note(plan.job) == "The folder that moor run sent along with it is not sent again."
+    assert missing_notes(plan.job) == ("The folder that moor run sent along with it is not sent again.",)
     assert given_of(plan.job)["command"] == "true"
+
+
+def test_git_and_names_of_secrets_are_filled_in_and_values_that_look_like_credentials_are_not():
+    request = RunRequest(
+        command=("python", "train.py"), namespace="team", image="python:3.12", git="git@host:team/code.git@main",
+        env=("HF_TOKEN=hf_0123456789abcdef", "LR=0.1"), secrets=("git", "KEY=wandb:key"),
+    )  # fmt: skip
+    job = plan_run(request, Caller(user="ada", cwd="", token="t", runner="r"), ClusterFacts(nodes=None)).job
+    given = given_of(job)
+    assert given == {
+        "command": "python train.py",
+        "namespace": "team",
+        "image": "python:3.12",
+        "gpus": "0",
+        "cpu": "1",
+        "env": "LR=0.1",
+        "git": "git@host:team/code.git@main",
+        "secrets": "git\nKEY=wandb:key",
+        "retries": "0",
+    }
+    body = read_job(given)
+    assert (body.git, body.secrets) == (request.git, ["git", "KEY=wandb:key"])
+    assert missing_notes(job) == (
+        "Variables that look like credentials are not copied: HF_TOKEN. Use secrets for them.",
+    )
+
+
+async def test_a_run_takes_its_code_from_git_and_a_token_from_a_secret(ada):
+    labels = {SECRET_LABEL: "git"}
+    meta = {"name": "git.secret-keys", "namespace": "team", "labels": labels}
+    ada.api.put(CONFIGMAPS, {"metadata": meta, "data": {"GIT_TOKEN": ""}})
+    page = (await ada.get("/jobs/new?namespace=team")).page
+    assert page.element("#h-secrets").text.endswith("There are git.")
+    form = {
+        "command": "python train.py",
+        "namespace": "team",
+        "image": "x",
+        "git": "https://h/a@main",
+        "secrets": "git",
+    }
+    check = await ada.post("/jobs/new", **form, do="check")
+    line = "moor run -n team --git https://h/a@main --image x --secret git -- python train.py"
+    assert check.page.element("#line").text == line
+    refused = await ada.post("/jobs/new", **form | {"git": "https://me:tok@h/a", "secrets": "none"})
+    assert (refused.status, refused.page.problem_at("secrets")) == (
+        422, "Secret 'none' not found in namespace team; available: git.",
+    )  # fmt: skip
+    assert refused.page.problem_at("git").startswith("The git address contains a user or token")
+    assert (await ada.post("/jobs/new", **form)).status == 303
+    [job] = (await ada.jobs()).items
+    [container] = job["spec"]["template"]["spec"]["containers"]
+    assert (container["envFrom"], "--git" in container["command"]) == ([{"secretRef": {"name": "git"}}], True)
+    page = (await ada.get(f"/jobs/new?from=team/{job['metadata']['name']}")).page
+    assert form.items() <= page.form("/jobs/new").items()
+
+
+async def test_the_page_of_a_folder_fills_in_its_code_and_no_other_field(ada):
+    ada.api.put(PVCS, {"metadata": {"name": "code", "namespace": "team"}, "spec": {}})
+    given = (await ada.get("/jobs/new?namespace=team&workingDir=code:a%20b&command=true")).page.form("/jobs/new")
+    assert (given["workingDir"], given["command"]) == ("code:a b", "")
+
+
+async def test_a_run_without_code_needs_its_file_in_the_image(ada):
+    form = {"command": "python train.py", "namespace": "team", "image": "python:3.12", "memory": "1Gi"}
+    check = await ada.post("/jobs/new", **form, do="check")
+    assert check.page.texts(".note") == ["The image must have the file train.py: the run has no code."]
+    node = ada.site.node("n1")
+    node["status"]["nodeInfo"] = {"containerRuntimeVersion": "process://1"}
+    ada.api.put(NODES, node)
+    await ada.site.until(lambda: ada.site.service.cluster.on_processes())
+    del form["image"]
+    for do in ("check", "start"):
+        answer = await ada.post("/jobs/new", **form, do=do)
+        assert (answer.status, answer.page.problem_at("command")) == (
+            422, "The file train.py is missing: the run has no code;"
+            " give a git address or a folder of a volume, or the full path of the file.",
+        )  # fmt: skip
+    assert (await ada.jobs()).items == []

@@ -170,3 +170,29 @@ async def test_the_rights_of_the_user_decide(ada):
     ada.api.exec = refused
     for path in (FILES, f"{FILES}/text?path=code/train.py", f"{FILES}/download?path=code/train.py"):
         assert (await ada.get(path)).status == 403
+
+
+async def test_a_run_of_a_folder_is_refused_if_the_folder_lacks_its_file(ada):
+    await ada.open()
+    page = (await ada.get(f"{FILES}?path=code")).page
+    [link] = [to for words, to in page.links("#files") if words == "Run the code of this folder"]
+    given = (await ada.get(link)).page.form("/jobs/new") | {"do": "check", "memory": "1Gi"}
+    assert given["workingDir"] == "data:code"
+
+    async def check(**typed):
+        return await ada.post("/jobs/new", urlencode(given | typed).encode())
+
+    fits = await check(command="python train.py")
+    assert (fits.status, fits.page.texts(".note")) == (200, [])
+    refused = await check(command="python other.py")
+    assert (refused.status, refused.page.problem_at("workingDir")) == (
+        422, "Folder code of volume data has no file other.py;"
+        " upload it there, on the page of the volume, or change the command.",
+    )  # fmt: skip
+    refused = await check(command="python train.py", workingDir="data:")
+    assert refused.page.problem_at("workingDir").startswith("Volume data has no file train.py;")
+    await ada.post(f"{FILES}/close")
+    unknown = await check(command="python other.py")
+    assert (unknown.status, unknown.page.texts(".note")) == (
+        200, ["Volume data must have the file other.py: its files are not open on this page."],
+    )  # fmt: skip
