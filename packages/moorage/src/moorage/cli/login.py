@@ -276,6 +276,9 @@ def start_work(saved: Saved, namespace: str | None, *, is_written: bool) -> None
     """Store the cluster's address with the login, merge it into the kubeconfig, and print the namespace in use."""
     import msgspec
 
+    from moorage.client.target import login_to
+    from moorage_kube.remote.config import load_connection
+
     cluster, person = _cluster_of(saved), _person_of(saved)
     namespaces = namespaces_of(person, namespace)
     chosen = namespaces[0] if namespaces else ""
@@ -297,7 +300,13 @@ def start_work(saved: Saved, namespace: str | None, *, is_written: bool) -> None
             f"use another namespace for one command: -n {namespaces[1]};"
             f" for all: moor kubeconfig --save -n {namespaces[1]}"
         )
-    if running_kubeconfig(default_folder()) and not any(os.environ.get(name) for name in ENV_KUBECONFIGS):
+    folder = default_folder()
+    local = None if any(os.environ.get(name) for name in ENV_KUBECONFIGS) else running_kubeconfig(folder)
+    if local is not None and login_to(load_connection(local)):
+        console.note(
+            f"moor acts as {saved.name} from now on; as the administrator again: --data {folder}, or moor logout"
+        )
+    elif local is not None:
         other = f"; to reach {saved.url}: --context {context}" if context else ""
         console.note(f"while this machine's local cluster runs, moor uses that{other}")
 

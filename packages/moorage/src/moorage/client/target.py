@@ -49,9 +49,15 @@ def choose_kubeconfig(target: Target, env: Mapping[str, str]) -> Path | None:
 
 
 def chosen_connection(target: Target) -> Connection:
-    """Return the address and credentials of the Kubernetes API. Raises NotReady if a cluster is not configured."""
+    """Return the address and credentials of the Kubernetes API. Raises NotReady if a cluster is not configured.
+
+    A login to the running local cluster itself is used in place of its administrator, unless `--data` names it.
+    """
     try:
-        connection = load_connection(choose_kubeconfig(target, os.environ), context=target.context)
+        kubeconfig = choose_kubeconfig(target, os.environ)
+        connection = load_connection(kubeconfig, context=target.context)
+        if kubeconfig is not None and target.kubeconfig is None and target.data is None:
+            connection = login_to(connection) or connection
     except NotReady as error:
         saved = None if target.context or target.data else last_login()
         if saved is None:
@@ -68,6 +74,13 @@ def _with_clusters_here(error: NotReady, target: Target) -> NotReady:
     # a chosen folder is meant: clusters in other folders do not help
     way = "" if target.data or (is_stopped and DATA.read(os.environ)) else way_to(running_folders())
     return NotReady(error.message, hint="\n".join(filter(None, (start, way))))
+
+
+def login_to(connection: Connection) -> Connection | None:
+    """Return the cluster of the last login if it is the cluster of a connection, with the same authorities."""
+    saved = last_login()
+    same = saved is not None and (saved.server, saved.ca_pem) == (connection.server, connection.ca_pem)
+    return saved if same else None
 
 
 def last_login() -> Connection | None:

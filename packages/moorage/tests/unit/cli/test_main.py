@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import subprocess
 import sys
@@ -292,6 +293,44 @@ def test_the_kubeconfig_of_a_running_local_cluster_is_used_unless_another_is_nam
         assert choose_kubeconfig(Target(), {"MOORAGE_KUBECONFIG": "/x"}) is None
         assert choose_kubeconfig(Target(context="c"), {}) is None
         assert choose_kubeconfig(Target(kubeconfig=Path("/k")), {}) == Path("/k")
+    finally:
+        os.close(lock)
+
+
+@pytest.mark.parametrize(
+    ("login", "namespace"),
+    [
+        ({}, "team"),
+        ({"server": "https://10.0.0.1:6443"}, "default"),  # of another cluster
+        ({"ca_data": "b3RoZXI="}, "default"),  # of an erased one at the same address
+        ({"name": ""}, "default"),  # none
+    ],
+)
+def test_a_login_to_the_running_local_cluster_itself_is_used(monkeypatch, tmp_path, login, namespace):
+    from moorage.cli.datafolder import DataFolder
+    from moorage.client.target import Target, chosen_connection
+
+    monkeypatch.setenv("MOORAGE_DATA", str(tmp_path))
+    monkeypatch.setenv("MOORAGE_CONFIG", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    folder = DataFolder(tmp_path)
+    folder.prepare()
+    cluster = {"server": "https://127.0.0.1:6443", "certificate-authority-data": "Y2E="}
+    (tmp_path / "kubeconfig").write_text(json.dumps({
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+        "users": [{"name": "c", "user": {"token": "t"}}],
+        "current-context": "c",
+    }))  # fmt: skip
+    fields = {"server": cluster["server"], "name": "c", "ca_data": "Y2E="} | login
+    saved = {"url": "http://h", "name": "ada", "cluster": fields, "namespace": "team"}
+    known = {"http://h": saved} if fields["name"] else {}
+    (tmp_path / "logins.json").write_text(json.dumps({"current": "http://h", "logins": known}))
+    lock = folder.lock()
+    try:
+        assert chosen_connection(Target()).namespace == namespace
+        assert chosen_connection(Target(data=tmp_path)).namespace == "default"
+        assert chosen_connection(Target(kubeconfig=tmp_path / "kubeconfig")).namespace == "default"
     finally:
         os.close(lock)
 
