@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -551,4 +552,30 @@ def test_a_newcomer_uses_files_of_a_volume(shared_cluster, browser, tmp_path):
     person.go("/volumes/default/code/files")
     person.press("close-files")
     page.get_by_role("status").get_by_text("are closed").wait_for()
+    assert person.trouble == []
+
+
+@pytest.mark.xdist_group("pages")
+def test_a_newcomer_uploads_code_and_runs_it(shared_cluster, browser, tmp_path):
+    with zipfile.ZipFile(tmp_path / "project.zip", "w") as packed:
+        packed.writestr("project/train.py", "import model; print(model.NAME)")
+        packed.writestr("project/model.py", "NAME = 'uploaded code runs'")
+    person = Person(shared_cluster, browser)
+    page = person.page
+    person.go("/jobs/new")
+    page.locator("#f-upload").set_input_files(tmp_path / "project.zip")
+    page.locator("#f-command").fill("python3 tain.py")
+    page.locator("#check").click()
+    page.locator("#p-upload").get_by_text("The upload has no file tain.py").wait_for()
+    person.trouble.clear()  # Chromium reports the 422
+
+    # the files are sent once: the form keeps them
+    page.locator("#f-command").fill("python3 train.py")
+    page.locator("#check").click()
+    page.locator("#verdict").get_by_text("would start now").wait_for()
+    page.get_by_text("2 files").wait_for()
+    page.locator("#send").click()
+    page.locator("#log-text").get_by_text("uploaded code runs").wait_for()
+    page.locator("#again").click()
+    page.get_by_text("The files that were sent with it are not sent again").wait_for()
     assert person.trouble == []

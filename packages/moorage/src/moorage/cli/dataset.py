@@ -151,7 +151,7 @@ async def _upload(session: Session, folder: Path, name: str, size: str, storage_
 
     If the copy cannot start, the volume is deleted again, unless an earlier command created it.
     """
-    from moorage.cli.directoryarchive import Credentials
+    from moorage.actions.directoryarchive import Credentials
     from moorage.cli.volumecp import copy_in, helper_runtime, note_credentials
     from moorage.decide.runs.claims import make_claim
 

@@ -31,7 +31,7 @@ def packed(root: Path, on_this_machine: bool, *, stored: Code | None = None) -> 
 
 
 def _copied(root: Path) -> tuple[Code, None] | None:
-    from moorage.cli.directoryarchive import has_many_projects
+    from moorage.actions.directoryarchive import has_many_projects
     from moorage.cli.gitfacts import read_git
     from moorage.cli.snapshot import LIMITS, store
     from moorage.sdk.progress import PATIENCE_SECONDS, Bar, Meter
@@ -60,7 +60,7 @@ def _copied(root: Path) -> tuple[Code, None] | None:
 
 
 def _sent(root: Path) -> tuple[Code, bytes] | None:
-    from moorage.cli.directoryarchive import credentials_note, pack
+    from moorage.actions.directoryarchive import credentials_note, pack
     from moorage.cli.gitfacts import read_git
     from moorage.sdk.progress import PATIENCE_SECONDS, Bar, Meter
 

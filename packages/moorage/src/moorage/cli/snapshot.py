@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-from moorage.cli.directoryarchive import CACHES, ENVIRONMENTS, IGNORE_FILE, Ignore, ignore_lines, stays_inside
+from moorage.actions.directoryarchive import CACHES, ENVIRONMENTS, IGNORE_FILE, Ignore, ignore_lines, stays_inside
 from moorage.decide.runs.code import STORE
 from moorage_kube.errors import UsageError
 from moorage_kube.quantity import format_bytes

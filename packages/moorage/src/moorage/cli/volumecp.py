@@ -14,12 +14,12 @@ from typing import IO, Any, cast
 import click
 
 from moorage.actions.atomic import AtomicCreate
+from moorage.actions.directoryarchive import Credentials, credentials_note
 from moorage.actions.objects import get_object
 from moorage.actions.volumefiles import ROOT, make_helper
 from moorage.actions.volumes import VOLUME
 from moorage.api.volumes import Helper
 from moorage.cli import console
-from moorage.cli.directoryarchive import Credentials, credentials_note
 from moorage.cli.session import Session, Target, in_session, target_options
 from moorage.controllers.dataset.filler import Runtime, find_runtime, why_waiting
 from moorage.filler.paths import checked

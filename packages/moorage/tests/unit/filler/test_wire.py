@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from moorage.cli.directoryarchive import Credentials
+from moorage.actions.directoryarchive import Credentials
 from moorage.filler.errors import FillError
 from moorage.filler.tree import LeavesOut, Tree
 from moorage.filler.wire import receive, send

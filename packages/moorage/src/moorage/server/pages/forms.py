@@ -22,7 +22,7 @@ class Option(Struct, frozen=True):
 
 
 class Field(Struct, frozen=True, kw_only=True):
-    """An input of a form. `kind`: text, number, area, choice, tick or hidden."""
+    """An input of a form. `kind`: text, number, area, choice, tick, file or hidden."""
 
     name: str
     label: str
@@ -62,6 +62,10 @@ class Form(Struct, frozen=True, kw_only=True):
     verdict: Verdict | None = None
     line: str = ""  # the command that does the same
     remarks: tuple[str, ...] = ()  # values that were filled in
+
+    @property
+    def has_files(self) -> bool:
+        return any(item.kind == "file" for item in self.fields)
 
     @property
     def unfolded(self) -> bool:

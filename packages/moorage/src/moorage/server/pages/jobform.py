@@ -35,6 +35,7 @@ from moorage.model.names import (
     TIME_LIMIT_ANNOTATION,
 )
 from moorage.present.commandlines import command_words
+from moorage.server.codeupload import PACKED, UPLOAD
 from moorage.server.inputs import as_struct
 from moorage.server.pages.board import type_name
 from moorage.server.pages.forms import Field, Option, Reader
@@ -44,6 +45,7 @@ from moorage_kube.resources import Obj
 from moorage_kube.scheduling import is_gpu, parse_pod
 
 CODE = Field(name="codeOf", label="", kind="hidden")  # the run that is started again
+SENT = Field(name=PACKED, label="", kind="hidden")  # the files of the form that was checked
 NUMBERS = ("gpus", "retries", "restartLimit", "gracePeriodSeconds")
 
 
@@ -74,8 +76,14 @@ def job_fields(around: Around) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
             required=True,
         ),
         Field(
+            name=UPLOAD,
+            label="Upload code",
+            kind="file",
+            hint="A zip or tar archive, or files. The command starts in their folder.",
+        ),
+        Field(
             name="git",
-            label="Code from git",
+            label="Or code from git",
             example="https://github.com/team/project@main",
             hint="URL or URL@BRANCH. The image needs git. If it is private, add a secret with GIT_TOKEN.",
             most=URL_MAX + REF_MAX,
@@ -237,7 +245,7 @@ def free_words(gpus: GpuView) -> str:
     return f"{totals.free} of {totals.total} are free, at most {together} on one node."
 
 
-def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
+def read_job(given: Mapping[str, str], *, dry_run: bool = False, has_upload: bool = False) -> NewJob:
     """Read the run from a form. Raises BadForm with all invalid fields, Problem 422."""
     reader = Reader(given)
     command = read_command(reader, given)
@@ -269,9 +277,15 @@ def read_job(given: Mapping[str, str], *, dry_run: bool = False) -> NewJob:
         "retries": reader.number("retries", 0, "number of retries"),
         "restartLimit": reader.number("restartLimit", None, "restart limit"),
         "hostEnv": reader.ticked("hostEnv"),
-        "codeOf": reader.text("codeOf"),
+        "codeOf": None if has_upload else reader.text("codeOf"),
         "dryRun": dry_run,
     }
+    # an upload replaces the code of another run, and no other place
+    if has_upload and (body["git"] or body["workingDir"]):
+        name = "git" if body["git"] else "workingDir"
+        reader.refuse(
+            name, "two places for the code: clear this field, or reload the page to drop the uploaded files"
+        )
     reader.check()
     return as_struct(body, NewJob)
 
@@ -337,7 +351,7 @@ def missing_notes(job: Obj) -> tuple[str, ...]:
     container = job["spec"]["template"]["spec"]["containers"][0]
     working_dir, notes = str(container.get("workingDir") or ""), []
     if "--unpack" in (container.get("command") or ()):
-        notes.append("The folder that moor run sent along with it is not sent again.")
+        notes.append("The files that were sent with it are not sent again: choose them again.")
     elif working_dir and not working_dir.startswith(WORK_PATH):
         notes.append(f"It started in the folder {working_dir} of this machine; a run from this page does not.")
     if names := ", ".join(name for name, _ in _variables(container, credentials=True)):

@@ -26,15 +26,18 @@ from moorage.decide.runs.code import code_of
 from moorage.decide.runs.scripts import script_of
 from moorage.decide.runs.state import attempt_of
 from moorage.model.names import RUN_LABEL
+from moorage.present.codetext import code_text
 from moorage.present.commandlines import run_line
 from moorage.present.explanation import explanation_view
+from moorage.server.codeupload import PACKED, UPLOAD, Upload, pack_upload, read_upload_form
 from moorage.server.context import Context
 from moorage.server.explaining import explained_new
 from moorage.server.idempotency import mark_of
 from moorage.server.identity.auth import User
+from moorage.server.multipart import is_multipart
 from moorage.server.pages.formpages import KEY, around, form_page, namespaces_for, refused
 from moorage.server.pages.forms import BadForm, Form, Verdict
-from moorage.server.pages.jobform import CODE, given_of, job_fields, missing_notes, read_job
+from moorage.server.pages.jobform import CODE, SENT, given_of, job_fields, missing_notes, read_job
 from moorage.server.pages.site import Page, Site, done, read_form
 from moorage.server.problems import Problem
 from moorage.server.runfacts import nodes_of
@@ -65,17 +68,23 @@ async def show_form(site: Site, request: Request) -> Response:
 
 async def submit(site: Site, request: Request) -> Response:
     """Check the run of a form, or start it."""
-    given, context, user = await read_form(request), site.context, request.state.user
+    given, files = await read_upload_form(request) if is_multipart(request) else (await read_form(request), ())
+    context, user = site.context, request.state.user
     is_check, notes = given.get("do") == "check", list[str]()
     form = await _form(site, user, given)
     try:
-        body = read_job(given, dry_run=is_check)
+        upload = await pack_upload(given, files)
+        if upload is not None:
+            kept = f"{code_text(upload.code)} are uploaded: choose files again only to replace them"
+            notes += [kept, *upload.notes]
+            form = replace(form, given={**given, PACKED: upload.text}, remarks=tuple(notes))
+        body = read_job(given, dry_run=is_check, has_upload=upload is not None)
         form = replace(form, line=run_line(body))
         request_name = f"{body.namespace}/{body.name or ''}"
         context.audit(request, "check run" if is_check else "start run", request_name)
         api = context.acting(user)
-        await _check_script(site, user, api, body, notes)
-        submitted = await _submit(context, user, api, body, given.get("key", ""), notes)
+        await _check_script(site, user, api, body, upload, notes)
+        submitted = await _submit(context, user, api, body, given.get("key", ""), upload, notes)
         if is_check:
             verdict = await _verdict(context, api, submitted, body.namespace)
             return form_page(site, request, HERE, replace(form, verdict=verdict, remarks=tuple(notes)))
@@ -103,20 +112,27 @@ async def _form(site: Site, user: User, given: Mapping[str, str]) -> Form:
         button="Start",
         can_check=True,
         can_send=bool(namespaces),
-        fields=(KEY, CODE, *fields),
+        fields=(KEY, CODE, SENT, *fields),
         folded=folded,
         given=given,
     )
 
 
-async def _check_script(site: Site, user: User, api: Api, body: NewJob, notes: list[str]) -> None:
+async def _check_script(
+    site: Site, user: User, api: Api, body: NewJob, upload: Upload | None, notes: list[str]
+) -> None:
     """Refuse a command whose file is missing, where that is known; `notes` gets the doubts. Raises Problem 422."""
     script = script_of(body.command)
     if not script or body.git is not None or body.code_of is not None:
         return
+    if upload is not None:
+        if script not in upload.names:
+            hint = "choose files that have it, or change the command"
+            raise Problem(422, "invalid", f"the upload has no file {script}", hint, field=UPLOAD)
+        return
     if body.working_dir is None:
         if site.on_processes():
-            hint = "give a git address or a folder of a volume, or the full path of the file"
+            hint = "upload it, give a git address or a folder of a volume, or write its full path"
             raise Problem(
                 422, "invalid", f"the file {script} is missing: the run has no code", hint, field="command"
             )
@@ -140,9 +156,12 @@ async def _check_script(site: Site, user: User, api: Api, body: NewJob, notes: l
         notes.append(f"volume {claim} must have the file {script}: its files cannot be read now")
 
 
-async def _submit(context: Context, user: User, api: Api, body: NewJob, key: str, notes: list[str]) -> Submitted:
+async def _submit(
+    context: Context, user: User, api: Api, body: NewJob, key: str, upload: Upload | None, notes: list[str]
+) -> Submitted:
     """Start the run, like `POST /api/v1/jobs`. If the same form is sent twice, one run starts."""
-    mark = mark_of(user.name, f"form\0{key}", body) if key and not body.dry_run else ""
+    digest = upload.code.digest if upload else ""
+    mark = mark_of(user.name, f"form\0{key}\0{digest}", body) if key and not body.dry_run else ""
     request = request_of(body)
     async with context.turns.turn(mark):
         return await submit_run(
@@ -154,7 +173,7 @@ async def _submit(context: Context, user: User, api: Api, body: NewJob, key: str
             note=notes.append,
             mark=mark,
             dry_run=body.dry_run,
-            pack=await pack_stored(api, body),
+            pack=await pack_stored(api, body) if upload is None else lambda _: (upload.code, upload.archive),
         )
 
 

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from moorage.cli.directoryarchive import Ignore
+from moorage.actions.directoryarchive import Ignore
 from moorage.decide.runs.credentials import PATHS, credential_in, is_credential, is_of_many_projects
 
 A36 = "a1" * 18

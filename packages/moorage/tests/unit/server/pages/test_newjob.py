@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import tarfile
 from urllib.parse import urlencode
 
 import pytest
@@ -13,7 +16,8 @@ from moorage.model.labels import user_labels
 from moorage.model.names import SECRET_LABEL
 from moorage.server.pages.jobform import given_of, missing_notes, read_job
 from moorage_kube.meta import labels_of
-from moorage_kube.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PVCS
+from moorage_kube.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PVCS, SECRETS
+from moorage_testing.multipart import CONTENT_TYPE, a_form
 
 pytestmark = pytest.mark.anyio
 
@@ -37,6 +41,12 @@ class Browser:
         }
         body = urlencode(form).encode()
         return await self.site.ask(path, method="POST", headers=headers, body=body, token=False)
+
+    async def upload(self, *files, **form):
+        fields = [(name, None, text.encode()) for name, text in form.items()]
+        body = a_form(*fields, *(("upload", name, content) for name, content in files))
+        headers = {"authorization": "Bearer kube-token", "content-type": CONTENT_TYPE}
+        return await self.site.ask("/jobs/new", method="POST", headers=headers, body=body, token=False)
 
     def jobs(self):
         return self.api.list(JOBS, "team")
@@ -246,7 +256,7 @@ async def test_a_run_that_is_started_again_uses_its_stored_code(ada, tmp_path):
 def test_a_run_with_a_sent_folder_says_that_it_is_not_sent_again():
     caller = Caller(user="ada", cwd="/home/ada", archive=b"x", token="t", runner="r")
     plan = plan_run(RunRequest(command=("true",), image="x"), caller, ClusterFacts(nodes=None))
-    assert missing_notes(plan.job) == ("The folder that moor run sent along with it is not sent again.",)
+    assert missing_notes(plan.job) == ("The files that were sent with it are not sent again: choose them again.",)
     assert given_of(plan.job)["command"] == "true"
 
 
@@ -323,6 +333,31 @@ async def test_a_run_without_code_needs_its_file_in_the_image(ada):
         answer = await ada.post("/jobs/new", **form, do=do)
         assert (answer.status, answer.page.problem_at("command")) == (
             422, "The file train.py is missing: the run has no code;"
-            " give a git address or a folder of a volume, or the full path of the file.",
+            " upload it, give a git address or a folder of a volume, or write its full path.",
         )  # fmt: skip
     assert (await ada.jobs()).items == []
+
+
+async def test_uploaded_files_are_checked_then_started_without_choosing_them_again(ada):
+    form = {"command": "python train.py", "namespace": "team", "image": "x", "memory": "1Gi", "key": "k"}
+    files = [("train.py", b"print(1)"), ("C:\\a\\run.sh", b"#!/bin/sh")]
+    check = await ada.upload(*files, **form, do="check")
+    assert (check.status, check.page.texts(".note")) == (
+        200, ["2 files, 17 B are uploaded: choose files again only to replace them."],
+    )  # fmt: skip
+    given = check.page.form("/jobs/new")
+    assert (await ada.upload(("other.py", b""), **given)).page.problem_at("upload") == (
+        "The upload has no file train.py; choose files that have it, or change the command."
+    )
+    assert (await ada.upload(**given | {"git": "https://h/a"})).page.problem_at("git").startswith("Two places")
+    started = await ada.upload(("", b""), **given)
+    assert started.status == 303, started.text
+    [job] = (await ada.jobs()).items
+    assert (code_of(job).files, "--unpack" in job["spec"]["template"]["spec"]["containers"][0]["command"]) == (
+        2,
+        True,
+    )
+    [secret] = (await ada.api.list(SECRETS, "team")).items
+    with tarfile.open(fileobj=io.BytesIO(base64.b64decode(secret["data"]["work.tar.gz"]))) as archive:
+        modes = {member.name: oct(member.mode) for member in archive}
+    assert modes == {"run.sh": "0o755", "train.py": "0o644"}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.cli.directoryarchive import Ignore, pack
+from moorage.actions.directoryarchive import Ignore, pack
 from moorage.decide.runs.job import ARCHIVE_LIMIT_BYTES
 from moorage_kube.errors import UsageError
 
