@@ -104,6 +104,7 @@ async def ask_server(
 ) -> R:
     """Ask the server, which may still be starting. If it does not answer, the error names the kubectl command."""
     from moorage.client.connection import REPLICA_SECONDS
+    from moorage.client.errors import CHECK_ADDRESS
 
     try:
         return await session.server.ask(kind, "GET", path, params=params, patience=REPLICA_SECONDS)
@@ -112,7 +113,7 @@ async def ask_server(
     except NotReady as error:
         raise NotReady(error.message, hint=f"without Moorage's server: {kubectl}") from error
     except ServerError as error:
-        if error.status == 0:
+        if error.status == 0 and error.hint in (None, CHECK_ADDRESS):
             error.hint = f"without Moorage's server: {kubectl}"
         raise
 

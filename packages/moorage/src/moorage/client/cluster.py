@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from msgspec import Struct
 
 from moorage.client.addresses import Address, forget_address, keep_address
-from moorage.client.connection import NAMESPACE, QUICK, Connection, Finder, Site
+from moorage.client.connection import LOGIN, NAMESPACE, QUICK, Connection, Finder, Site
 from moorage.client.logins import Known, Saved
 from moorage.client.target import Target, chosen_connection
 from moorage.model.names import INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import is_account
 from moorage_kube.api import Api, PodApi
 from moorage_kube.clock import SYSTEM
-from moorage_kube.errors import ApiError, MoorageError, NotReady
-from moorage_kube.resources import Resource
+from moorage_kube.errors import ApiError, Forbidden, MoorageError, NotFound, NotReady
+from moorage_kube.resources import CONFIGMAPS, Resource
 
 if TYPE_CHECKING:
     from moorage.client.discovery import Route
@@ -171,7 +171,8 @@ def find_in_cluster(api: Api, connection: KubeConnection) -> Finder:
         def forget() -> bool:
             return not route.token and prover.forget(route.url)
 
-        return Site(address=address, ca=route.ca, route=route, forget=forget)
+        source = LOGIN if route.token or connection.exec_plugin else f"the kubeconfig {connection.source}"
+        return Site(address=address, ca=route.ca, route=route, forget=forget, source=source)
 
     return find
 
@@ -187,6 +188,8 @@ async def _find_route(api: Api, connection: KubeConnection, stack: AsyncExitStac
     account = await _username(api) if needs_account(info, connection, logins) else ""
     candidates = routes(info, connection, logins, account=account)
     if not candidates and not info.server_url:
+        with contextlib.suppress(Forbidden, NotFound):  # an API without an answer is the reason
+            await api.get(CONFIGMAPS, INFO_CONFIGMAP, SYSTEM_NAMESPACE)
         raise NotReady(
             "this cluster has no Moorage server, or you may not see its address",
             hint=f"the ConfigMap {INFO_CONFIGMAP} of namespace {SYSTEM_NAMESPACE} names it",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 import msgspec
 from msgspec import Struct
 
-from moorage.client.errors import decode_error, is_transient
+from moorage.client.errors import decode_error, is_refused, is_transient
 from moorage.client.transport import Answer, HttpTransport, Transport
 from moorage_kube.backoff import DoublingDelay
 from moorage_kube.clock import SYSTEM, Clock
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 PAUSES = DoublingDelay(0.2, 5.0)  # before a request is repeated
 NAMESPACE = "default"
 JSON = "application/json"
+LOGIN = "the login of this machine"
 
 T = TypeVar("T")
 Address = Callable[[], Awaitable[tuple[str, Mapping[str, str]]]]
@@ -38,7 +41,7 @@ class Site:
     """A server. `address` returns its URL and the headers with credentials; tokens may change between requests.
 
     `chosen`: the namespace that the user chose; empty: none. `forget`: drops credentials that the server refused
-    (401), and returns whether `address` then returns other ones.
+    (401), and returns whether `address` then returns other ones. `source`: where the token comes from.
     """
 
     address: Address
@@ -46,6 +49,7 @@ class Site:
     chosen: str = ""
     ca: str = field(default="", repr=False)  # PEM; empty: the system's authorities
     route: Route | None = None  # how it was found from a kubeconfig
+    source: str = LOGIN
 
     @property
     def namespace(self) -> str:
@@ -68,6 +72,8 @@ class Patience(Struct, frozen=True, kw_only=True):
 
 REPLICA_SECONDS = 5.0  # a replica that died gets no new connections after a second or two; another answers
 USUAL = Patience()
+REFUSED_SECONDS = 1.5  # for a port where no program listens, before the first answer
+WAITING_PROGRAMS = ("MOORAGE_RUN", "MOORAGE_MAP")  # variables of runs and maps, which await a server that restarts
 QUICK = Patience(answer_seconds=10.0, seconds=0.0)  # for optional parts of a command
 
 
@@ -100,14 +106,14 @@ class Backoff:
         """Reset the pauses after an answer."""
         self._began, self._failures = self._clock.monotonic(), 0
 
-    async def wait(self, error: ApiError, *, least: float | None = None) -> None:
+    async def wait(self, error: ApiError, *, least: float | None = None, most: float = math.inf) -> None:
         """Pause before the request is repeated; raise the error if a repeat is of no use or patience is used up.
 
-        `least`: the wait that the server asked for, in seconds.
+        `least`: the wait that the server asked for, in seconds. `most`: a shorter patience than usual.
         """
         self._failures += 1
         wait = PAUSES.after(self._failures) * random.uniform(0.7, 1.0) if least is None else least
-        if not is_transient(error) or self._clock.monotonic() - self._began + wait > self._seconds:
+        if not is_transient(error) or self._clock.monotonic() - self._began + wait > min(self._seconds, most):
             raise error
         await self._clock.sleep(wait)
 
@@ -134,6 +140,7 @@ class Connection:
         self._site: Site | None = None
         self._transport: Transport | None = None
         self._opening: asyncio.Lock | None = None
+        self._waits = any(name in os.environ for name in WAITING_PROGRAMS)  # or: the server has answered
 
     async def close(self) -> None:
         self._site = self._transport = None
@@ -259,10 +266,12 @@ class Connection:
         is_first = True
         while True:
             url, who = await site.address()
+            most = math.inf
             try:
                 answer = await transport.request(
                     method, url + path, params=params, body=data, headers={**who, **headers}, silence=silence
                 )
+                self._waits = True
                 if answer.status < 300 or answer.status == 304:
                     return answer
                 try:
@@ -272,12 +281,17 @@ class Connection:
                 asked = answer.headers.get("Retry-After") if answer.status == 429 else None
             except ServerError as failure:
                 error, asked = failure, None
+                most = REFUSED_SECONDS if is_refused(failure) and not self._waits else most
+            # a token may have ended: other credentials, or the words that name its source
             if error.status == 401 and is_first and site.forget():
                 is_first = False
                 continue
+            if error.status == 401 and who:
+                message = f"{url} refused the token from {site.source}: {error.message}"
+                error = Unauthorized(message, hint=f"log in: moor login {url}", code=error.code)
             if not _is_repeatable(method, sent) and error.status != 429:
                 raise error
-            await backoff.wait(error, least=_seconds(asked))
+            await backoff.wait(error, least=_seconds(asked), most=most)
 
     async def _open(self) -> tuple[Site, Transport]:
         if isinstance(self._find, tuple):  # a known server needs no lock, which would need an event loop
@@ -294,23 +308,23 @@ class Connection:
             return self._site, self._transport
 
 
-def at(address: Address, *, chosen: str = "", ca: str = "") -> Finder:
+def at(address: Address, *, chosen: str = "", ca: str = "", source: str = LOGIN) -> Finder:
     """Return a finder for a server whose address is known."""
 
     async def find(_: AsyncExitStack) -> Site:
-        return Site(address=address, chosen=chosen, ca=ca)
+        return Site(address=address, chosen=chosen, ca=ca, source=source)
 
     return find
 
 
-def at_url(url: str, token: str = "", *, chosen: str = "", ca: str = "") -> Finder:
+def at_url(url: str, token: str = "", *, chosen: str = "", ca: str = "", source: str = LOGIN) -> Finder:
     """Return a finder for a server with a known URL and token (empty: requests without credentials)."""
     known = (url.rstrip("/"), {"Authorization": f"Bearer {token}"} if token else {})
 
     async def address() -> tuple[str, Mapping[str, str]]:
         return known
 
-    return at(address, chosen=chosen, ca=ca)
+    return at(address, chosen=chosen, ca=ca, source=source)
 
 
 def _is_repeatable(method: str, sent: Sent) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import re
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -10,6 +12,8 @@ from moorage.api.errors import ErrorAnswer, ErrorCode
 from moorage_kube.errors import AlreadyExists, ApiError, ServerError, TooManyRequests, api_error
 
 TRANSIENT = (0, 502, 503, 504)
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+CHECK_ADDRESS = "check the address"
 
 
 def decode_error(status: int, data: bytes | None) -> ApiError:
@@ -33,7 +37,14 @@ def decode_error(status: int, data: bytes | None) -> ApiError:
 def no_answer(url: str, error: BaseException) -> ServerError:
     """Return the error for an unreachable server or a broken connection."""
     reason = re.sub(r" ssl:\S+", "", str(error)) or type(error).__name__  # aiohttp says so of plain http too
-    return ServerError(f"Moorage's server at {url} does not answer: {reason}", status=0, hint="check the address")
+    is_here = urlsplit(url).hostname in LOOPBACK
+    hint = "if it is the server of `moor up`: run `moor status`, then `moor up`" if is_here else CHECK_ADDRESS
+    return ServerError(f"Moorage's server at {url} does not answer: {reason}", status=0, hint=hint)
+
+
+def is_refused(error: ApiError) -> bool:
+    """Whether no program listens at the address."""
+    return isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.ECONNREFUSED
 
 
 def is_transient(error: ApiError) -> bool:

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from moorage.client.connection import NAMESPACE, Finder, Site, at_url
+from moorage.client.connection import LOGIN, NAMESPACE, Finder, Site, at_url
 from moorage.client.logins import Known
 from moorage.settings import KUBECONFIG, SERVER_URL, TOKEN
 from moorage_kube.errors import UsageError
@@ -51,7 +51,8 @@ async def find_site(given: Given, stack: AsyncExitStack, env: Mapping[str, str])
         url, token = SERVER_URL.read(env), TOKEN.read(env) or None
     chosen = given.namespace or ""
     if url is not None and token is not None:
-        return await _at(url, token, chosen, stack)
+        source = "the argument token" if given.url is not None else f"${TOKEN.name}"
+        return await _at(url, token, chosen, stack, source=source)
     known = Known.read()
     if url is None and (by_cluster or KUBECONFIG.read(env) or not known.current):
         return await _of_cluster(given, stack)
@@ -59,10 +60,10 @@ async def find_site(given: Given, stack: AsyncExitStack, env: Mapping[str, str])
     return await _at(saved.url, saved.token, chosen, stack, saved.ca)
 
 
-async def _at(url: str, token: str, chosen: str, stack: AsyncExitStack, ca: str = "") -> Site:
+async def _at(url: str, token: str, chosen: str, stack: AsyncExitStack, ca: str = "", source: str = LOGIN) -> Site:
     if not url.startswith(("http://", "https://")):
         raise UsageError(f"invalid server URL {url!r}: it begins with https:// or http://")
-    return await at_url(url, token, chosen=chosen, ca=ca)(stack)
+    return await at_url(url, token, chosen=chosen, ca=ca, source=source)(stack)
 
 
 async def _of_cluster(given: Given, stack: AsyncExitStack) -> Site:

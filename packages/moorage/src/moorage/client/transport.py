@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
-from moorage.client.errors import decode_error, no_answer
+from moorage.client.errors import LOOPBACK, decode_error, no_answer
 from moorage_kube.errors import ServerError
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import aiohttp
 
 CONNECT_SECONDS = 10.0
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 Pairs = Sequence[tuple[str, str]]
 
