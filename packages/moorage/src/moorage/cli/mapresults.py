@@ -15,6 +15,7 @@ from moorage.api.maps import MapCounts
 from moorage.cli import console
 from moorage.cli.session import Session
 from moorage.client.files import replacing
+from moorage.present.resultcolumns import Columns, cell
 from moorage_kube.errors import MoorageError, UsageError
 from moorage_kube.quantity import counted
 from moorage_kube.texts import visible
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 SUFFIXES = (".jsonl", ".ndjson", ".csv", ".parquet")
 PARQUET_ROWS = 10_000  # in one group
 STDOUT = "-"
-_OWN = ("item", "key", "path")  # columns before those of the value; of the last two only those in use
 
 
 async def write(session: Session, name: str, output: str) -> int:
@@ -77,7 +77,7 @@ async def _stream(client: MapClient, namespace: str, name: str) -> int:
 async def _to_file(client: MapClient, namespace: str, name: str, path: Path, suffix: str) -> int:
     try:
         with replacing(path) as file:
-            count, columns = 0, _Columns()
+            count, columns = 0, Columns()
             with (
                 tempfile.TemporaryFile(prefix="moorage-results-")
                 if suffix in (".csv", ".parquet")
@@ -97,49 +97,6 @@ async def _to_file(client: MapClient, namespace: str, name: str, path: Path, suf
     return count
 
 
-class _Columns:
-    """The columns of a results table: the fields of items and of results that are objects.
-
-    Other items are in `input`, other results in `value`.
-    """
-
-    def __init__(self) -> None:
-        self._own = {"item"}
-        self._fields: dict[str, dict[str, None]] = {"input": {}, "value": {}}
-        self._bare: set[str] = set()
-
-    def see(self, result: dict[str, Any]) -> None:
-        self._own.update(name for name in _OWN if result.get(name) is not None)
-        for part, fields in self._fields.items():
-            value = result.get(part)
-            if isinstance(value, dict):
-                fields.update(dict.fromkeys(value))
-            elif value is not None:
-                self._bare.add(part)
-
-    @property
-    def names(self) -> list[str]:
-        names = [name for name in _OWN if name in self._own]
-        for part, fields in self._fields.items():
-            names += [*([part] if part in self._bare else []), *(self._named(part, field) for field in fields)]
-        return names
-
-    def row(self, result: dict[str, Any]) -> dict[str, Any]:
-        made = {name: result.get(name) for name in _OWN if name in self._own}
-        for part in self._fields:
-            value = result.get(part)
-            if isinstance(value, dict):
-                made |= {self._named(part, name): field for name, field in value.items()}
-            elif part in self._bare:
-                made[part] = value
-        return made
-
-    def _named(self, part: str, field: str) -> str:
-        """Return the column of a field: its name, or `input.FIELD` or `value.FIELD` if that name is in use."""
-        in_use = field in _OWN or field in self._bare or (part == "value" and field in self._fields["input"])
-        return f"{part}.{field}" if in_use else field
-
-
 def _write_csv(file: IO[bytes], names: list[str], rows: Iterator[dict[str, Any]]) -> None:
     import io
 
@@ -147,15 +104,9 @@ def _write_csv(file: IO[bytes], names: list[str], rows: Iterator[dict[str, Any]]
     writer = csv.writer(text)
     writer.writerow(names)
     for row in rows:
-        writer.writerow([_cell(row.get(name)) for name in names])
+        writer.writerow([cell(row.get(name)) for name in names])
     text.flush()
     text.detach()
-
-
-def _cell(value: Any) -> Any:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _write_parquet(file: IO[bytes], names: list[str], rows: Iterator[dict[str, Any]]) -> None:

@@ -4,19 +4,22 @@ state.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 from urllib.parse import urlencode
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
+from msgspec.json import decode
 from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.actions import mapjobs, maps
 from moorage.actions.maps import WORDS
 from moorage.api.errors import ErrorCode
-from moorage.api.maps import MapChange, MapItem, MapState
+from moorage.api.maps import MapChange, MapItem, MapResult, MapState
 from moorage.model.names import GROUP
-from moorage.queue.store import Stored
+from moorage.present.resultcolumns import Columns, cell
+from moorage.queue.store import Store, Stored
 from moorage.server.inputs import number
 from moorage.server.pages.mapboard import VALUE_CHARACTERS
 from moorage.server.pages.site import Page, Question, Site, done, key_in, problem_to_show, read_form
@@ -29,6 +32,8 @@ from moorage_kube.integers import integer_or
 HERE = "/maps"
 ONE = f"{HERE}/{{namespace}}/{{name}}"
 ITEMS_SHOWN = 100
+COLUMNS_SHOWN = 12
+PARSED_BYTES = 4096  # of a value; longer ones are text: parsing many would keep others waiting
 ITEMS_SEARCHED = 20_000  # so many items at most are looked through for one page
 STATES = (
     ("", "All states"),
@@ -44,11 +49,12 @@ class ItemRow(Struct, frozen=True, kw_only=True):
     """One item of a map."""
 
     item: int
-    value: str
+    name: str  # its key or its value; empty if its value is in columns
     state: str
     tries: str
     took: str
     why: str
+    cells: tuple[str, ...]  # of the columns that `item_table` names
 
 
 async def pause(site: Site, request: Request) -> Response:
@@ -141,7 +147,8 @@ async def show_items(site: Site, request: Request) -> Response:
     asked = request.query_params
     state, text = asked.get("state", ""), asked.get("q", "").strip()[:VALUE_CHARACTERS]
     after = integer_or(asked.get("after"), -1, minimum=0)
-    rows, following = await _items(site, stored, state, text.casefold(), None if after < 0 else after)
+    items, following = await _items(site, stored, state, text.casefold(), None if after < 0 else after)
+    columns, rows = item_table(items, await _results(site, stored, items))
     at = f"{HERE}/{namespace}/{name}/items"
     more = f"{at}?{urlencode({'state': state, 'q': text, 'after': following})}" if following is not None else ""
     return site.page(
@@ -151,6 +158,7 @@ async def show_items(site: Site, request: Request) -> Response:
         live=False,
         namespace=namespace,
         name=name,
+        columns=columns,
         rows=rows,
         state=state,
         states=STATES,
@@ -228,9 +236,9 @@ async def _map(site: Site, request: Request, verb: str) -> Stored:
 
 async def _items(
     site: Site, stored: Stored, state: str, text: str, after: int | None
-) -> tuple[tuple[ItemRow, ...], int | None]:
+) -> tuple[list[MapItem], int | None]:
     """The next matching items, and the position where the next page starts; None if this is the last page."""
-    rows: list[ItemRow] = []
+    found: list[MapItem] = []
     searched = 0
     states = (state,) if state else ()
     while True:
@@ -238,26 +246,71 @@ async def _items(
             site.context.queue, stored, states=states, after=after, limit=None if text else ITEMS_SHOWN
         )
         for item in page.items:
-            row = item_row(item)
-            if text in row.value.casefold() or text in row.why.casefold():
-                rows.append(row)
-                if len(rows) == ITEMS_SHOWN:
-                    return tuple(rows), item.item
+            if text in _name(item).casefold() or text in _why(item).casefold():
+                found.append(item)
+                if len(found) == ITEMS_SHOWN:
+                    return found, item.item
         searched += len(page.items)
         after = page.next
         if after is None or searched >= ITEMS_SEARCHED:
-            return tuple(rows), after
+            return found, after
 
 
-def item_row(item: MapItem) -> ItemRow:
-    """Convert an item to a row."""
-    value = item.key or bytes(item.value).decode("utf-8", "replace")
+async def _results(site: Site, stored: Stored, items: Sequence[MapItem]) -> dict[int, MapResult]:
+    """The results of these items that are done, by item."""
+    done = [item.item for item in items if item.state == "done"]
+
+    def read(store: Store) -> list[MapResult]:
+        return [result for item in done for result in store.results(stored.map.id, after=item - 1, limit=1)]
+
+    return {result.item: result for result in await site.context.queue.read(read)}
+
+
+def item_table(
+    items: Sequence[MapItem], results: Mapping[int, MapResult]
+) -> tuple[tuple[str, ...], tuple[ItemRow, ...]]:
+    """The columns of the items' settings and results, named as in `moor map results`, and the rows.
+
+    Where they would be more than COLUMNS_SHOWN, there are none.
+    """
+    columns, values = Columns(), []
+    for item in items:
+        result = results.get(item.item)
+        value = _parsed(result.value) if result is not None and result.value is not UNSET else None
+        values.append({"path": item.path, "input": _parsed(item.value), "value": value})
+        columns.see(values[-1])
+    names = tuple(name for name in columns.names if name not in ("item", "input"))
+    names = names if len(names) <= COLUMNS_SHOWN else ()
+    rows = []
+    for item, value in zip(items, map(columns.row, values), strict=True):
+        has_settings = names and "input" not in value
+        rows.append(
+            ItemRow(
+                item=item.item,
+                name=item.key or "" if has_settings else _name(item),
+                state=WORDS.get(item.state, item.state),
+                tries=str(item.tries + item.losses) if item.tries + item.losses else "",
+                took="" if item.seconds is None else f"{item.seconds:,.3g} s",
+                why=_why(item),
+                cells=tuple(_cut(str(cell(value.get(name)))) for name in names),
+            )
+        )
+    return tuple(map(_cut, names)), tuple(rows)
+
+
+def _parsed(raw: bytes) -> Any:
+    """Parse a JSON value; its text if it is long."""
+    return decode(raw) if len(raw) <= PARSED_BYTES else bytes(raw)[:PARSED_BYTES].decode("utf-8", "replace")
+
+
+def _name(item: MapItem) -> str:
+    return _cut(item.key or bytes(item.value).decode("utf-8", "replace"))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= VALUE_CHARACTERS else text[:VALUE_CHARACTERS] + "…"
+
+
+def _why(item: MapItem) -> str:
     failure = item.failure
-    return ItemRow(
-        item=item.item,
-        value=value if len(value) <= VALUE_CHARACTERS else value[:VALUE_CHARACTERS] + "…",
-        state=WORDS.get(item.state, item.state),
-        tries=str(item.tries + item.losses) if item.tries + item.losses else "",
-        took="" if item.seconds is None else f"{item.seconds:,.3g} s",
-        why=f"{failure.cause}: {failure.message}".strip(": ") if failure is not None else "",
-    )
+    return f"{failure.cause}: {failure.message}".strip(": ") if failure is not None else ""

@@ -8,14 +8,20 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 
+from moorage.api.maps import MapItem
 from moorage.decide.maps.leasing import Exchange, Outcome, Policy, Report
 from moorage.model.mapjob import MAPJOBS
 from moorage.queue.store import NewItem
 from moorage.server.pages.forms import BadForm
+from moorage.server.pages.mapchanges import item_table
 from moorage.server.pages.newmap import read_map
 from moorage_kube.resources import NAMESPACES
 
 pytestmark = pytest.mark.anyio
+
+
+def raw(value):
+    return msgspec.Raw(json.dumps(value).encode())
 
 
 class Browser:
@@ -44,18 +50,18 @@ class Browser:
             path, method="PATCH", headers=headers, body=json.dumps(body).encode(), token=False
         )
 
-    async def make(self, name="squares"):
-        """A map of three items, of which one failed."""
+    async def make(self, name="squares", values=("day-0", "day-1", "day-2"), **reported):
+        """A map of these items, the first of which failed, or did what is reported."""
         self.site.api.put(NAMESPACES, {"metadata": {"name": "team", "creationTimestamp": "2001-01-01T00:00:00Z"}})
         stored = await self.queue.create_map(
             namespace="team", name=name, owner="ada", policy=Policy(retries=0), request=name
         )
-        values = [NewItem(value=msgspec.Raw(json.dumps(f"day-{at}").encode())) for at in range(3)]
-        await self.queue.add_items(stored.map.id, values)
+        await self.queue.add_items(stored.map.id, [NewItem(value=raw(value)) for value in values])
         await self.queue.change_map(stored.map.id, closed=True)
         asked = Exchange(session="w", request=1, want=1, held=[])
         ((item, lease, _),) = (await self.queue.exchange(stored.map.id, asked)).items
-        report = Report(item=item, lease=lease, seconds=4.0, outcome=Outcome.ERROR, message="exit code 3")
+        outcome = reported or {"outcome": Outcome.ERROR, "message": "exit code 3"}
+        report = Report(item=item, lease=lease, seconds=4.0, **outcome)
         await self.queue.exchange(stored.map.id, Exchange(session="w", request=2, reports=[report], held=[]))
 
     async def state(self, name="squares"):
@@ -165,6 +171,37 @@ async def test_items_are_listed_by_state_and_found_by_text(ada):
         rows = (await ada.get(f"/maps/team/squares/items{query}")).page.rows("Items in their order")
         assert [(row["Item"], row["State"]) for row in rows] == want
     assert (await ada.get("/maps/team/squares/items?state=odd")).status == 400
+
+
+async def test_settings_and_results_of_a_sweep_are_columns(ada):
+    settings = [{"lr": 0.1, "batch": 32}, {"lr": 0.01, "note": "<b>"}]
+    result = raw({"loss": 0.5, "note": "x" * 300})
+    await ada.make(values=settings, outcome=Outcome.DONE, value=result)
+    page = (await ada.get("/maps/team/squares/items?q=batch")).page
+    assert [list(row) for row in page.rows("Items in their order")] == [
+        ["Item", "lr", "batch", "loss", "note", "State", "Lost or failed tries", "Time"]
+    ]
+    names = ("Item", "lr", "batch", "note", "loss", "value.note")
+    rows = (await ada.get("/maps/team/squares/items")).page.rows("Items in their order")
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("0", "0.1", "32", "–", "0.5", "x" * 200 + "…"),
+        ("1", "0.01", "–", "<b>", "–", "–"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        ([{"lr": 1}, "plain"], [("", "1"), ('"plain"', "")]),
+        ([{f"f{at}": at for at in range(13)}], [(json.dumps({f"f{at}": at for at in range(13)}),)]),
+        ([{"long": "x" * 5000}], [('{"long": "' + "x" * 190 + "…",)]),
+    ],
+    ids=["mixed", "too many", "too long"],
+)
+def test_what_is_no_column_is_beside_the_number(values, want):
+    items = [MapItem(item=at, state="ready", value=raw(value)) for at, value in enumerate(values)]
+    rows = item_table(items, {})[1]
+    assert [(row.name, *row.cells) for row in rows] == want
 
 
 async def test_who_may_only_look_changes_nothing(site):
