@@ -70,9 +70,9 @@ def as_problem(error: ApiError) -> Problem:
     if isinstance(error, NotFound):
         return Problem(404, ErrorCode.NOT_FOUND, error.message, hint)
     if isinstance(error, AlreadyExists):
-        return Problem(409, ErrorCode.EXISTS, error.message, hint or "choose another name")
+        return Problem(409, ErrorCode.EXISTS, error.message, hint or "choose another name", error.field)
     if isinstance(error, Conflict):
-        return Problem(409, ErrorCode.CONFLICT, error.message, hint or "try again")
+        return Problem(409, ErrorCode.CONFLICT, error.message, hint or "try again", error.field)
     if isinstance(error, (Invalid, BadRequest)):
         causes = (error.details or {}).get("causes") or [{}]
         return Problem(422, ErrorCode.INVALID, error.message, hint, causes[0].get("field") or None)

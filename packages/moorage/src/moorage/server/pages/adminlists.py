@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from starlette.requests import Request
@@ -47,9 +47,12 @@ def live_part(kind: AdminList, listed: Shown[Line], notes: Iterable[str] = ()) -
 def list_page(
     site: Site, request: Request, kind: AdminList, listed: Shown[Line], *,
     notes: Iterable[str] = (), forms: tuple[Form, ...] = (), make: tuple[str, str] | None = None,
-    problem: Problem | None = None,
+    problem: Problem | None = None, given: Mapping[str, str] | None = None,
 ) -> Response:  # fmt: skip
-    """A list page with its search, its table and its forms. `make`: the page of a form, and words of its link."""
+    """A list page with its search, its table and its forms. `make`: the page of a form, and words of its link.
+
+    `given`: the typed values of a form with a problem.
+    """
     return site.page(
         request,
         "admin_list.html",
@@ -60,7 +63,7 @@ def list_page(
         live_part=live_part(kind, listed, notes),
         forms=forms,
         make=make,
-        wrong=(problem.field or "") if problem is not None else "",
+        given=given or {},
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -73,7 +73,6 @@ class Form(Struct, frozen=True, kw_only=True):
     to: str
     button: str
     inputs: tuple[Input, ...]
-    is_open: bool = False
 
 
 class Section(Struct, frozen=True, kw_only=True):
@@ -98,28 +97,6 @@ def words_of(line: Line) -> tuple[str, ...]:
 
 def state_of(line: Line) -> str:
     return line.state
-
-
-def given_in(form: Form, given: Iterable[tuple[str, str]]) -> Form:
-    """The form with the typed values, unfolded; for a page that shows an error in it."""
-    values = dict(given)
-    inputs = tuple(_with_value(field, values.get(field.name)) for field in form.inputs)
-    return Form(id=form.id, title=form.title, to=form.to, button=form.button, inputs=inputs, is_open=True)
-
-
-def _with_value(field: Input, value: str | None) -> Input:
-    if value is None:
-        return field
-    return Input(
-        name=field.name,
-        label=field.label,
-        value=value,
-        hint=field.hint,
-        kind=field.kind,
-        required=field.required,
-        most=field.most,
-        options=field.options,
-    )
 
 
 def names_in(text: str) -> list[str]:

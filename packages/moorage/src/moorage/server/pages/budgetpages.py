@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from moorage.actions.limits import EITHER, set_budget
 from moorage.actions.specs import missing
 from moorage.api.budgets import BudgetRow
-from moorage.model.budget import BUDGETS, EVERYBODY, QUEUE, REFUSE, WARN, WARN_AT
+from moorage.model.budget import BUDGETS, EVERYBODY, QUEUE, REFUSE, WARN, WARN_AT, check_budget
 from moorage.server.budgets.use import budgets_for
 from moorage.server.pages import settingforms
 from moorage.server.pages.adminlists import AdminList, list_page, live_part, wanted_lines
@@ -69,7 +69,7 @@ async def show(site: Site, request: Request) -> Response:
     may = (await site.allowed(request, (MAY_CHANGE,))).may(MAY_CHANGE)
     return site.page(
         request, "admin_one.html", HERE, live=False, title=name, subtitle="budget",
-        sections=sections_of(rows, may_change=may), back=BACK, wrong="",
+        sections=sections_of(rows, may_change=may), back=BACK, given={},
     )  # fmt: skip
 
 
@@ -255,6 +255,7 @@ SETTING = Setting(
     texts=texts_of,
     fields_of=fields_of,
     set=lambda api, name, changes, seen: set_budget(api, name, changes, seen=seen),
+    check=lambda obj: [fault for fault in check_budget(obj) if fault.field != "spec"],  # which fields_of finds
 )
 
 

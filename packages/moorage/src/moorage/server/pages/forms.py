@@ -156,8 +156,10 @@ class Reader:
     def ticked(self, name: str) -> bool:
         return bool(self._given.get(name))
 
-    def refuse(self, name: str, message: str) -> None:
-        self._faults.append(Fault(name, message))
+    def refuse(self, name: str, message: str, *, once: bool = False) -> None:
+        """Note an error in a field. `once`: unless the field has one."""
+        if not once or all(fault.field != name for fault in self._faults):
+            self._faults.append(Fault(name, message))
 
     def check(self) -> None:
         """Raise BadForm with all errors of the form, if there are any."""

@@ -18,13 +18,13 @@ from moorage.decide.machines.listing import booked_of, complaints, rows_of
 from moorage.model.machine import MACHINES, NODE_POOLS, Pool, group_of
 from moorage.model.reservation import ACTIVE, EXPIRED, PENDING, REFUSED, RESERVATIONS
 from moorage.server.pages.adminlists import AdminList, list_page, live_part, wanted_lines
-from moorage.server.pages.adminview import Button, Cell, Form, Input, Line, Table, given_in, some
+from moorage.server.pages.adminview import Button, Cell, Form, Input, Line, Table, some
 from moorage.server.pages.paging import Shown
 from moorage.server.pages.rights import Allowed
 from moorage.server.pages.site import Page, Question, Site, change, checked_name, done, problem_to_show, read_form
 from moorage.server.problems import Problem
 from moorage_kube.api import Api
-from moorage_kube.errors import ApiError, MoorageError, NotFound, NotReady, UsageError
+from moorage_kube.errors import ApiError, MoorageError, NotFound, NotReady, NumberError, UsageError
 from moorage_kube.integers import parse_integer
 from moorage_kube.meta import condition
 from moorage_kube.moments import moment
@@ -208,7 +208,7 @@ def reservation_of(form: Mapping[str, str]) -> Obj:
         form.get("namespace", ""),
         group=group,
         kind=kind,
-        count=parse_integer(form.get("count") or "1", minimum=1, maximum=9999, name="count"),
+        count=_count(form.get("count") or "1"),
         begins=_moment(form.get("from", ""), "from"),
         ends=_moment(form.get("to", ""), "to"),
         user=form.get("user", ""),
@@ -238,6 +238,13 @@ def form_of(pools: Iterable[Pool], namespaces: Iterable[str]) -> Form:
 def _time(text: str) -> str:
     at = moment(text)
     return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M") if at is not None else ""
+
+
+def _count(text: str) -> int:
+    try:
+        return parse_integer(text, minimum=1, maximum=9999, name="count")
+    except NumberError as error:
+        raise UsageError(error.message, code=ErrorCode.INVALID, field="count") from error
 
 
 def _moment(text: str, field: str) -> datetime:
@@ -288,6 +295,5 @@ async def _list_page(
         pools = []
     forms: tuple[Form, ...] = ()
     if namespaces and any(pool.types for pool in pools):
-        form = form_of(pools, namespaces)
-        forms = (form if given is None else given_in(form, given.items()),)
-    return list_page(site, request, CALENDAR, listed, forms=forms, problem=problem)
+        forms = (form_of(pools, namespaces),)
+    return list_page(site, request, CALENDAR, listed, forms=forms, problem=problem, given=given)

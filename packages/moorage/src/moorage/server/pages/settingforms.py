@@ -5,7 +5,7 @@ A form has the present values. It is refused if the object has another generatio
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -14,13 +14,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from moorage.actions.specs import Changes, Set, delete_object, missing, only_changes
+from moorage.model.machine import Fault
 from moorage.server.pages.formpages import form_page, refused
 from moorage.server.pages.forms import BadForm, Field, Form, Reader, faults_of
-from moorage.server.pages.site import Question, Site, checked_name, done, problem_to_show, read_form
+from moorage.server.pages.site import Question, Site, checked_name, done, input_of, problem_to_show, read_form
 from moorage.server.pages.texts import say
 from moorage.server.problems import Problem
 from moorage_kube.api import Api
 from moorage_kube.errors import Conflict, MoorageError, NotFound
+from moorage_kube.mergepatch import merge_patch
 from moorage_kube.resources import Obj, Resource
 
 SEEN = "seen"  # input with the generation of the object that the form shows
@@ -30,7 +32,8 @@ NAME = Field(name="name", label="Name", hint="a-z, 0-9 and -", required=True, mo
 class Setting(Struct, frozen=True, kw_only=True):
     """A kind of object with a form. `texts`: spec → text of each input; `fields_of`: inputs → fields of the spec.
 
-    `set`: the action, with the name, the changes and the generation that the form has shown.
+    `set`: the action, with the name, the changes and the generation that the form has shown. `check`: the faults
+    of an object, which are shown together with those of the form.
     """
 
     resource: Resource
@@ -45,6 +48,7 @@ class Setting(Struct, frozen=True, kw_only=True):
     texts: Callable[[Obj], Mapping[str, str]]
     fields_of: Callable[[Reader, Obj], Changes]
     set: Callable[[Api, str, Changes, int], Awaitable[Set]]
+    check: Callable[[Obj], Sequence[Fault]] = lambda _: ()
     back_to_list: bool = True
 
     def page_of(self, name: str) -> str:
@@ -75,6 +79,8 @@ async def save(site: Site, request: Request, setting: Setting) -> Response:
             if field.required and not given.get(field.name):
                 reader.refuse(field.name, "this field needs a value")
         wanted = setting.fields_of(reader, spec)
+        for problem in setting.check({"spec": merge_patch(spec, wanted)}):
+            reader.refuse(input_of(problem.field), f"{problem.value!r} {problem.message}", once=True)
         reader.check()
         seen = int(given[SEEN]) if obj is not None and given.get(SEEN, "").isdecimal() else 0
         if obj is None or seen != _generation(obj) or only_changes(spec, wanted):
@@ -82,7 +88,7 @@ async def save(site: Site, request: Request, setting: Setting) -> Response:
     except Conflict as error:
         return await change_form(site, request, setting, problem_to_show(error))
     except (BadForm, Problem, MoorageError) as error:
-        inputs = {fault.field: _input_of(fault.field) for fault in faults_of(error)}
+        inputs = {fault.field: input_of(fault.field) for fault in faults_of(error)}
         form = _form(setting, request, obj, given)
         return refused(site, request, setting.here, form, error, inputs)
     return done(setting.page_of(name), "changed" if obj is not None else "created", name)
@@ -154,8 +160,3 @@ async def _get(site: Site, request: Request, setting: Setting) -> Obj:
 
 def _generation(obj: Obj) -> int:
     return int(obj["metadata"].get("generation") or 0)
-
-
-def _input_of(field: str) -> str:
-    """The input of a field of the spec: "spec.quietHours.spans[0].days" has the input `quietHours`."""
-    return field.removeprefix("spec.").partition("[")[0].partition(".")[0]

@@ -32,7 +32,7 @@ from moorage.server.pages.usehistory import History
 from moorage.server.pages.weekcost import WeekCost
 from moorage.server.problems import Problem, as_problem, problem_of
 from moorage_kube.api import Api
-from moorage_kube.errors import ApiError, MoorageError
+from moorage_kube.errors import ApiError, MoorageError, UsageError
 from moorage_kube.meta import key_of, labels_of
 from moorage_kube.moments import rfc3339
 from moorage_kube.resources import NAMESPACES, Resource
@@ -102,11 +102,16 @@ class Site:
 
     def page(
         self, request: Request, template: str, here: str, *, problem: Problem | None = None, live: bool = True,
-        **more: Any,
+        inputs: Mapping[str, str] | None = None, **more: Any,
     ) -> Response:  # fmt: skip
-        """A page in its frame, with a problem or the outcome of the last action at its top."""
+        """A page in its frame, with a problem or the outcome of the last action at its top.
+
+        `inputs`: the input of a problem's field, where `input_of` has another name.
+        """
+        field = (problem.field if problem is not None else None) or ""
         now = rfc3339(self.context.now()) if live else ""
         frame = framed(here, request, now) | {"problem": problem, "did": outcome(request)}
+        frame["wrong"] = (inputs or {}).get(field) or input_of(field)
         html = templates().get_template(template).render(**(frame | more))
         return HTMLResponse(html, problem.status if problem else 200, problem.headers if problem else None)
 
@@ -294,9 +299,16 @@ def outcome(request: Request) -> str:
     return say(words).format(what)
 
 
+def input_of(field: str) -> str:
+    """The input of a field of the spec: "spec.quietHours.spans[0].days" has the input `quietHours`."""
+    return field.removeprefix("metadata.").removeprefix("spec.").partition("[")[0].partition(".")[0]
+
+
 def problem_to_show(error: Exception) -> Problem:
-    """The problem as a page shows it; failures of the server are logged."""
+    """The problem as a page shows it: 422 for a wrong value; failures of the server are logged."""
     problem = as_problem(error) if isinstance(error, ApiError) else problem_of(error)
+    if problem.status == 400 and isinstance(error, UsageError):
+        problem.status, problem.code = 422, "invalid"
     problem.message = plain(problem.message)
     if problem.status >= 500:
         log.warning("an action of a page failed", extra={"error": problem.message})

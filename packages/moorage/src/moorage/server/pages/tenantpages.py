@@ -11,8 +11,10 @@ from starlette.responses import HTMLResponse, Response
 
 from moorage.actions import tenants
 from moorage.api.budgets import BudgetRow
+from moorage.api.errors import ErrorCode
 from moorage.api.tenants import IdleRule, Tenant, TenantRow
 from moorage.model.tenant import TENANTS
+from moorage.model.tenantquota import read_quota
 from moorage.present.tenantsanswer import holders_of
 from moorage.server import tenantviews
 from moorage.server.pages import settingforms
@@ -25,7 +27,6 @@ from moorage.server.pages.adminview import (
     Line,
     Section,
     Table,
-    given_in,
     names_in,
     some,
 )
@@ -36,7 +37,7 @@ from moorage.server.pages.settingforms import Setting, listed, pair_lines
 from moorage.server.pages.site import Page, Site, checked_name, done, problem_to_show, read_form
 from moorage.server.pages.texts import N_, say
 from moorage.server.problems import Problem
-from moorage_kube.errors import MoorageError
+from moorage_kube.errors import MoorageError, UsageError
 from moorage_kube.resources import Obj
 
 HERE = "/admin/tenants"
@@ -213,16 +214,21 @@ SETTING = Setting(
 
 
 def spec_of(form: Mapping[str, str], name: str) -> Obj:
-    """Read the spec of a tenant from a form."""
+    """Read the spec of a tenant from a form. Raises UsageError, with the input of a wrong amount."""
     spec: Obj = {"namespace": form.get("namespace") or name}
     if admins := names_in(form.get("admins", "")):
         spec["admins"] = {"people": admins}
     wanted = {"people": names_in(form.get("members", "")), "groups": names_in(form.get("groups", ""))}
     if members := {field: names for field, names in wanted.items() if names}:
         spec["members"] = members
-    if quota := {resource: form[field] for field, (resource, _) in QUOTA_FIELDS.items() if form.get(field)}:
-        spec["quota"] = quota
-    return spec
+    quota: dict[str, str] = {}
+    for field, (resource, _) in QUOTA_FIELDS.items():
+        if amount := form.get(field):
+            try:
+                quota |= read_quota({resource: amount})
+            except UsageError as error:
+                raise UsageError(error.message, hint=error.hint, field=field, code=ErrorCode.INVALID) from error
+    return spec | ({"quota": quota} if quota else {})
 
 
 def lines_of(rows: Iterable[TenantRow]) -> list[Line]:
@@ -360,13 +366,14 @@ async def _listed(site: Site, request: Request) -> Shown[Line]:
 async def _list_page(
     site: Site, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
 ) -> Response:
-    form = NEW if given is None else given_in(NEW, given.items())
     may_create = (await site.allowed(request, ("create tenant",))).may("create tenant")
     listed = await _listed(site, request)
-    return list_page(site, request, LIST, listed, forms=(form,) if may_create else (), problem=problem)
+    return list_page(site, request, LIST, listed, forms=(NEW,) if may_create else (), problem=problem, given=given)
 
 
-async def _page(site: Site, request: Request, problem: Problem | None = None) -> Response:
+async def _page(
+    site: Site, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
+) -> Response:
     shown = await tenantviews.show_tenant(site.context, request.state.user, request.path_params["tenant"])
     may_set = (await site.allowed(request, (MAY_CHANGE,))).may(MAY_CHANGE)
     return site.page(
@@ -379,7 +386,7 @@ async def _page(site: Site, request: Request, problem: Problem | None = None) ->
         subtitle="tenant",
         sections=sections_of(shown, may_set=may_set),
         back=BACK,
-        wrong=(problem.field or "") if problem is not None else "",
+        given=given or {},
     )
 
 
@@ -401,5 +408,5 @@ async def _change(site: Site, request: Request, *, is_added: bool) -> Response:
         given = {field: listed for field, listed in names.items() if listed}
         await tenantviews.change_members(site.context, request.state.user, name, role, given, is_added=is_added)
     except (Problem, MoorageError) as error:
-        return await _page(site, request, problem_to_show(error))
+        return await _page(site, request, problem_to_show(error), form if is_added else None)
     return done(f"{HERE}/{name}", "members", name)

@@ -17,7 +17,7 @@ from moorage.server.identity.accountroutes import apply_change
 from moorage.server.identity.sessions import Session
 from moorage.server.inputs import as_struct
 from moorage.server.pages.adminlists import AdminList, list_page, live_part, wanted_lines
-from moorage.server.pages.adminview import Button, Cell, Form, Input, Line, Section, Table, given_in, names_in
+from moorage.server.pages.adminview import Button, Cell, Form, Input, Line, Section, Table, names_in
 from moorage.server.pages.board import ago
 from moorage.server.pages.paging import Shown
 from moorage.server.pages.site import Page, Question, Site, done, problem_to_show, read_form
@@ -87,7 +87,7 @@ async def set_groups(site: Site, request: Request) -> Response:
     """Set the groups of a user."""
     form = await read_form(request)
     groups = names_in(form.get("groups", ""))
-    return await _change(site, request, {"groups": groups}, "groups", "groups")
+    return await _change(site, request, {"groups": groups}, "groups", "groups", form)
 
 
 async def set_password(site: Site, request: Request) -> Response:
@@ -201,11 +201,12 @@ async def _list_page(
 ) -> Response:
     listed = await _listed(site, request)
     may_create = (await site.allowed(request, ("create user",))).may("create user")
-    form = NEW if given is None else given_in(NEW, given.items())
-    return list_page(site, request, LIST, listed, forms=(form,) if may_create else (), problem=problem)
+    return list_page(site, request, LIST, listed, forms=(NEW,) if may_create else (), problem=problem, given=given)
 
 
-async def _page(site: Site, request: Request, problem: Problem | None = None) -> Response:
+async def _page(
+    site: Site, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
+) -> Response:
     person, now = request.path_params["person"], site.context.now()
     account = people.account_of(await people.get_account(site.context.acting(request.state.user), person))
     may_change = (await site.allowed(request, ("change user",))).may("change user")
@@ -220,7 +221,7 @@ async def _page(site: Site, request: Request, problem: Problem | None = None) ->
         subtitle="user",
         sections=sections_of(account, sessions, now, may_change=may_change),
         back=BACK,
-        wrong=(problem.field or "") if problem is not None else "",
+        given=given or {},
     )
 
 
@@ -300,14 +301,17 @@ def _session_line(at: str, session: Session, now: datetime, *, may_change: bool)
     )
 
 
-async def _change(site: Site, request: Request, fields: Mapping[str, object], what: str, outcome: str) -> Response:
+async def _change(
+    site: Site, request: Request, fields: Mapping[str, object], what: str, outcome: str,
+    given: Mapping[str, str] | None = None,
+) -> Response:  # fmt: skip
     person = request.path_params["person"]
     site.context.audit(request, "change", f"{what} of user {person}")
     try:
         change = as_struct(fields, AccountChange)
         await apply_change(site.context, site.context.acting(request.state.user), person, change)
     except (Problem, MoorageError) as error:
-        return await _page(site, request, problem_to_show(error))
+        return await _page(site, request, problem_to_show(error), given)
     return done(_at(person), outcome, person)
 
 

@@ -147,7 +147,6 @@ async def _list(site: Site, request: Request, listed: Shown[VolumeRow]) -> str:
 async def _list_page(
     site: Site, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
 ) -> Response:
-    field = (problem.field if problem is not None else None) or ""
     listed = await _listed(site, request)
     return site.page(
         request,
@@ -157,7 +156,7 @@ async def _list_page(
         live_part=await _list(site, request, listed),
         list=listed,
         given=given or {},
-        wrong="size" if field == "spec.resources.requests.storage" else field,
+        inputs={"spec.resources.requests.storage": "size"},
         unfolded=given is not None or "new" in request.query_params,
         namespaces=await site.places_to_make(request.state.user, PVCS),
         classes=await visible_storage_classes(site.context, request.state.user),

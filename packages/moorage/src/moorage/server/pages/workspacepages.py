@@ -215,7 +215,6 @@ async def _list(site: Site, request: Request, listed: Shown[WorkspaceRow]) -> st
 async def _list_page(
     site: Site, request: Request, problem: Problem | None = None, given: Mapping[str, str] | None = None
 ) -> Response:
-    field = (problem.field if problem is not None else None) or ""
     listed = await _listed(site, request)
     namespaces = await site.places_to_make(request.state.user, WORKSPACES)
     return site.page(
@@ -226,7 +225,7 @@ async def _list_page(
         live_part=await _list(site, request, listed),
         list=listed,
         given=given or {},
-        wrong=INPUT_OF.get(field, field),
+        inputs=INPUT_OF,
         unfolded=given is not None or "new" in request.query_params,
         namespaces=namespaces,
         kinds=type_rows(site.context.gateway.apps, on_processes=site.on_processes()),

@@ -200,7 +200,10 @@ async def test_a_tenant_is_created_and_its_people_change_by_forms(ada):
     }
     taken = await ada.post("/admin/tenants", name="vision", members="eve")
     assert (taken.status, taken.page.form("/admin/tenants")["members"]) == (409, "eve")
-    assert (await ada.post("/admin/tenants", name="Vision!")).status == 422
+    for field, value, says in (("name", "Vision!", "Invalid name 'Vision!'"), ("memory", "much", "Invalid quota")):
+        wrong = await ada.post("/admin/tenants", **({"name": "speech", "members": "eve"} | {field: value}))
+        assert (wrong.status, says in wrong.page.problem_at(f"new-{field}")) == (422, True)
+        assert wrong.page.form("/admin/tenants")["members"] == "eve"
     ada.api.put(
         QUOTAS,
         {
@@ -218,8 +221,10 @@ async def test_a_tenant_is_created_and_its_people_change_by_forms(ada):
     assert (await ada.post("/admin/tenants/vision/remove", role="member", people="ben")).status == 303
     spec = (await ada.api.get(TENANTS, "vision"))["spec"]
     assert (spec["viewers"], spec["members"]["people"]) == ({"people": ["fay"]}, ["dana"])
-    for form in ({"role": "king", "people": "x"}, {"role": "member", "people": ""}):
-        assert (await ada.post("/admin/tenants/vision/add", **form)).status in (400, 422)
+    king = await ada.post("/admin/tenants/vision/add", role="king", people="x")
+    assert (king.status, king.page.problem_at("add-role")[:19]) == (422, "Invalid role 'king'")
+    assert king.page.form("/admin/tenants/vision/add")["people"] == "x"
+    assert (await ada.post("/admin/tenants/vision/add", role="member", people="")).status == 422
     assert ("vision", "/admin/tenants/vision") in (await ada.get("/admin/tenants?q=cem")).page.links()
     assert (await ada.get("/admin/tenants/none")).status == 404
 
@@ -259,9 +264,15 @@ async def test_machines_are_listed_and_reserved_and_a_reservation_is_cancelled(a
     assert created.headers["location"] == "/admin/reservations?done=created&what=team%2Fpaper", created.text
     spec = (await ada.api.get(RESERVATIONS, "paper", "team"))["spec"]
     assert (spec["machineGroup"], spec["machineType"], spec["count"]) == ("lab", "big", 2)
-    for wrong in ({"name": "other", "count": "9"}, {"to": "tomorrow"}, {"name": "X"}, {"name": "o", "to": begins}):
+    for status, field, wrong in (
+        (409, "count", {"name": "other", "count": "9"}),
+        (422, "to", {"to": "tomorrow"}),
+        (422, "name", {"name": "X"}),
+        (422, "to", {"name": "o", "to": begins}),
+        (422, "count", {"count": "many"}),
+    ):  # fmt: skip
         answer = await ada.post("/admin/reservations", **(form | wrong))
-        assert answer.status in (400, 409, 422), answer.text
+        assert (answer.status, bool(answer.page.problem_at(f"new-{field}"))) == (status, True), answer.text
         assert "open" in answer.page.element("#new").attributes
     cancel = "/admin/reservations/team/paper/cancel"
     assert cancel in dict(
