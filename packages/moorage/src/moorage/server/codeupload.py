@@ -34,6 +34,7 @@ PACKED = "packed"  # the input of an upload that the form has sent before, in ba
 UPLOAD_BYTES = 8 * 2**20  # of all files of an upload: they are read in memory
 TEXT_BYTES = 16 * 1024  # of a field
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
+PIECE_BYTES = 2**18
 GZIP = b"\x1f\x8b"
 OTHER_PACKERS = (GZIP, b"BZh", b"\xfd7zXZ")  # a tar within one of them may grow in memory
 VOLUME_HINT = "leave out data, or put the folder on a volume"
@@ -122,16 +123,20 @@ def _pack(files: Files) -> Upload:
 
 def _unpack(content: bytes, scratch: Path) -> None:
     """Unpack an archive into the folder `code`, within the limits of `moor run`. Paths stay inside."""
-    if content.startswith(GZIP):
-        content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(RAW_LIMIT_BYTES + 1)
-        if len(content) > RAW_LIMIT_BYTES:
-            raise TooLarge("too large")
-    if content.startswith(OTHER_PACKERS):
-        raise UsageError(
-            "the upload is packed twice or by bzip2 or xz", hint="choose a zip or tar archive, or files"
-        )
-    with tempfile.TemporaryFile() as file, closing(Tree(scratch)) as tree:
-        file.write(content)
+    given = io.BytesIO(content)
+    with (
+        gzip.GzipFile(fileobj=given) if content.startswith(GZIP) else given as source,
+        tempfile.TemporaryFile() as file,
+        closing(Tree(scratch)) as tree,
+    ):
+        while piece := source.read(PIECE_BYTES):
+            if file.tell() == 0 and piece.startswith(OTHER_PACKERS):
+                raise UsageError(
+                    "the upload is packed twice or by bzip2 or xz", hint="choose a zip or tar archive, or files"
+                )
+            if file.tell() + len(piece) > RAW_LIMIT_BYTES:
+                raise TooLarge("too large")
+            file.write(piece)
         file.seek(0)
         for _ in unpack(file, tree, "code", most_bytes=RAW_LIMIT_BYTES, most_files=FILES_LIMIT):
             pass

@@ -107,6 +107,17 @@ def test_every_pod_that_we_ship_passes_the_restricted_level(shared: bool) -> Non
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["one server", "two on a database"])
+def test_the_server_has_a_writable_folder_for_uploads(shared: bool) -> None:
+    values = parse_values({"databaseSecret": "postgres"} if shared else {})
+    (server,) = (obj for obj in overlay(EVERYTHING, values) if obj["metadata"]["name"] == "moorage-server"
+                 and obj["kind"] == "Deployment")  # fmt: skip
+    (container,) = server["spec"]["template"]["spec"]["containers"]
+    (folder,) = (one["value"] for one in container["env"] if one["name"] == "TMPDIR")
+    (mount,) = (one for one in container["volumeMounts"] if one["mountPath"] == folder)
+    assert not mount.get("readOnly")
+
+
 def test_pods_that_are_asked_have_time_to_send_their_clients_elsewhere() -> None:
     for service in ALL:
         (deployment,) = [obj for obj in make_service(service, version="1") if obj["kind"] == "Deployment"]

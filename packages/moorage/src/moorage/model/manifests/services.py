@@ -348,7 +348,7 @@ SERVER = Service(
     ),
     env=(
         variable_of("POD_IP", "status.podIP"),  # Prometheus asks by address
-        {"name": "SQLITE_TMPDIR", "value": "/data"},
+        {"name": "TMPDIR", "value": "/data"},  # of SQLite and of uploads: the root file system is read-only
         # where it is there: a PostgreSQL for the queue of maps, else queue.db on the volume
         {
             "name": "MOORAGE_QUEUE_URL",
