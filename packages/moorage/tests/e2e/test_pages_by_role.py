@@ -43,6 +43,7 @@ PAGES = (
     "/rightsize",
     "/volumes",
     "/datasets",
+    "/secrets",
     "/maps",
     "/workflows",
     "/crons",

@@ -243,6 +243,7 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
     cluster.moor("dataset", "create", "images", "--source", "https://nowhere.invalid/x/", "--size", "1Gi")
     cluster.moor("map", "create", "squares", "--range", "0:3", "--", "echo", "{item}")
     cluster.moor("workspace", "create", "lab", "--type", "codeserver", "--stopped")
+    cluster.moor("secret", "create", "git", "GIT_TOKEN", stdin="a token\n")
     cluster.moor("user", "create", "ada", "--password-stdin", stdin="a password of some length\n")
     cluster.moor("tenant", "create", "team", "--admin", "ada", "--quota", "gpu=8")
     cluster.moor("budget", "set", "month", "--tenant", "team", "--gpu-hours", "500", "--when-over", "queue")
@@ -271,7 +272,7 @@ def test_pages_of_jobs_volumes_and_datasets_serve_everybody(own_cluster, browser
             assert answer.status == 200, where
             page.evaluate(OPEN_ALL)
             assert page.locator("h1").count() == 1, where
-            assert page.locator("nav.nav").first.locator("a").count() == 8, where
+            assert page.locator("nav.nav").first.locator("a").count() == 9, where
             assert page.locator(f"html[lang={language}]").count() == 1, where
             page.evaluate(axe)
             assert page.evaluate(SERIOUS) == [], where
@@ -578,4 +579,51 @@ def test_a_newcomer_uploads_code_and_runs_it(shared_cluster, browser, tmp_path):
     page.locator("#log-text").get_by_text("uploaded code runs").wait_for()
     page.locator("#again").click()
     page.get_by_text("The files that were sent with it are not sent again").wait_for()
+    assert person.trouble == []
+
+
+@pytest.mark.xdist_group("pages")
+def test_a_newcomer_types_a_secret_and_a_run_and_a_map_use_it(shared_cluster, browser):
+    person = Person(shared_cluster, browser)
+    page = person.page
+    person.go("/secrets")
+    page.get_by_role("link", name="New secret").click()
+    page.locator("#f-name").fill("hf")
+    page.locator("#f-key").fill("HF_TOKEN")
+    page.locator("#f-value").fill("not-for-your-eyes")
+    page.locator("#f-values").fill("no sign")
+    page.locator("#send").click()
+    page.locator("#p-values").get_by_text("Line 1 is invalid").wait_for()
+    person.trouble.clear()  # Chromium reports the 422
+    assert page.locator("#f-value").input_value() == ""
+    page.locator("#f-value").fill("not-for-your-eyes")
+    page.locator("#send").click()
+    page.get_by_role("status").get_by_text("default/hf is created").wait_for()
+    assert "not-for-your-eyes" not in page.content()
+
+    # a run gets it by its name
+    person.go("/jobs/new")
+    page.locator("#f-command").fill("echo ${#HF_TOKEN} characters")
+    page.locator("#more-summary").click()
+    page.locator("#h-secrets").get_by_text("There are hf").wait_for()
+    page.locator("#f-secrets").fill("hf")
+    page.locator("#send").click()
+    page.locator("#log-text").get_by_text("17 characters").wait_for()
+    page.locator("#live-job .pill", has_text="Succeeded").wait_for()
+
+    # so do the items of a map
+    person.go("/maps/new")
+    page.locator("#f-name").fill("tokens")
+    page.locator("#f-command").fill("echo ${#HF_TOKEN}{item}")
+    page.locator("#f-range").fill("0:2")
+    page.locator("#more-summary").click()
+    page.locator("#f-secrets").fill("hf")
+    page.locator("#check").click()
+    page.locator("#line").get_by_text("--secret hf").wait_for()
+
+    person.go("/secrets")
+    page.get_by_role("link", name="Delete hf").click()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("status").get_by_text("default/hf is deleted").wait_for()
+    page.get_by_text("No secret yet").wait_for()
     assert person.trouble == []

@@ -22,7 +22,7 @@ class Option(Struct, frozen=True):
 
 
 class Field(Struct, frozen=True, kw_only=True):
-    """An input of a form. `kind`: text, number, area, choice, tick, file or hidden."""
+    """An input of a form. `kind`: text, number, area, choice, tick, file, password or hidden."""
 
     name: str
     label: str

@@ -42,6 +42,7 @@ LISTS = {  # first part of a path → the words of the link back to its list
     "explain": "All jobs",
     "volumes": "All volumes",
     "datasets": "All datasets",
+    "secrets": "All secrets",
     "maps": "All maps",
     "workflows": "All workflows",
     "crons": "All schedules",

@@ -30,7 +30,7 @@ from moorage.server.identity.auth import Auth, User
 from moorage.server.pages.refusals import is_htmx, wants_page
 from moorage.server.tenants import KnownTenants
 from moorage_kube.errors import ApiError
-from moorage_kube.resources import JOBS, NODES, PODS, PVCS, SECRETS, SERVICEACCOUNTS, Resource
+from moorage_kube.resources import CONFIGMAPS, JOBS, NODES, PODS, PVCS, SECRETS, SERVICEACCOUNTS, Resource
 
 ASKED_AT_ONCE = 16
 
@@ -66,6 +66,7 @@ CONTROLS: Mapping[str, tuple[Right, ...]] = {
     "create dataset": (to("create", DATASETS),),
     "change dataset": (to("patch", DATASETS),),
     "delete dataset": (to("delete", DATASETS),),
+    "delete secret": (to("delete", CONFIGMAPS),),
     "create map": (to("create", MAPJOBS),),
     "change map": (to("update", MAPJOBS),),
     "delete map": (to("delete", MAPJOBS),),

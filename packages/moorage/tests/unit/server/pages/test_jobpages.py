@@ -119,7 +119,7 @@ async def test_who_may_not_get_its_job_sees_what_everybody_may(site):
         site.api.put(EVENTS, an_event("train-x", "Pulled", 3))
         await known(site)
         answer = await site.ask("/jobs/team/train")
-        assert [word for word in ("secret", "Pulled", "/jobs/new") if word in answer.text] == []
+        assert [word for word in ("secret.py", "Pulled", "/jobs/new") if word in answer.text] == []
         hidden = "Its command, limits and events are for its owner and the members of its namespace."
         assert answer.page.texts("p.quiet") == [hidden]
         assert ("n1", "/nodes/n1") in answer.page.links()

@@ -30,6 +30,7 @@ async def test_every_file_the_page_names_is_there_and_nothing_comes_from_elsewhe
             "/maps",
             "/volumes",
             "/datasets",
+            "/secrets",
             "/workflows",
             "/crons",
             "/login",
