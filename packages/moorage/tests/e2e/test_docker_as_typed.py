@@ -91,6 +91,9 @@ def test_run_ps_logs_stop_start_rm(client, name):
     assert (listed.id, listed.name, listed.status) == (made.id, name, "running")
     assert listed.attrs["HostConfig"]["Memory"] == 128 * 2**20
     assert listed.labels["moorage.dev/owner"]
+    if shutil.which("ps"):
+        assert [row[-1] for row in made.top()["Processes"]] == ["sleep 600"]
+        assert made.top(ps_args="-o pid,comm -A")["Titles"] == ["PID", "COMMAND"]
 
     made.stop()
     made.reload()

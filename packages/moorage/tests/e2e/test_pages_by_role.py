@@ -49,8 +49,8 @@ PAGES = (
     "/crons",
 )
 ADMIN_PAGES = ("users", "tenants", "budgets", "idle", "nodes", "machines", "reservations", "audit")
-# moorage-machines lets everybody who is logged in list two of these; members see their own tenants
-SEEN_BY_ALL = {"tenants", "machines", "reservations"}
+# moorage-machines lets everybody who is logged in list two of these; members see their own tenants and budgets
+SEEN_BY_ALL = {"tenants", "budgets", "machines", "reservations"}
 OUTSIDE = """() => [...document.querySelectorAll('main *, .top *')].filter(one => !one.closest('.spoken') &&
   !one.closest('pre, thead, .scroll, caption, svg, table') && one.getClientRects().length &&
   one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 120))"""

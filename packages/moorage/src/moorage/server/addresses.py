@@ -108,6 +108,19 @@ class Addresses:
         plain = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
         return any((plain or address) in network for network in self._info.trusted_proxies)
 
+    def client_of(self, peer: str, forwarded: Iterable[str]) -> str:
+        """The address of a client behind proxies: the right-most one that is not a trusted proxy.
+
+        `forwarded`: the values of X-Forwarded-For.
+        """
+        hops = [hop.strip() for value in forwarded for hop in value.split(",") if hop.strip()]
+        address = peer
+        while hops and self.believes(address):
+            address = hops.pop()
+            if not self._info.trusted_proxies:  # one proxy, of unknown address
+                break
+        return address
+
     def cluster(self) -> Mapping[str, object]:
         """The address of the Kubernetes API for users' kubeconfigs: the fields of `api.logins.ClusterAddress`."""
         info = self._info

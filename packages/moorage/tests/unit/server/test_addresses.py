@@ -148,9 +148,13 @@ async def test_the_audit_log_has_the_address_that_a_trusted_proxy_names(site):
     async with site.running():
         site.api.put(CONFIGMAPS, an_info(publicUrl="https://m.example", trustedProxies="10.0.0.0/24"))
         await site.until(lambda: site.service.logins.addresses.public_url)
-        sent = {"x-forwarded-for": "6.6.6.6, 203.0.113.7"}
-        for client in ("10.0.0.5", "10.0.9.9"):
+        for client, forwarded in (
+            ("10.0.0.5", "6.6.6.6, 203.0.113.7"),
+            ("10.0.0.5", "6.6.6.6, 203.0.113.8, 10.0.0.6"),  # two proxies in a row
+            ("10.0.9.9", "6.6.6.6"),
+        ):
+            sent = {"x-forwarded-for": forwarded}
             await site.ask("/api/v1/jobs/lab/none", method="DELETE", headers=sent, client=client)
         await site.service.audit.flush()
         entries = await site.service.sessions.do(lambda store: store.audit())
-        assert {entry.address for entry in entries} == {"203.0.113.7", "10.0.9.9"}
+        assert {entry.address for entry in entries} == {"203.0.113.7", "203.0.113.8", "10.0.9.9"}

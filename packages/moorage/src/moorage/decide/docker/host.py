@@ -200,8 +200,35 @@ def show_stats(
     }
 
 
-def show_processes(printed: str) -> Obj:
-    """`GET /containers/{id}/top`, from the output of `ps`."""
-    lines = [line for line in printed.splitlines() if line.strip()]
+def show_processes(printed: str, *, uid: str = "") -> Obj:
+    """`GET /containers/{id}/top`, from the output of `ps`.
+
+    `uid`: of a pod whose node is this machine. Then the output begins with the tree of all processes, and a blank
+    line. Raises ValueError for an output without process ids.
+    """
+    tree, _, table = printed.partition("\n\n") if uid else ("", "", printed)
+    lines = [line for line in table.splitlines() if line.strip()]
     titles = lines[0].split() if lines else []
-    return {"Titles": titles, "Processes": [line.split(None, len(titles) - 1) for line in lines[1:]]}
+    rows = [line.split(None, len(titles) - 1) for line in lines[1:]]
+    if uid:
+        if "PID" not in titles:
+            raise ValueError("the output of ps has no column PID: use other ps_args, such as -ef")
+        own, column = _processes_of(uid, tree), titles.index("PID")
+        rows = [row for row in rows if row[column] in own]
+    return {"Titles": titles, "Processes": rows}
+
+
+def _processes_of(uid: str, tree: str) -> set[str]:
+    """The ids of a pod's processes, from lines of PID, PPID and ARGS: those below the shim of the pod's folder."""
+    parents: dict[str, str] = {}
+    shims: set[str] = set()
+    for line in tree.splitlines():
+        pid, parent, args = (*line.split(None, 2), "")[:3]
+        parents[pid] = parent
+        if args.startswith("podshim ") and args.endswith(f"/{uid}"):
+            shims.add(pid)
+
+    def is_below(pid: str) -> bool:
+        return pid in parents and (parents[pid] in shims or is_below(parents[pid]))
+
+    return {pid for pid in parents if pid not in shims and is_below(pid)}

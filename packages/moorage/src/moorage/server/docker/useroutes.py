@@ -26,6 +26,7 @@ from moorage_kube.resources import Obj
 
 STATS_SECONDS = 5.0  # between two answers of a stream; the server measures less often
 PROCESSES_MAX = 1024 * 1024  # bytes of the output of ps
+TREE_FIRST = 'ps -eww -o pid=,ppid=,args=; echo; exec "$@"'  # on a local cluster, ps sees the whole machine
 
 
 async def stats(call: DockerCall) -> Response:
@@ -62,11 +63,11 @@ async def _stats(mine: Containers, pod: Obj) -> Obj:
 async def top(call: DockerCall) -> Response:
     """List the processes of a container, by `ps` in the container."""
     mine = await call.containers()
-    if (await call.context.ready()).on_processes():
-        message = "cannot list the processes of a container: this cluster runs them on this machine itself"
-        raise Problem(501, ErrorCode.NOT_SUPPORTED, message, "use ps on this machine")
     pod = await running(mine, call.id)
     words = ["ps", *(call.query.get("ps_args") or "-ef").split()]
+    on_processes = (await call.context.ready()).on_processes()
+    if on_processes:
+        words = ["sh", "-c", TREE_FIRST, "sh", *words]
     process = await cast(ExecApi, mine.api).exec(pod["metadata"]["name"], mine.namespace, words, container=MAIN)
     printed = b""
     async with process:
@@ -75,7 +76,12 @@ async def top(call: DockerCall) -> Response:
     if process.exit_code:
         message = f"ps in the container failed: {printed.decode(errors='replace').strip()[:200]}"
         raise Problem(409, ErrorCode.CONFLICT, message, "use an image with ps")
-    return Json(show_processes(printed.decode(errors="replace")))
+    try:
+        return Json(
+            show_processes(printed.decode(errors="replace"), uid=pod["metadata"]["uid"] if on_processes else "")
+        )
+    except ValueError as error:
+        raise Problem(400, ErrorCode.BAD_REQUEST, str(error), field="ps_args") from error
 
 
 async def prune(call: DockerCall) -> Response:

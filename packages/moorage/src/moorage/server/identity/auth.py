@@ -403,13 +403,8 @@ class Gate:
         )
 
     def _address(self, scope: Scope) -> str:
-        """The client's address: of the connection, or the one that our proxy forwards."""
-        client = _client(scope)
-        if self._addresses.believes(client):
-            forwarded = Headers(scope=scope).getlist("x-forwarded-for")
-            if forwarded and (last := forwarded[-1].rpartition(",")[2].strip()):
-                return last
-        return client
+        """The client's address: of the connection, or the one that our proxies forward."""
+        return self._addresses.client_of(_client(scope), Headers(scope=scope).getlist("x-forwarded-for"))
 
     async def _judge(self, scope: Scope) -> Response | None:
         """Check a request; return the answer that refuses or redirects it, or None to pass it on."""

@@ -136,6 +136,7 @@ ADMIN_PAGES: tuple[AdminPage, ...] = (
     AdminPage("/admin/reservations", "Reservations", "see reservations"),
     AdminPage("/admin/audit", "Audit", "see audit"),
 )
+SEEN_BY_MEMBERS = ("see tenants", "see budgets")
 
 
 def decide(
@@ -191,7 +192,7 @@ async def _may(auth: Auth, user: User, right: Right, namespace: str) -> bool:
 class AdminLinks:
     """The ASGI layer that decides which links to admin pages the user sees in the page header.
 
-    Members of a tenant see the page of tenants too.
+    Members of a tenant see the pages of tenants and of budgets too, with their own ones.
     """
 
     def __init__(self, app: ASGIApp, *, auth: Auth, tenants: KnownTenants) -> None:
@@ -209,6 +210,6 @@ class AdminLinks:
                 state["admin_links"] = tuple(
                     (page.path, page.name)
                     for page in ADMIN_PAGES
-                    if rights.may(page.control) or (is_member and page.control == "see tenants")
+                    if rights.may(page.control) or (is_member and page.control in SEEN_BY_MEMBERS)
                 )
         await self._app(scope, receive, send)

@@ -80,3 +80,19 @@ def test_the_output_of_ps_becomes_titles_and_rows():
         "Processes": [["1", "sleep 600"]],
     }
     assert show_processes("") == {"Titles": [], "Processes": []}
+
+
+def test_on_a_local_cluster_only_the_processes_of_the_pod_are_shown():
+    tree = (
+        "    1     0 init\n   70     1 podshim podshim.py /nodes/n1/u-1\n"
+        "   71    70 podshim podshim.py /nodes/n1/u-1\n"
+        "   72    71 sh -c sleep 600\n   73    72 sleep 600\n   80     1 podshim podshim.py /nodes/n1/u-2\n"
+        "   81    80 cat\n"
+    )
+    table = "  PID CMD\n    1 init\n   71 podshim\n   72 sh -c sleep 600\n   73 sleep 600\n   81 cat\n"
+    assert show_processes(f"{tree}\n{table}", uid="u-1") == {
+        "Titles": ["PID", "CMD"],
+        "Processes": [["72", "sh -c sleep 600"], ["73", "sleep 600"]],
+    }
+    with pytest.raises(ValueError, match="no column PID"):
+        show_processes(f"{tree}\nCMD\ninit\n", uid="u-1")
