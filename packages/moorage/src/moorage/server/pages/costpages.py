@@ -28,16 +28,18 @@ log = logging.getLogger(__name__)
 HERE = "/cost"
 PERIODS = (7, 30, 90)  # days
 LINES = 5  # of a chart; all other names are one line
+SUMS = 8  # of a table; all other names are folded
 BUDGETS_SHOWN = 4  # charts of budgets: those with the largest used part
 GROUPS = ((By.TENANT, N_("By team")), (By.USER, N_("By person")))
 
 
 class Group(Struct, frozen=True, kw_only=True):
-    """The cost by team or person: a chart, and the sum of each name."""
+    """The cost by team or person: a chart, and the sum of each name. `rest`: smaller sums, which are folded."""
 
     title: str
     chart: Chart
     sums: tuple[tuple[str, str], ...]
+    rest: tuple[tuple[str, str], ...]
 
 
 async def show(site: Site, request: Request) -> Response:
@@ -78,10 +80,13 @@ def group_of(by: By, title: str, cost: Days) -> Group:
     if rest := [amounts for name, amounts in owned.items() if name not in names]:
         lines.append(Series(name=say("{count} others", count=len(rest)), values=_sum(rest)))
     unit = cost.currency
+    folded = list(owned)[SUMS + (len(owned) == SUMS + 1) :]
+    sums = {name: (spoken(name), shown(sum(amounts), unit)) for name, amounts in cost.money.items()}
     return Group(
         title=title,
         chart=Chart(id=f"cost-{by}", title=title, unit=unit, times=cost.days, series=tuple(lines), is_daily=True),
-        sums=tuple((spoken(name), shown(sum(amounts), unit)) for name, amounts in cost.money.items()),
+        sums=tuple(row for name, row in sums.items() if name not in folded),
+        rest=tuple(sums[name] for name in folded),
     )
 
 

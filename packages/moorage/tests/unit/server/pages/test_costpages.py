@@ -78,11 +78,16 @@ async def test_many_names_are_one_line(team):
     install(team)
     since = NOON - DAY
     team.service.usage.apply_nodes([Begin(a_life(since=since, hours=24))], now=since)
-    pods = [a_share(f"{n}", since=since, hours=24, gpus=1, owner=f"user-{n}", namespace=f"n{n}") for n in range(8)]
+    pods = [
+        a_share(f"{n}", since=since, hours=24, gpus=1, owner=f"user-{n:02}", namespace=f"n{n}") for n in range(10)
+    ]
     team.service.usage.apply([Open(pod) for pod in pods])
     team.api.readers.add(("ada", None))
-    drawn, _ = await charts(team, **AS_ADA)
-    assert list(drawn["By person"]) == [*(f"user-{n}" for n in range(5)), "3 others"]
+    drawn, page = await charts(team, **AS_ADA)
+    assert list(drawn["By person"]) == [*(f"user-{n:02}" for n in range(5)), "5 others"]
+    named = [row["Name"] for row in page.rows("By person: sum of 30 days")]
+    assert (named[:8], "user-08" in named) == ([f"user-{n:02}" for n in range(8)], False)
+    assert page.texts("#cost-user-rest tbody th") == ["user-08", "user-09"]
 
 
 async def test_members_see_their_own_cost_and_the_sum_of_the_rest(team):

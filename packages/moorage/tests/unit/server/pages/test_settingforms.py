@@ -198,7 +198,7 @@ async def test_members_see_the_limits_of_their_team_and_whom_to_ask(people, who)
     for path in ("/admin/budgets/month/change", "/admin/idle/gpus/delete", "/admin/tenants/vision/change"):
         assert (await people.ask(who, path)).status == 403
     names = [name for name, _ in shown.links(".nav.admin")]
-    assert names == ["Tenants"]
+    assert names == ["Tenants", "Budgets"]
 
 
 async def test_a_budget_of_others_is_not_shown(people):
