@@ -13,6 +13,7 @@ import yaml
 
 from moorage_kube.testing.waiting import wait_until
 from moorage_testing.cluster import UNIFORM, find_kubectl, local_cluster
+from moorage_testing.gitserver import git_server
 from moorage_testing.plugin import short_folder
 from tests.pageaddresses import PAGES
 
@@ -626,4 +627,34 @@ def test_a_newcomer_types_a_secret_and_a_run_and_a_map_use_it(shared_cluster, br
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("status").get_by_text("default/hf is deleted").wait_for()
     page.get_by_text("No secret yet").wait_for()
+    assert person.trouble == []
+
+
+@pytest.mark.xdist_group("pages")
+def test_a_newcomer_runs_a_git_branch_and_again_its_commit(shared_cluster, browser, tmp_path):
+    person = Person(shared_cluster, browser)
+    page = person.page
+    with git_server(tmp_path / "served") as repository:
+        commit = repository.commit({"train.py": "print('the first commit')"})
+        person.go("/jobs/new")
+        page.locator("#f-command").fill("python3 train.py")
+        page.locator("#f-git").fill(f"{repository.url}@main")
+        page.locator("#send").click()
+        page.locator("#log-text").get_by_text("the first commit").wait_for()
+        page.locator("#live-job .pill", has_text="Succeeded").wait_for()
+        page.reload()
+        page.locator("#live-facts").get_by_text(f"{repository.url}@{commit}").wait_for()
+
+        # the branch moves on; the rerun does not
+        repository.commit({"train.py": "print('another commit')"})
+        page.locator("#again").click()
+        page.get_by_text("It uses the commit of that run").wait_for()
+        assert page.locator("#f-git").input_value() == f"{repository.url}@{commit}"
+        page.locator("#send").click()
+        page.locator("#log-text").get_by_text("the first commit").wait_for()
+        name = page.url.partition("?")[0].rpartition("/")[2]
+        shown = shared_cluster.moor("show", name).stdout
+        again = shared_cluster.moor("rerun", name, "--follow", "--git", f"{repository.url}@main")
+    assert f"{repository.url}@{commit}" in shown
+    assert "another commit" in again.stdout
     assert person.trouble == []

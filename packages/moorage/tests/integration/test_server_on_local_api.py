@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import json
 import socket
 
 import aiohttp
@@ -199,6 +200,27 @@ async def test_a_checkpoint_is_annotated_and_shown(kube, tmp_path):
         notes = (await site.api.get(JOBS, "first", "default"))["metadata"]["annotations"]
         assert notes["moorage.dev/checkpoint-at"] == "2026-11-21T11:59:00Z"
         await site.until("/api/v1/jobs", lambda body: body["jobs"][0]["checkpointAt"] == "2026-11-21T11:59:00Z")
+
+
+async def test_the_commit_of_a_run_is_annotated(kube, tmp_path):
+    async with a_site(kube, tmp_path) as site:
+        await a_run(site.api, "first", node="n1")
+        options = json.dumps({"command": ["true"], "git": "git@host:o/r.git@main"})
+        notes = {"metadata": {"annotations": {"moorage.dev/options": options}}}
+        await site.api.patch(JOBS, "first", notes, "default", kind="merge")
+        await site.until("/api/v1/jobs", lambda body: body["jobs"])
+        url, headers = (
+            f"{site.base}/api/v1/runs/default/first/checkpoint",
+            {"authorization": f"Bearer {RUN_TOKEN}"},
+        )
+        for commit, status in (("main", 422), ("a" * 40, 200)):
+            body = {"newest": None, "checked": "2026-11-21T12:00:00Z", "commit": commit}
+            async with site.http.post(url, json=body, headers=headers) as answer:
+                assert answer.status == status
+        notes = (await site.api.get(JOBS, "first", "default"))["metadata"]["annotations"]
+        assert (notes["moorage.dev/git"], "moorage.dev/checkpoint-checked-at" in notes) == (
+            f"git@host:o/r.git@{'a' * 40}", False,
+        )  # fmt: skip
 
 
 async def test_use_is_recorded_across_a_restart_of_the_server(kube, tmp_path):

@@ -241,6 +241,7 @@ def job_of(run: RunView, now: datetime, *, private: bool = True, notes: Iterable
         requests=dict(run.requests) if private else {},
         labels=dict(run.labels) if private else {},
         code=_code(run.code) if private and run.code is not None else None,
+        git=run.git if private else "",
         outputs=run.code.outputs if private and run.code is not None else "",
         deadline=run.deadline if private else None,
         time_left_seconds=_seconds(run.time_left(now)) if private else None,

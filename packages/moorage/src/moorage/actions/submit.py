@@ -20,7 +20,7 @@ from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, RunPlan, RunRequest, has_code
 from moorage.decide.runs.runfile import stored_request
 from moorage.decide.runs.state import attempt_of
-from moorage.model.names import DIRECTORY_ANNOTATION, REQUEST_ANNOTATION, RUN_LABEL
+from moorage.model.names import DIRECTORY_ANNOTATION, GIT_ANNOTATION, REQUEST_ANNOTATION, RUN_LABEL
 from moorage_kube.api import Api
 from moorage_kube.errors import AlreadyExists, ApiError, UsageError
 from moorage_kube.meta import annotations_of, labels_of, owner_reference
@@ -207,6 +207,7 @@ class Again(Struct, frozen=True):
     request: RunRequest
     directory: str
     code: Code | None
+    branch: str = ""  # URL[@REF] that was asked for, where `request` has the commit that the run used
 
 
 async def read_request(api: Api, namespace: str, name: str) -> Again:
@@ -221,5 +222,8 @@ async def read_request(api: Api, namespace: str, name: str) -> Again:
             f"run {name} cannot be run again: its options were not saved",
             hint=f"see its command with moor show {name}, and type it after moor run",
         )
-    directory = annotations_of(first).get(DIRECTORY_ANNOTATION, "")
-    return Again(replace(request, namespace=namespace), directory, code_of(first))
+    notes = annotations_of(first)
+    git = notes.get(GIT_ANNOTATION) or request.git
+    branch = request.git if git != request.git else None
+    directory = notes.get(DIRECTORY_ANNOTATION, "")
+    return Again(replace(request, namespace=namespace, git=git), directory, code_of(first), branch or "")

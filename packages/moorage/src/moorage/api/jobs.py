@@ -250,6 +250,10 @@ class Job(JobSummary, frozen=True):
         Mapping[str, str], about("Labels that its user gave it; only for users who may read its Job.")
     ] = {}
     code: Annotated[Code | None, about("Its code; null: it has none, or hidden as `command`.")] = None
+    git: Annotated[
+        str,
+        about("Git commit that it has checked out, URL@COMMIT; empty: none, or hidden as `command`."),
+    ] = ""
     outputs: Annotated[
         str, about("On a local cluster: the folder in which it starts. Only for users who may read its Job.")
     ] = ""

@@ -70,6 +70,7 @@ def show_text(overview: JobOverview, now: datetime) -> str:
         ("labels", ", ".join(f"{key}={value}" for key, value in run.labels.items())),
         ("command", run.command),
         ("code", _code_text(run)),
+        ("git", run.git),
         ("outputs", run.outputs),
         ("asks", _asks(run)),
         ("node", run.node),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -127,6 +128,11 @@ def rerun(target: Target, run: str, command: tuple[str, ...], follow: bool, dry_
             console.note(
                 f"the command is another one, and continues on the checkpoint volume {claim} of run {run};"
                 f" to start from the beginning: moor rerun {run} --checkpoint NEW-NAME -- COMMAND"
+            )
+        if again.branch and request.git == again.request.git:
+            console.note(
+                f"it uses the commit of run {run}: {request.git};"
+                f" for the newest: moor rerun {run} --git {shlex.quote(again.branch)}"
             )
         with contextlib.suppress(OSError):
             os.chdir(again.directory or ".")

@@ -61,6 +61,7 @@ VOLUME_FILES_LABEL = "moorage.dev/volume-files"  # on the pod by which a page sh
 SECRET_LABEL = "moorage.dev/secret"  # name of a secret; on the Secret, and on the ConfigMap with its keys
 COMMAND_ANNOTATION = "moorage.dev/command"  # the command as typed, for people
 OPTIONS_ANNOTATION = "moorage.dev/options"  # JSON: the options of the run, for `moor rerun`
+GIT_ANNOTATION = "moorage.dev/git"  # URL@COMMIT: the code that a run of a git repository has checked out
 DIRECTORY_ANNOTATION = "moorage.dev/directory"  # on a local cluster: where `moor run` was typed
 CODE_ANNOTATION = "moorage.dev/code"  # JSON: the code of the run, see decide.runs.code
 MEMORY_DEFAULTED_ANNOTATION = "moorage.dev/memory-defaulted"  # "true": the limit came from the tenant's default
@@ -172,6 +173,7 @@ SERVICE_MARKS = (
     STOPPED_ANNOTATION,  # taken for an interruption, not an end
     CHECKPOINT_AT_ANNOTATION,  # progress, and the point from which a suspended run resumes
     CHECKPOINT_CHECKED_ANNOTATION,
+    GIT_ANNOTATION,  # the code of reruns
 )
 # marks that people write too, within limits
 PERSONAL_MARKS = (

@@ -6,9 +6,9 @@
 It ends with the command's own exit code, or 128 + n when signal n ended it; 127 when the command does not
 exist, 126 when it cannot be run, as in a shell. A command that ends after it was asked to stop (SIGTERM)
 was interrupted, with any exit code: the runner ends with 85 then, or with 0 if the command made
-$MOORAGE_DONE_FILE. With --report, the time of the newest file under $MOORAGE_CHECKPOINT_DIR is posted to URL. An
-absent, slow or faulty server does not affect the command. With --peak-file, the most memory that the
-container used is written to FILE, which the kubelet reads at the end.
+$MOORAGE_DONE_FILE. With --report, the time of the newest file under $MOORAGE_CHECKPOINT_DIR is posted to URL,
+and the commit of --git. An absent, slow or faulty server does not affect the command. With --peak-file, the
+most memory that the container used is written to FILE, which the kubelet reads at the end.
 
 Standard library only, one file, Python 3.8 and newer: it is mounted into images that we do not know.
 """
@@ -251,14 +251,14 @@ def git_environment(url: str) -> dict[str, str]:
     return env
 
 
-def checkout(url: str, ref: str, folder: str) -> bool:
+def checkout(url: str, ref: str, folder: str) -> str:
     """Clone a repository and check out a branch, tag or commit; print the commit, or the reason of a failure.
 
-    With a checkpoint folder, later attempts check out the commit of the first one.
+    With a checkpoint folder, later attempts check out the commit of the first one. Empty: a failure.
     """
     if shutil.which("git") is None:
         say("git is not in this image: choose an image that has it, such as python:3.12, but not python:3.12-slim")
-        return False
+        return ""
     env = git_environment(url)
 
     def git(*words: str) -> str | None:
@@ -267,7 +267,7 @@ def checkout(url: str, ref: str, folder: str) -> bool:
 
     if git("clone", "--quiet", "--no-checkout", "--filter=blob:none", "--", url, folder) is None:
         say("the repository " + url + " cannot be cloned: git prints the reason above")
-        return False
+        return ""
     # the commit of an earlier attempt, or the newest one of the reference
     pin, source = os.path.join(os.environ.get(CHECKPOINT_ENV, ""), COMMIT_FILE), url + "@" + ref
     names = ["refs/remotes/origin/" + ref, "refs/tags/" + ref, ref] if ref else ["HEAD"]
@@ -277,10 +277,10 @@ def checkout(url: str, ref: str, folder: str) -> bool:
             break
     else:
         say("the repository " + url + " has no branch, tag or commit " + (ref or "HEAD"))
-        return False
+        return ""
     if git("-C", folder, "checkout", "--quiet", "--detach", commit) is None:
         say("the commit " + commit + " of " + url + " cannot be checked out: git prints the reason above")
-        return False
+        return ""
     say("commit " + commit + " of " + url)
     if os.environ.get(CHECKPOINT_ENV):
         try:
@@ -288,7 +288,15 @@ def checkout(url: str, ref: str, folder: str) -> bool:
                 file.write(commit + " " + source)
         except OSError as error:
             say("the commit cannot be stored for later attempts: " + str(error))
-    return True
+    return commit
+
+
+def report_commit(commit: str, post: Callable[[dict[str, Any], float], None]) -> None:
+    """Report the commit to the server; the command starts after any error."""
+    try:
+        post({"newest": None, "checked": rfc3339(time.time()), "commit": commit}, POST_SECONDS)
+    except Exception as error:
+        say("the commit is not recorded: the server cannot be reached: " + str(error))
 
 
 def first_commit(pin: str, source: str) -> str:
@@ -419,8 +427,12 @@ def main(argv: list[str]) -> int:
         except (OSError, tarfile.TarError) as error:
             say(f"the shipped directory cannot be unpacked into {options.into}: {error}")
             return 1
-    if options.git and not checkout(options.git, options.ref, options.into):
-        return 1
+    if options.git:
+        commit = checkout(options.git, options.ref, options.into)
+        if not commit:
+            return 1
+        if options.report:
+            report_commit(commit, poster(options.report, options.token_file))
     if options.copy:
         try:
             copy(options.copy, options.into)

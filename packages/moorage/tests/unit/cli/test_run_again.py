@@ -74,6 +74,21 @@ def test_labels_of_a_file_are_kept_by_a_rerun_and_those_typed_win(cluster, tmp_p
             assert {key: value for key, value in stored.items() if "/" not in key} == labels
 
 
+def test_a_rerun_uses_the_commit_of_a_run_and_says_so(cluster):
+    url = "https://h/a"
+    cluster("run", "--name", "train", "--git", f"{url}@main", "--", "./x")
+    job(cluster, "train")["metadata"]["annotations"]["moorage.dev/git"] = f"{url}@0123abc"
+    done = cluster("rerun", "train", "--name", "again")
+    assert (done.code, "".join(container(cluster, "again")["command"][4:7])) == (0, "--ref0123abc--into"), done.err
+    assert (
+        f"uses the commit of run train: {url}@0123abc; for the newest: moor rerun train --git {url}@main"
+        in done.err
+    )
+    newest = cluster("rerun", "train", "--name", "newest", "--git", f"{url}@main")
+    assert (container(cluster, "newest")["command"][5], "the commit" in newest.err) == ("main", False)
+    assert "the commit" not in cluster("rerun", "again").err
+
+
 def test_another_command_does_not_continue_a_checkpoint_silently(cluster):
     words = ("--memory", "64Mi", "--name", "train", "--", "python3", "train.py")
     assert cluster("run", "--checkpoint", "digits", *words).code == 0

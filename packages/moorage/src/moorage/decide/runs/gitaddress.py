@@ -65,6 +65,11 @@ def parse_git(text: str) -> tuple[GitAddress | None, str, str]:
     return GitAddress(url, ref), "", ""
 
 
+def pinned(address: str, commit: str) -> str:
+    """The address of a run with its commit in place of the branch or tag."""
+    return f"{_split(address)[0]}@{commit}"
+
+
 def _split(text: str) -> tuple[str, str]:
     """URL and REF. The `@` of a user is before the host, so only one after the first part of the path counts."""
     at = text.find("://")

@@ -499,7 +499,7 @@ def _runner(settled: _Settled) -> list[str]:
         words += ["--git", unexpanded(settled.git.url), "--ref", unexpanded(settled.git.ref), "--into", into]
     if settled.code is not None and settled.code.folder:
         words += ["--copy", unexpanded(settled.code.folder), "--into", unexpanded(settled.code.outputs)]
-    if settled.checkpoint is not None and settled.server_url:
+    if (settled.checkpoint is not None or settled.git is not None) and settled.server_url:
         url = settled.server_url.rstrip("/")
         words += ["--report", f"{url}/api/v1/runs/{settled.request.namespace}/{settled.name}/checkpoint"]
         words += ["--token-file", f"{RUNNER_PATH}/token"]

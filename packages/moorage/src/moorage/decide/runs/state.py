@@ -37,6 +37,7 @@ from moorage.model.names import (
     CHECKPOINT_FROM_ANNOTATION,
     COMMAND_ANNOTATION,
     ENDED_ANNOTATION,
+    GIT_ANNOTATION,
     IDLE_ANNOTATION,
     RESTART_LIMIT,
     RESTART_LIMIT_ANNOTATION,
@@ -192,6 +193,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     exit_code: int | None  # of the newest pod that ended
     attempts: tuple[AttemptView, ...]
     code: Code | None = None
+    git: str = ""  # URL@COMMIT that it has checked out; empty: none
     checkpoint_from: str = ""  # the run whose checkpoint it continued at its start; empty: none
     labels: Mapping[str, str] = field(default_factory=dict)  # those of its user
     idle: Record = field(default_factory=Record)  # the record of its idleness; active: it is in use
@@ -311,6 +313,7 @@ def view_run(
         checkpoint_checked_at=readable_moment(notes.get(CHECKPOINT_CHECKED_ANNOTATION)),
         command=notes.get(COMMAND_ANNOTATION, ""),
         code=code_of(first),
+        git=notes.get(GIT_ANNOTATION, ""),
         requests=_requests(container),
         reason=suspension if state is State.SUSPENDED else _reason(state, attempts[-1], ended_because),
         exit_code=0 if state is State.SUCCEEDED else done[-1].exit_code if done else None,

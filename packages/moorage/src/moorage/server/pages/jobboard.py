@@ -157,6 +157,8 @@ def _asks(run: RunView, job: Obj, *, private: bool) -> Iterable[Fact]:
         return
     image = str(container.get("image") or "")
     yield Fact(name="Image", text="none: it runs on the machine itself" if image == HOST_IMAGE else image)
+    if run.git:
+        yield Fact(name="Code from git", text=run.git)
     for name, label in (("cpu", "CPU"), ("memory", "Memory limit")):
         if limits.get(name):
             yield Fact(name=label, text=str(limits[name]))

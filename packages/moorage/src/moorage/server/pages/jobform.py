@@ -26,6 +26,7 @@ from moorage.model.names import (
     CHECKPOINT_ANNOTATION,
     CHECKPOINT_ENV,
     CHECKPOINT_PATH,
+    GIT_ANNOTATION,
     HOST_ENV_ANNOTATION,
     HOST_IMAGE,
     MEMORY_DEFAULTED_ANNOTATION,
@@ -330,7 +331,7 @@ def given_of(job: Obj) -> dict[str, str]:
         "checkpoint": notes.get(CHECKPOINT_ANNOTATION, ""),
         "env": "\n".join(f"{name}={value}" for name, value in _variables(container)),
         "secrets": "\n".join(stored.secrets) if stored else "",
-        "git": (stored.git if stored else None) or "",
+        "git": notes.get(GIT_ANNOTATION) or (stored.git if stored else None) or "",
         "volumes": "\n".join(_mounts(container, claims)),
         "datasets": "\n".join(_datasets(job, container, claims)),
         "workingDir": f"{work_claim}:{working_dir.removeprefix(WORK_PATH).strip('/')}" if work_claim else "",
@@ -354,6 +355,8 @@ def missing_notes(job: Obj) -> tuple[str, ...]:
         notes.append("The files that were sent with it are not sent again: choose them again.")
     elif working_dir and not working_dir.startswith(WORK_PATH):
         notes.append(f"It started in the folder {working_dir} of this machine; a run from this page does not.")
+    if git := annotations_of(job).get(GIT_ANNOTATION):
+        notes.append(f"It uses the commit of that run, {git}. For the newest, write a branch after the @.")
     if names := ", ".join(name for name, _ in _variables(container, credentials=True)):
         notes.append(f"Variables that look like credentials are not copied: {names}. Use secrets for them.")
     return tuple(notes)

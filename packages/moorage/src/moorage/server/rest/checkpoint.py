@@ -15,9 +15,12 @@ import msgspec
 
 from moorage.api.errors import ErrorCode
 from moorage.api.fields import Answer
+from moorage.decide.runs.gitaddress import pinned
+from moorage.decide.runs.runfile import stored_request
 from moorage.model.names import (
     CHECKPOINT_AT_ANNOTATION,
     CHECKPOINT_CHECKED_ANNOTATION,
+    GIT_ANNOTATION,
     REPORT_TOKEN_ANNOTATION,
     RUN_LABEL,
 )
@@ -37,11 +40,15 @@ Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class CheckpointReport(msgspec.Struct, kw_only=True):
-    """`newest` null: there is no file yet; `files`: the number of files."""
+    """`newest` null: there is no file yet; `files`: the number of files.
+
+    `commit`: the git commit that the run has checked out; such a report is of nothing else.
+    """
 
     newest: Moment | None
     checked: Moment
     files: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    commit: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40,64}$")] | None = None
 
 
 class Recorded(Answer, frozen=True):
@@ -67,6 +74,13 @@ async def report_checkpoint(call: Call[None, None]) -> Recorded:
     report = await read_as(
         call.request, CheckpointReport, BODY_BYTES, hint=hint
     )  # bodies of other callers are not read
+    if report.commit is not None:
+        request = stored_request(job)
+        if request is None or request.git is None:
+            return Recorded(recorded=False)
+        note = {GIT_ANNOTATION: pinned(request.git, report.commit)}
+        await context.api.patch(JOBS, name, {"metadata": {"annotations": note}}, namespace, kind="merge")
+        return Recorded(recorded=True)
     newest = rfc3339(report.newest) if report.newest else None
     if context.reports.is_written(run, newest):
         return Recorded(recorded=False)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from moorage.decide.runs.gitaddress import USAGE, GitAddress, parse_git
+from moorage.decide.runs.gitaddress import USAGE, GitAddress, parse_git, pinned
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,7 @@ from moorage.decide.runs.gitaddress import USAGE, GitAddress, parse_git
 )
 def test_an_address_is_a_url_and_a_reference(text, url, ref):
     assert parse_git(text)[0] == GitAddress(url, ref)
+    assert parse_git(pinned(text, "0" * 40))[0] == GitAddress(url, "0" * 40)
 
 
 @pytest.mark.parametrize(

@@ -751,7 +751,14 @@ def test_a_repository_is_cloned_by_the_runner_where_the_command_starts(facts, in
     assert [problem.field for problem in plan_run(request, caller, facts).problems] == ["git"]
     plan = plan_run(replace(request, git="git@h:o/r.git@main"), caller, facts)
     container = plan.job["spec"]["template"]["spec"]["containers"][0]
-    assert container["command"][-8:] == ["--git", "git@h:o/r.git", "--ref", "main", "--into", into, "--", "./x"]
+    report = [
+        "--report",
+        f"{facts.server_url}/api/v1/runs/default/{plan.name}/checkpoint",
+        "--token-file",
+        "/moorage/run/token",
+    ]
+    words = ["--git", "git@h:o/r.git", "--ref", "main", "--into", into, *report, "--", "./x"]
+    assert container["command"][-12:] == words
     assert ("workingDir" in container, "work.tar.gz" in plan.secret["data"]) == (False, False)
     assert stored_request(plan.job).git == "git@h:o/r.git@main"
 

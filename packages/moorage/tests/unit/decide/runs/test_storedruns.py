@@ -36,7 +36,7 @@ CHECKPOINT = {"": "weights", "-from": "earlier", "-at": rfc3339(NOON), "-checked
 
 def a_job(attempt=1, *, uid="j", end="", **annotations):
     owner = None if attempt == 1 else {"kind": "Job", "name": "train", "uid": f"{uid}1"}
-    notes = keyed(command="python train.py", restart_limit=5)
+    notes = keyed(command="python train.py", restart_limit=5, git="https://h/a@0123")
     notes |= {f"moorage.dev/checkpoint{part}": value for part, value in CHECKPOINT.items()} | annotations
     made = {"uid": f"{uid}{attempt}", "created": NOON - 60 * MINUTE, "owner": owner, "annotations": notes}
     made |= {"requests": {"cpu": "1"}, "gpus": 2, "container": {"env": [{"name": "PASSWORD", "value": "hunter2"}]}}

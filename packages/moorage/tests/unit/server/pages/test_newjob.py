@@ -13,7 +13,7 @@ from moorage.decide.runs.code import Code, code_of
 from moorage.decide.runs.job import plan_run
 from moorage.decide.runs.request import Caller, ClusterFacts, RunRequest
 from moorage.model.labels import user_labels
-from moorage.model.names import SECRET_LABEL
+from moorage.model.names import GIT_ANNOTATION, SECRET_LABEL
 from moorage.server.pages.jobform import given_of, missing_notes, read_job
 from moorage_kube.meta import labels_of
 from moorage_kube.resources import CONFIGMAPS, JOBS, NAMESPACES, NODES, PVCS, SECRETS
@@ -278,6 +278,12 @@ def test_git_and_names_of_secrets_are_filled_in_and_values_that_look_like_creden
         "secrets": "git\nKEY=wandb:key",
         "retries": "0",
     }
+    job["metadata"]["annotations"][GIT_ANNOTATION] = "git@host:team/code.git@0123"
+    assert given_of(job)["git"] == "git@host:team/code.git@0123"
+    assert missing_notes(job)[0] == (
+        "It uses the commit of that run, git@host:team/code.git@0123. For the newest, write a branch after the @."
+    )
+    del job["metadata"]["annotations"][GIT_ANNOTATION]
     body = read_job(given)
     assert (body.git, body.secrets) == (request.git, ["git", "KEY=wandb:key"])
     assert missing_notes(job) == (
