@@ -7,7 +7,7 @@ import socket
 import ssl
 from urllib.parse import urlsplit
 
-from moorage.client.transport import LOOPBACK
+from moorage.client.errors import LOOPBACK
 from moorage_kube.errors import MoorageError, NotFound, NotReady, ServerError, UsageError
 
 PROBE_SECONDS = 3.0  # patience with the other scheme, of a host that is known to answer

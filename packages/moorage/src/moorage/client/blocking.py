@@ -16,9 +16,9 @@ from urllib.parse import urlencode, urlsplit
 
 from moorage.client.addresses import Address, cached_address
 from moorage.client.connection import QUICK, Connection, Site
-from moorage.client.errors import no_answer
+from moorage.client.errors import LOOPBACK, no_answer
 from moorage.client.logins import Known, issuer_of
-from moorage.client.transport import CONNECT_SECONDS, LOOPBACK, Answer, Pairs
+from moorage.client.transport import CONNECT_SECONDS, Answer, Pairs
 from moorage_kube.clock import SYSTEM, SystemClock
 from moorage_kube.errors import ServerError
 

@@ -16,8 +16,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
+from moorage.client.errors import LOOPBACK
 from moorage.client.logins import Saved, issuer_of
-from moorage.client.transport import LOOPBACK, HttpTransport
+from moorage.client.transport import HttpTransport
 from moorage.model.info import Info, host_of, is_internal
 from moorage.model.names import FORWARD_ROLE, INFO_CONFIGMAP, SYSTEM_NAMESPACE
 from moorage.model.people import account_user

@@ -238,7 +238,7 @@ async def _items(
     site: Site, stored: Stored, state: str, text: str, after: int | None
 ) -> tuple[list[MapItem], int | None]:
     """The next matching items, and the position where the next page starts; None if this is the last page."""
-    found: list[MapItem] = []
+    matching: list[MapItem] = []
     searched = 0
     states = (state,) if state else ()
     while True:
@@ -247,13 +247,13 @@ async def _items(
         )
         for item in page.items:
             if text in _name(item).casefold() or text in _why(item).casefold():
-                found.append(item)
-                if len(found) == ITEMS_SHOWN:
-                    return found, item.item
+                matching.append(item)
+                if len(matching) == ITEMS_SHOWN:
+                    return matching, item.item
         searched += len(page.items)
         after = page.next
         if after is None or searched >= ITEMS_SEARCHED:
-            return found, after
+            return matching, after
 
 
 async def _results(site: Site, stored: Stored, items: Sequence[MapItem]) -> dict[int, MapResult]:
