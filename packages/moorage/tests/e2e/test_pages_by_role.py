@@ -191,6 +191,12 @@ CONTROLS = (
     ("/volumes", 'href="/volumes/team/data-{role}/delete"', "/volumes/team/data-{role}/delete", {}),
     ("/jobs", 'id="new"', "/jobs/new", {"command": "true", "namespace": "team", "do": "check"}),
     (
+        "/secrets",
+        'id="new"',
+        "/secrets/new",
+        {"name": "more-{role}", "namespace": "team", "key": "KEY", "value": "value"},
+    ),
+    (
         "/maps",
         'id="new"',
         "/maps/new",
