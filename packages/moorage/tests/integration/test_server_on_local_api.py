@@ -213,10 +213,12 @@ async def test_the_commit_of_a_run_is_annotated(kube, tmp_path):
             f"{site.base}/api/v1/runs/default/first/checkpoint",
             {"authorization": f"Bearer {RUN_TOKEN}"},
         )
+        body = {"newest": None, "checked": "2026-11-21T12:00:00Z"}
         for commit, status in (("main", 422), ("a" * 40, 200)):
-            body = {"newest": None, "checked": "2026-11-21T12:00:00Z", "commit": commit}
-            async with site.http.post(url, json=body, headers=headers) as answer:
+            async with site.http.post(url, json=body | {"commit": commit}, headers=headers) as answer:
                 assert answer.status == status
+        async with site.http.post(url, json=body | {"commit": "b" * 40}, headers=headers) as answer:
+            assert await answer.json() == {"recorded": False, "commit": "a" * 40}
         notes = (await site.api.get(JOBS, "first", "default"))["metadata"]["annotations"]
         assert (notes["moorage.dev/git"], "moorage.dev/checkpoint-checked-at" in notes) == (
             f"git@host:o/r.git@{'a' * 40}", False,

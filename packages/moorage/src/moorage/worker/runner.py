@@ -99,7 +99,7 @@ def rfc3339(seconds: float) -> str:
 class Reporter:
     """Decides when to report, and does it through `post(body, timeout)`, which raises on any failure."""
 
-    def __init__(self, folder: str, post: Callable[[dict[str, Any], float], None]) -> None:
+    def __init__(self, folder: str, post: Callable[[dict[str, Any], float], object]) -> None:
         self.folder = folder
         self.post = post
         self.reported: float | None = None  # the newest file time the server knows
@@ -205,11 +205,11 @@ class MemoryWatch:
         self.write(last=True)
 
 
-def poster(url: str, token_file: str) -> Callable[[dict[str, Any], float], None]:
-    """A function that posts a JSON body with the run's token."""
+def poster(url: str, token_file: str) -> Callable[[dict[str, Any], float], bytes]:
+    """A function that posts a JSON body with the run's token, and returns the answer."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is inside the cluster
 
-    def post(body: dict[str, Any], timeout: float) -> None:
+    def post(body: dict[str, Any], timeout: float) -> bytes:
         with open(token_file, encoding="ascii") as file:
             token = file.read().strip()
         request = urllib.request.Request(
@@ -219,7 +219,7 @@ def poster(url: str, token_file: str) -> Callable[[dict[str, Any], float], None]
             method="POST",
         )
         with opener.open(request, timeout=timeout) as answer:
-            answer.read(4096)
+            return bytes(answer.read(4096))
 
     return post
 
@@ -251,14 +251,14 @@ def git_environment(url: str) -> dict[str, str]:
     return env
 
 
-def checkout(url: str, ref: str, folder: str) -> str:
+def checkout(url: str, ref: str, folder: str, settle: Callable[[str], str] = str) -> bool:
     """Clone a repository and check out a branch, tag or commit; print the commit, or the reason of a failure.
 
-    With a checkpoint folder, later attempts check out the commit of the first one. Empty: a failure.
+    `settle` takes the commit, and returns the one of the first attempt. A checkpoint folder has it too.
     """
     if shutil.which("git") is None:
         say("git is not in this image: choose an image that has it, such as python:3.12, but not python:3.12-slim")
-        return ""
+        return False
     env = git_environment(url)
 
     def git(*words: str) -> str | None:
@@ -267,7 +267,7 @@ def checkout(url: str, ref: str, folder: str) -> str:
 
     if git("clone", "--quiet", "--no-checkout", "--filter=blob:none", "--", url, folder) is None:
         say("the repository " + url + " cannot be cloned: git prints the reason above")
-        return ""
+        return False
     # the commit of an earlier attempt, or the newest one of the reference
     pin, source = os.path.join(os.environ.get(CHECKPOINT_ENV, ""), COMMIT_FILE), url + "@" + ref
     names = ["refs/remotes/origin/" + ref, "refs/tags/" + ref, ref] if ref else ["HEAD"]
@@ -277,10 +277,11 @@ def checkout(url: str, ref: str, folder: str) -> str:
             break
     else:
         say("the repository " + url + " has no branch, tag or commit " + (ref or "HEAD"))
-        return ""
+        return False
+    commit = settle(commit)
     if git("-C", folder, "checkout", "--quiet", "--detach", commit) is None:
         say("the commit " + commit + " of " + url + " cannot be checked out: git prints the reason above")
-        return ""
+        return False
     say("commit " + commit + " of " + url)
     if os.environ.get(CHECKPOINT_ENV):
         try:
@@ -288,15 +289,17 @@ def checkout(url: str, ref: str, folder: str) -> str:
                 file.write(commit + " " + source)
         except OSError as error:
             say("the commit cannot be stored for later attempts: " + str(error))
-    return commit
+    return True
 
 
-def report_commit(commit: str, post: Callable[[dict[str, Any], float], None]) -> None:
-    """Report the commit to the server; the command starts after any error."""
+def settled(commit: str, post: Callable[[dict[str, Any], float], bytes]) -> str:
+    """Report the commit; return that of the first attempt, or this one where the server does not answer."""
     try:
-        post({"newest": None, "checked": rfc3339(time.time()), "commit": commit}, POST_SECONDS)
+        answer = post({"newest": None, "checked": rfc3339(time.time()), "commit": commit}, POST_SECONDS)
+        return str(json.loads(answer).get("commit") or commit)
     except Exception as error:
         say("the commit is not recorded: the server cannot be reached: " + str(error))
+        return commit
 
 
 def first_commit(pin: str, source: str) -> str:
@@ -428,11 +431,9 @@ def main(argv: list[str]) -> int:
             say(f"the shipped directory cannot be unpacked into {options.into}: {error}")
             return 1
     if options.git:
-        commit = checkout(options.git, options.ref, options.into)
-        if not commit:
+        post = poster(options.report, options.token_file) if options.report else None
+        if not checkout(options.git, options.ref, options.into, lambda at: settled(at, post) if post else at):
             return 1
-        if options.report:
-            report_commit(commit, poster(options.report, options.token_file))
     if options.copy:
         try:
             copy(options.copy, options.into)

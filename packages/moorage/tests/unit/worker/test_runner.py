@@ -483,6 +483,28 @@ def test_a_repository_is_cloned_at_a_branch_a_tag_or_a_commit(tmp_path):
 
 
 @pytest.mark.processes
+def test_a_later_attempt_gets_the_commit_that_the_server_names(tmp_path):
+    reported = []
+    with git_server(tmp_path / "served") as repository:
+        first = repository.commit({"a.txt": "one"})
+        newest = repository.commit({"a.txt": "two"})
+        for number, answer in enumerate([{"commit": first}, {}, None]):
+            folder = tmp_path / f"work-{number}"
+
+            def post(body, timeout, answer=answer):
+                reported.append(body["commit"])
+                if answer is None:
+                    raise OSError("no route to host")
+                return json.dumps(answer).encode()
+
+            assert runner.checkout(
+                repository.url, "main", str(folder), lambda at, post=post: runner.settled(at, post)
+            )
+            assert (folder / "a.txt").read_text() == ("one" if answer else "two")
+    assert reported == [newest] * 3
+
+
+@pytest.mark.processes
 def test_a_later_attempt_gets_the_commit_of_the_first_one_if_it_has_a_checkpoint_folder(tmp_path):
     env, words = {"MOORAGE_CHECKPOINT_DIR": str(tmp_path / "ckpt")}, ("--", "cat", "a.txt")
     (tmp_path / "ckpt").mkdir()

@@ -51,10 +51,11 @@ class CheckpointReport(msgspec.Struct, kw_only=True):
     commit: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{40,64}$")] | None = None
 
 
-class Recorded(Answer, frozen=True):
-    """Whether the report was written to the run."""
+class Recorded(Answer, frozen=True, omit_defaults=True):
+    """Whether the report was written to the run. `commit`: the commit of its first attempt."""
 
     recorded: bool
+    commit: str | None = None
 
 
 async def report_checkpoint(call: Call[None, None]) -> Recorded:
@@ -78,9 +79,12 @@ async def report_checkpoint(call: Call[None, None]) -> Recorded:
         request = stored_request(job)
         if request is None or request.git is None:
             return Recorded(recorded=False)
+        job = await context.api.get(JOBS, name, namespace)  # newer than the watch
+        if first := annotations_of(job).get(GIT_ANNOTATION, "").rpartition("@")[2]:
+            return Recorded(recorded=False, commit=first)
         note = {GIT_ANNOTATION: pinned(request.git, report.commit)}
         await context.api.patch(JOBS, name, {"metadata": {"annotations": note}}, namespace, kind="merge")
-        return Recorded(recorded=True)
+        return Recorded(recorded=True, commit=report.commit)
     newest = rfc3339(report.newest) if report.newest else None
     if context.reports.is_written(run, newest):
         return Recorded(recorded=False)
