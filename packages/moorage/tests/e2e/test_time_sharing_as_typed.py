@@ -35,6 +35,8 @@ while step < {STEPS}:
     time.sleep(0.2)
     step += 1
     save()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a turn that ends now does not interrupt it
+pathlib.Path(os.environ["MOORAGE_DONE_FILE"]).touch()
 print("done at", step, flush=True)
 """
 RULE = {"spec": {"timeSharing": {"guaranteedSeconds": 3}}}
