@@ -99,7 +99,6 @@ def test_a_disk_that_fills_up_refuses_writes_and_loses_nothing(small_disk):
             cluster.moor("map", "create", name, "--range", "0:3", "--cpu", "100m", *submit[2:-3], "sleep", "1000")
         for name in ("ends", "goes"):  # pods that start would write, with the reserved space
             wait_until("an item to run", lambda name=name: running_items(cluster, name))
-        filler = fill(small_disk)
         refused = wait_until("a run to be refused", lambda: refusal(cluster, small_disk, submit))
         assert refused.returncode == 1
         assert "the disk is full" in refused.stderr
@@ -123,7 +122,7 @@ def test_a_disk_that_fills_up_refuses_writes_and_loses_nothing(small_disk):
         wait_until("its pod to be deleted", lambda: len([*small_disk.glob("d/nodes/*/*/spec.json")]) == 1)
         wait_until("the node to be under pressure", lambda: "DiskPressure" in cluster.moor("nodes").stdout)
         assert "node-1: Ready, DiskPressure" in cluster.moor("status", "--data", str(small_disk / "d")).stdout
-        filler.unlink()
+        (small_disk / "filler").unlink()
 
         def accepted() -> bool:
             return cluster.moor("run", "--name", "after", *submit, check=False).returncode == 0

@@ -56,7 +56,7 @@ async def create(site: Site, request: Request) -> Response:
     kept = {name: text for name, text in given.items() if name not in HIDDEN}
     form = replace(await _form(site, request), given=kept)
     namespace = given.get("namespace", "")
-    site.context.audit(request, "create secret", f"{namespace}/{str(given.get('name', ''))[:200]}")
+    site.context.audit(request, "create secret", f"{namespace}/{given.get('name', '')[:200]}")
     try:
         reader = Reader(given)
         values = _values(reader, given)
